@@ -1,0 +1,75 @@
+"""Every error that harness raises on purpose.
+
+HarnessError
+├── UserError               what the user asked for cannot be done: one line, exit status 2
+│   ├── ConfigError         an unknown key, a bad value, a file that is not there
+│   ├── PluginError         a plugin is missing, broken, clashes or was written for another API
+│   ├── TaskSetError        a task set's files are missing, damaged or laid out wrongly
+│   ├── EnvironmentProblem  the machine lacks something that the command needs
+│   └── NotComparable       two runs differ in something that must be identical
+├── RunFailed               a run ended cleanly but unsuccessfully: one line, exit status 1
+└── RolloutError            what ended one attempt; recorded on its episode, never a crash of the run
+    ├── AgentError          the plugin's code raised
+    ├── EndpointError       the model's endpoint answered with an error or not at all
+    └── RolloutTimeout      the attempt's deadline passed
+
+Anything else is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+
+class HarnessError(Exception):
+    """Root of every error that harness raises on purpose."""
+
+
+class UserError(HarnessError):
+    """What the user asked for cannot be done. The message is one line and says what to do next."""
+
+
+class ConfigError(UserError):
+    """A configuration key or value that cannot be used."""
+
+
+class PluginError(UserError):
+    """A plugin that is missing, broken, clashing or written for another harness API."""
+
+
+class TaskSetError(UserError):
+    """A task set whose files are missing, damaged or laid out wrongly."""
+
+
+class EnvironmentProblem(UserError):
+    """The machine lacks something that the command needs."""
+
+
+class NotComparable(UserError):
+    """Runs that differ in something that must be identical."""
+
+
+class RunFailed(HarnessError):
+    """A run that ended cleanly but without reaching its goal."""
+
+
+class RolloutError(HarnessError):
+    """What ended one attempt at a rollout."""
+
+    outcome = "agent_error"
+
+
+class AgentError(RolloutError):
+    """The plugin's own code raised."""
+
+    outcome = "agent_error"
+
+
+class EndpointError(RolloutError):
+    """The model's endpoint answered with an error, or not at all."""
+
+    outcome = "endpoint_error"
+
+
+class RolloutTimeout(RolloutError):
+    """The attempt's deadline passed."""
+
+    outcome = "timeout"

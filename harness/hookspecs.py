@@ -1,0 +1,93 @@
+"""The four hooks. A plugin is a module with one or more of them, named by an entry point in group `harness`.
+
+A module states the API it was written for: `HARNESS_API = 1`. Hooks return specs, which name classes
+as `package.module:Name`; nothing heavy is imported until a spec is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pluggy
+
+HARNESS_API = 1
+hookspec = pluggy.HookspecMarker("harness")
+hookimpl = pluggy.HookimplMarker("harness")
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """A named part that a plugin offers.
+
+    Attributes:
+        name: What users write, for example `langgraph_sql`.
+        target: The class as `package.module:Name`; imported on first use only.
+        summary: One line for `harness plugins`.
+    """
+
+    name: str
+    target: str
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSpec(Spec):
+    """An agent. `target` is a class without arguments that follows `harness.toolbox.Agent`.
+
+    Attributes:
+        roles: The agent's roles, known without importing its framework.
+        frameworks: Distributions whose versions belong in a run record.
+        strict: Whether the agent sends exactly the shared prompts (parity is demanded), or is an
+            idiomatic variant whose deviation is measured.
+    """
+
+    roles: tuple[str, ...] = ()
+    frameworks: tuple[str, ...] = ()
+    strict: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSetSpec(Spec):
+    """A task set. `target` follows `harness.tasks.TaskSet`."""
+
+    splits: tuple[str, ...] = ("train", "val")
+    reward: str = "execution_accuracy"
+
+
+@dataclass(frozen=True, slots=True)
+class RewardSpec(Spec):
+    """A reward. `target` follows `harness.rewards.RewardFunction`."""
+
+    version: str = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerSpec(Spec):
+    """A trainer. `target` follows `harness.trainers.Trainer`."""
+
+    devices: tuple[str, ...] = field(default=("cpu", "cuda"))
+
+
+class HarnessHooks:
+    """Hook specifications."""
+
+    @hookspec
+    def harness_agents(self) -> Iterable[AgentSpec]:
+        """Runs when agents are listed or looked up: the plugin's agents."""
+        raise NotImplementedError
+
+    @hookspec
+    def harness_tasks(self) -> Iterable[TaskSetSpec]:
+        """Runs when task sets are listed or looked up: the plugin's task sets."""
+        raise NotImplementedError
+
+    @hookspec
+    def harness_rewards(self) -> Iterable[RewardSpec]:
+        """Runs when rewards are listed or looked up: the plugin's rewards."""
+        raise NotImplementedError
+
+    @hookspec
+    def harness_trainers(self) -> Iterable[TrainerSpec]:
+        """Runs when trainers are listed or looked up: the plugin's trainers."""
+        raise NotImplementedError

@@ -1,0 +1,96 @@
+"""The prompt texts that every framework sends, and how its replies are read.
+
+The texts are part of what must be identical between runs: `PROMPTS.hash` goes into every run record.
+Standard library only, so that anything may import it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+from harness.records import Problem
+
+ROLES = ("write_query", "check_query", "rewrite_query")
+
+APPROVED = "THE QUERY IS CORRECT."
+REJECTED = "THE QUERY IS INCORRECT."
+
+_WRITE = """\
+You write one SQLite query that answers a question about a database.
+Use only tables and columns of the schema.
+Reply with the query in a ```sql block."""
+
+_CHECK = f"""\
+You check whether a SQLite query answers a question about a database.
+Look at the query and at its result, and name what is wrong, if anything is.
+End your reply with one of these two lines:
+{APPROVED}
+{REJECTED}"""
+
+_REWRITE = """\
+You repair a SQLite query that does not answer the question about a database.
+Use only tables and columns of the schema, and the remarks of the check.
+Reply with the repaired query in a ```sql block."""
+
+_TASK = "Schema:\n{schema}\n\nQuestion: {question}"
+_QUERY = "\n\nQuery:\n```sql\n{sql}\n```\n\nResult:\n{result}"
+_REMARKS = "\n\nCheck:\n{remarks}"
+
+# A tag is a word alone on the fence's line; on one line with the query only `sql` and `sqlite` are tags.
+_FENCE = re.compile(r"```(?:[^\S\n]*[\w+-]*[^\S\n]*\n|(?i:sqlite|sql)\b)?(.*?)(?:```|\Z)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One role's input: a system text and a user text."""
+
+    role: str
+    system: str
+    user: str
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The two messages of a chat completion request, in order."""
+        return [{"role": "system", "content": self.system}, {"role": "user", "content": self.user}]
+
+
+class Prompts:
+    """Builds every prompt and reads every reply, so that no framework does either differently."""
+
+    hash = hashlib.sha256(
+        "\0".join((_WRITE, _CHECK, _REWRITE, _TASK, _QUERY, _REMARKS, APPROVED, REJECTED)).encode()
+    ).hexdigest()[:16]
+
+    def write(self, problem: Problem) -> Prompt:
+        """The prompt of `write_query`: schema and question."""
+        return Prompt("write_query", _WRITE, self._task(problem))
+
+    def check(self, problem: Problem, sql: str, result: str) -> Prompt:
+        """The prompt of `check_query`: adds the query and the text of its execution."""
+        return Prompt("check_query", _CHECK, self._task(problem) + _QUERY.format(sql=sql, result=result))
+
+    def rewrite(self, problem: Problem, sql: str, result: str, remarks: str) -> Prompt:
+        """The prompt of `rewrite_query`: adds the whole reply of the check."""
+        user = self._task(problem) + _QUERY.format(sql=sql, result=result) + _REMARKS.format(remarks=remarks)
+        return Prompt("rewrite_query", _REWRITE, user)
+
+    def parse_sql(self, reply: str) -> str:
+        """The query in a reply: its last fenced block, else the whole reply, without outer white space.
+
+        A block that is never closed (a truncated reply) runs to the end of the reply.
+        """
+        blocks = _FENCE.findall(reply)
+        return (blocks[-1] if blocks else reply).strip()
+
+    def approves(self, reply: str) -> bool:
+        """Whether a check ends in approval: the last verdict phrase counts; none means no."""
+        return reply.rfind(APPROVED) > reply.rfind(REJECTED)
+
+    @staticmethod
+    def _task(problem: Problem) -> str:
+        return _TASK.format(schema=problem.schema, question=problem.question)
+
+
+PROMPTS = Prompts()

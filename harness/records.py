@@ -1,0 +1,140 @@
+"""The records that flow from a question to a row: task -> problem -> transition -> reward -> episode.
+
+Plain frozen dataclasses: they cross process borders as JSON (`dataclasses.asdict`) and nothing here
+needs a library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Outcome = Literal["ok", "agent_error", "endpoint_error", "timeout", "no_transitions"]
+"""How an attempt at a rollout ended. Only `ok` carries an answer that may be scored."""
+
+INFRASTRUCTURE_OUTCOMES: frozenset[str] = frozenset({"endpoint_error", "timeout", "no_transitions"})
+"""Outcomes that say nothing about the policy: retried, and unscored when retries are used up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What an agent may see of one task. It has no field that could hold the gold."""
+
+    task_id: str
+    question: str
+    db_id: str
+    schema: str
+    """The database's schema as text, already cut to the run's limit."""
+    dialect: str = "SQLite"
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One question with its database and gold. Stays with the host; an agent gets `problem()`."""
+
+    id: str
+    task_set: str
+    split: str
+    question: str
+    db_id: str
+    db_path: str
+    gold: str
+    difficulty: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """A verdict on one answer.
+
+    Attributes:
+        value: The reward, or None when no verdict could be reached (unscored, never zero).
+        reason: One line: why this value, or why unscored.
+        parts: Named parts of the value, for example `{"executed": 0.1, "judge": 0.7}`.
+        flags: Names of documented deviations that were met while scoring.
+        version: The reward's name and version; any change of a verdict changes it.
+    """
+
+    value: float | None
+    reason: str
+    parts: Mapping[str, float] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()
+    version: str = ""
+
+    @property
+    def scored(self) -> bool:
+        return self.value is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One call of one role, exactly as the policy saw and answered it.
+
+    `prompt_ids`, `response_ids` and `logprobs` come from the engine that sampled them and are None
+    when the endpoint does not report token ids; they are never computed from text.
+    """
+
+    rollout_id: str
+    attempt_id: str
+    index: int
+    """Position of the call within the attempt, from 0, in order of arrival."""
+    role: str
+    response_id: str
+    model: str
+    messages: tuple[Mapping[str, Any], ...]
+    response_text: str
+    finish_reason: str | None
+    prompt_ids: tuple[int, ...] | None
+    response_ids: tuple[int, ...] | None
+    logprobs: tuple[float, ...] | None
+    """Log-probability of each response token under the sampling distribution, [response tokens]."""
+    prompt_tokens: int | None
+    response_tokens: int | None
+    sampling: Mapping[str, Any]
+    overridden: Mapping[str, Any]
+    """Sampling parameters that the agent asked for and the run did not grant."""
+    started_s: float
+    """Unix time at which the gateway received the call."""
+    latency_s: float
+    gateway_s: float
+    """Part of `latency_s` spent in the gateway itself, queueing included."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallFailure:
+    """One call that got no answer from the endpoint."""
+
+    index: int
+    role: str
+    status: int | None
+    """HTTP status of the endpoint, or None when it did not answer."""
+    detail: str
+    started_s: float
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One executed query of an attempt and what the agent was shown of it."""
+
+    sql: str
+    text: str
+    ok: bool
+    elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What one attempt at a rollout left behind, before it is scored."""
+
+    rollout_id: str
+    attempt_id: str
+    outcome: Outcome
+    detail: str
+    answer: str | None
+    transitions: tuple[Transition, ...]
+    failures: tuple[CallFailure, ...]
+    turns: tuple[Turn, ...]
+    started_s: float
+    elapsed_s: float

@@ -1,0 +1,17 @@
+"""Rewards: verdicts on answers."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from harness.records import Attempt, Reward, Task
+
+
+class RewardFunction(Protocol):
+    """Scores answers. Built once a process as `RewardFunction(**options)`."""
+
+    version: str
+    """Name and version, for example `execution_accuracy/1`; any change of a verdict changes it."""
+
+    def score(self, task: Task, attempt: Attempt) -> Reward:
+        """The verdict on the attempt's answer; blocking, called from worker threads. Unscored rather than guessed."""
