@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Outcome = Literal["ok", "agent_error", "endpoint_error", "timeout", "no_transitions"]
+Outcome = Literal["ok", "agent_error", "endpoint_error", "timeout", "no_transitions", "runner_lost"]
 """How an attempt at a rollout ended. Only `ok` carries an answer that may be scored."""
 
-INFRASTRUCTURE_OUTCOMES: frozenset[str] = frozenset({"endpoint_error", "timeout", "no_transitions"})
+INFRASTRUCTURE_OUTCOMES: frozenset[str] = frozenset({"endpoint_error", "timeout", "no_transitions", "runner_lost"})
 """Outcomes that say nothing about the policy: retried, and unscored when retries are used up."""
 
 

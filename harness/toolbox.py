@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from harness.prompts import Prompts
 from harness.records import Problem
+
+if TYPE_CHECKING:
+    import httpx
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,10 @@ class Toolbox(Protocol):
     @property
     def max_turns(self) -> int:
         """How many queries may be written in all; the last one is not checked."""
+
+    @property
+    def http_client(self) -> httpx.AsyncClient:
+        """The runner's one connection pool; hand it to the framework's OpenAI client and never close it."""
 
     def llm(self, role: str) -> LLM:
         """Where to send the calls of `role`."""

@@ -1,0 +1,42 @@
+"""The self-correcting SQL agent in plain Python: what every framework plugin must do, call for call."""
+
+from __future__ import annotations
+
+from openai import AsyncOpenAI
+
+from harness.prompts import ROLES, Prompt
+from harness.records import Problem
+from harness.toolbox import Toolbox
+
+
+class ReferenceSQL:
+    """write -> execute -> check -> (end | rewrite -> execute -> check ...), the last query unchecked."""
+
+    roles = ROLES
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        prompts = toolbox.prompts
+        sql = prompts.parse_sql(await self._ask(toolbox, prompts.write(problem)))
+        for _ in range(1, toolbox.max_turns):
+            result = await toolbox.execute(sql)
+            remarks = await self._ask(toolbox, prompts.check(problem, sql, result))
+            if prompts.approves(remarks):
+                break
+            sql = prompts.parse_sql(await self._ask(toolbox, prompts.rewrite(problem, sql, result, remarks)))
+        return sql
+
+    async def _ask(self, toolbox: Toolbox, prompt: Prompt) -> str:
+        llm = toolbox.llm(prompt.role)
+        client = AsyncOpenAI(
+            base_url=llm.base_url,
+            api_key=llm.api_key,
+            http_client=toolbox.http_client,
+            timeout=llm.timeout_s,
+            max_retries=0,
+        )
+        reply = await client.chat.completions.create(
+            model=llm.model,
+            messages=prompt.messages,  # type: ignore[arg-type]
+            **llm.sampling,
+        )
+        return reply.choices[0].message.content or ""

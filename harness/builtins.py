@@ -1,0 +1,50 @@
+"""What harness itself offers, through the same hooks as any plugin."""
+
+from __future__ import annotations
+
+from harness.hookspecs import AgentSpec, RewardSpec, TaskSetSpec, TrainerSpec, hookimpl
+from harness.prompts import ROLES
+
+HARNESS_API = 1
+
+
+@hookimpl
+def harness_agents() -> list[AgentSpec]:
+    return [
+        AgentSpec(
+            "reference_sql",
+            "harness.agents.reference_sql:ReferenceSQL",
+            "plain Python and the openai client: the yardstick of parity and overhead",
+            roles=ROLES,
+            frameworks=("openai",),
+        )
+    ]
+
+
+@hookimpl
+def harness_tasks() -> list[TaskSetSpec]:
+    return [
+        TaskSetSpec("pocket", "harness.tasks.pocket:PocketTasks", "bundled questions over small generated databases"),
+        TaskSetSpec(
+            "spider",
+            "harness.tasks.spider:SpiderTasks",
+            "Spider 1.0 (prepare it with `harness data spider SOURCE`)",
+            splits=("train", "dev", "dev_500"),
+        ),
+    ]
+
+
+@hookimpl
+def harness_rewards() -> list[RewardSpec]:
+    return [
+        RewardSpec(
+            "execution_accuracy",
+            "harness.rewards.execution_accuracy:ExecutionAccuracy",
+            "1 where the query returns what the gold returns, else 0",
+        )
+    ]
+
+
+@hookimpl
+def harness_trainers() -> list[TrainerSpec]:
+    return [TrainerSpec("verl", "harness.trainers.verl.trainer:VerlTrainer", "GRPO by verl's own V1 trainer on Ray")]

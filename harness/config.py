@@ -1,0 +1,277 @@
+"""The configuration of a run: strict, layered, and resolved into one file that can be run again.
+
+Layers, later ones win: defaults here < preset (`configs/NAME.yaml`) < file < `--set key=value`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from harness.errors import ConfigError
+
+
+class Section(BaseModel):
+    """A part of the configuration; unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", validate_default=True, use_attribute_docstrings=True)
+
+
+class TaskConfig(Section):
+    name: str = "pocket"
+    """Task set: `pocket`, `spider`, or one that a plugin offers."""
+    train_split: str = "train"
+    val_split: str = "val"
+    train_limit: int | None = Field(None, ge=1)
+    """Use only the first N training tasks of the seeded order."""
+    val_limit: int | None = Field(None, ge=1)
+    """Use only the first N validation tasks of a fixed, seed-independent order."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Passed to the task set, for example `sample_rows`, `schema_chars`."""
+
+
+class RewardConfig(Section):
+    name: str = "execution_accuracy"
+    options: dict[str, Any] = Field(default_factory=dict)
+    shuffle: bool = False
+    """Control experiment: permute the rewards among the rollouts of a training step. Nothing can be learned."""
+
+
+class PolicyConfig(Section):
+    path: str = "pocket-sql"
+    """`pocket-sql` (bundled), a local folder, or a Hugging Face id."""
+    trust_remote_code: bool = False
+
+
+class SamplingConfig(Section):
+    temperature: float = Field(1.0, ge=0)
+    """Of training rollouts; validation is greedy."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    max_prompt_tokens: int = Field(1024, ge=16)
+    max_response_tokens: int = Field(128, ge=1)
+    """Of one call."""
+
+
+class SandboxConfig(Section):
+    timeout_s: float = Field(5.0, gt=0)
+    max_rows: int = Field(5, ge=1)
+    """Rows of a result that an agent sees."""
+    max_chars: int = Field(400, ge=40)
+    """Characters of a result that an agent sees."""
+
+
+class RolloutSettings(Section):
+    group_size: int = Field(4, ge=1)
+    """Rollouts of one task that GRPO compares (verl's `rollout.n`)."""
+    runners: int = Field(1, ge=1)
+    """Runner processes."""
+    concurrency: int = Field(64, ge=1)
+    """Rollouts at once inside one runner process."""
+    timeout_s: float = Field(120.0, gt=0)
+    """Deadline of one attempt."""
+    retries: int = Field(1, ge=0)
+    """Further attempts after an infrastructure failure."""
+    max_failed_share: float = Field(0.5, ge=0, le=1)
+    """A step in which a larger share of rollouts ends without transitions or score aborts the run."""
+    keep_transitions: bool = True
+    """Write every prompt and response to `transitions.parquet`."""
+
+
+class TrainConfig(Section):
+    trainer: str = "verl"
+    batch_size: int = Field(16, ge=1)
+    """Tasks of one step."""
+    steps: int | None = Field(None, ge=1)
+    """Steps in all; unset: `epochs` over the training tasks."""
+    epochs: int = Field(1, ge=1)
+    learning_rate: float = Field(1e-6, gt=0)
+    mini_batch_size: int | None = Field(None, ge=1)
+    """Tasks of one optimizer step; unset: the whole batch."""
+    micro_batch_size: int = Field(8, ge=1)
+    """Sequences of one forward pass on one device."""
+    clip_low: float = Field(0.2, gt=0)
+    clip_high: float = Field(0.3, gt=0)
+    kl_coefficient: float = Field(0.0, ge=0)
+    """Weight of the KL loss to the initial policy; 0 leaves the reference model out."""
+    entropy_coefficient: float = 0.0
+    weight_decay: float = Field(0.01, ge=0)
+    val_every: int = Field(32, ge=0)
+    """Steps between validations; 0: only before and after."""
+    save_every: int = Field(64, ge=0)
+    """Steps between checkpoints; the last step is always kept."""
+    keep_checkpoints: int = Field(2, ge=1)
+    lora_rank: int = Field(0, ge=0)
+    loggers: list[Literal["tensorboard", "wandb", "swanlab", "mlflow"]] = Field(default_factory=list)
+
+
+class Config(Section):
+    """Everything that decides a run."""
+
+    plugin: str = "langgraph_sql"
+    """Name of the agent."""
+    agent_match: str = "write"
+    """Regular expression, searched in role names: whose transitions are trained."""
+    max_turns: int = Field(3, ge=1)
+    """Queries that an agent may write for one question; the last one is not checked."""
+    seed: int = Field(0, ge=0)
+    device: Literal["auto", "cpu", "cuda", "npu"] = "auto"
+    gpus: int = Field(1, ge=1)
+    """Devices of one node."""
+    nodes: int = Field(1, ge=1)
+    ray_address: str | None = None
+    """Join this Ray cluster instead of starting one."""
+    task: TaskConfig = Field(default_factory=TaskConfig)
+    reward: RewardConfig = Field(default_factory=RewardConfig)
+    policy: PolicyConfig = Field(default_factory=PolicyConfig)
+    sampling: SamplingConfig = Field(default_factory=SamplingConfig)
+    sandbox: SandboxConfig = Field(default_factory=SandboxConfig)
+    rollout: RolloutSettings = Field(default_factory=RolloutSettings)
+    train: TrainConfig = Field(default_factory=TrainConfig)
+    verl: dict[str, Any] = Field(default_factory=dict)
+    """Any option of verl's own configuration, nested or dotted; wins over what harness sets."""
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data, ready for YAML or JSON."""
+        return self.model_dump(mode="json")
+
+
+def load_config(
+    preset: str | None = None, file: Path | None = None, overrides: Iterable[str] = (), **direct: Any
+) -> Config:
+    """Resolve the layers into one configuration.
+
+    Args:
+        preset: Name in `configs/`, without `.yaml`.
+        file: A YAML file, for example a run's `config.yaml`.
+        overrides: `key=value` with dotted keys; values are YAML.
+        **direct: Command-line options; None is ignored.
+
+    Raises:
+        ConfigError: A layer cannot be read, a key is unknown or a value does not fit.
+    """
+    data: dict[str, Any] = {}
+    if preset:
+        _merge(data, _read(preset_path(preset)))
+    if file:
+        _merge(data, _read(file))
+    for item in overrides:
+        key, separator, text = item.partition("=")
+        if not separator or not key.strip():
+            raise ConfigError(f"--set wants key=value, got {item!r}. Example: --set train.steps=20")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"--set {key}: not a YAML value: {text!r}") from error
+        _merge(data, _nest(key.strip(), _number(value)))
+    _merge(data, {key: value for key, value in direct.items() if value is not None})
+    return validate(data)
+
+
+def validate(data: Mapping[str, Any]) -> Config:
+    """Check plain data against the schema, with suggestions for misspelt keys."""
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(_explain(error)) from error
+
+
+def presets_dir() -> Path:
+    """The folder of presets: of the source tree, else the packaged copy."""
+    packaged = Path(__file__).parent / "configs"
+    return packaged if packaged.is_dir() else Path(__file__).parent.parent / "configs"
+
+
+def presets() -> dict[str, str]:
+    """Presets by name with their first comment line."""
+    found = {}
+    for path in sorted(presets_dir().glob("*.yaml")):
+        first = path.read_text(encoding="utf-8").splitlines()[0]
+        found[path.stem] = first.removeprefix("#").strip() if first.startswith("#") else ""
+    return found
+
+
+def preset_path(name: str) -> Path:
+    """The file of a preset.
+
+    Raises:
+        ConfigError: There is none of that name.
+    """
+    path = presets_dir() / f"{name}.yaml"
+    if not path.is_file():
+        close = get_close_matches(name, presets(), 1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise ConfigError(f"no preset called {name!r}.{hint} Presets: {', '.join(presets())}")
+    return path
+
+
+def resolve_device(device: str) -> str:
+    """`auto` as `cuda` where torch sees a GPU, else `cpu`."""
+    if device != "auto":
+        return device
+    if os.environ.get("CUDA_VISIBLE_DEVICES", None) == "":
+        return "cpu"
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read configuration {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not YAML: {str(error).splitlines()[0]}") from error
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path} must hold a mapping, not a {type(data).__name__}")
+    return data
+
+
+def _nest(key: str, value: Any) -> dict[str, Any]:
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    nested: dict[str, Any] = value
+    return nested
+
+
+def _number(value: Any) -> Any:
+    """YAML 1.1 reads `1e-4` as text; people mean the number."""
+    if isinstance(value, str):
+        try:
+            return float(value) if "e" in value.lower() else value
+        except ValueError:
+            return value
+    return value
+
+
+def _merge(into: dict[str, Any], layer: Mapping[str, Any]) -> None:
+    for key, value in layer.items():
+        if isinstance(value, Mapping) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = dict(value) if isinstance(value, Mapping) else _number(value)
+
+
+def _explain(error: ValidationError) -> str:
+    first = error.errors()[0]
+    where = [str(part) for part in first["loc"]]
+    key = ".".join(where)
+    if first["type"] == "extra_forbidden":
+        section: type[BaseModel] = Config
+        for part in where[:-1]:
+            section = type(section.model_fields[part].get_default(call_default_factory=True))
+        close = get_close_matches(where[-1], section.model_fields, 1)
+        prefix = ".".join(where[:-1])
+        known = ", ".join(section.model_fields)
+        hint = f"; did you mean {'.'.join([*where[:-1], close[0]])!r}?" if close else f". Known here: {known}"
+        return f"unknown configuration key {key!r}{' in ' + prefix if prefix else ''}{hint}"
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    return f"configuration key {key!r}: {first['msg']}, got {first['input']!r}{more}"

@@ -1,0 +1,180 @@
+"""Finds plugins and the parts they offer, without importing any framework.
+
+Every entry point of group `harness` names a module with hook implementations. A module that cannot be
+imported, was written for another API, misspells a hook or claims a taken name is listed with its
+problem and left out; the others work on.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
+from types import ModuleType
+from typing import Any, TypeVar
+
+import pluggy
+
+from harness.errors import PluginError
+from harness.hookspecs import HARNESS_API, AgentSpec, HarnessHooks, RewardSpec, Spec, TaskSetSpec, TrainerSpec
+
+GROUP = "harness"
+BUILTINS = "harness.builtins"
+S = TypeVar("S", bound=Spec)
+
+
+@dataclass(frozen=True, slots=True)
+class PluginState:
+    """One plugin as found on this machine.
+
+    Attributes:
+        name: The entry point's name.
+        distribution: The distribution that brings it, with its version.
+        problem: Why it cannot be used, or None.
+    """
+
+    name: str
+    distribution: str
+    version: str
+    problem: str | None = None
+
+
+class Registry:
+    """All parts of all plugins by kind and name."""
+
+    def __init__(self, found: Iterable[EntryPoint]) -> None:
+        self._manager = pluggy.PluginManager("harness")
+        self._manager.add_hookspecs(HarnessHooks)
+        self._kinds: dict[str, dict[str, Spec]] = {"agent": {}, "task set": {}, "reward": {}, "trainer": {}}
+        self._owners: dict[tuple[str, str], str] = {}
+        self.states: list[PluginState] = []
+        self._add("builtin", "harness", _version("harness"), lambda: importlib.import_module(BUILTINS))
+        for point in sorted(found, key=lambda point: point.name):
+            distribution = point.dist.name if point.dist else "?"
+            self._add(point.name, distribution, point.dist.version if point.dist else "?", point.load)
+
+    def _add(self, name: str, distribution: str, dist_version: str, load: Callable[[], Any]) -> None:
+        try:
+            self._register(name, load())
+            problem = None
+        except PluginError as error:
+            problem = str(error)
+        except Exception as error:
+            problem = f"failed to import: {type(error).__name__}: {error}. Reinstall it: pip install {distribution}"
+        self.states.append(PluginState(name, distribution, dist_version, problem))
+
+    def _register(self, name: str, module: ModuleType) -> None:
+        api = getattr(module, "HARNESS_API", None)
+        if api != HARNESS_API:
+            raise PluginError(
+                f"was written for harness API {api}, this is API {HARNESS_API}. Install a matching release of both"
+            )
+        known = {hook for hook in vars(HarnessHooks) if hook.startswith("harness_")}
+        for attribute in vars(module):
+            if attribute.startswith("harness_") and attribute not in known:
+                hint = get_close_matches(attribute, known, 1)
+                raise PluginError(f"has no hook of that name: {attribute}" + (f"; meant {hint[0]}?" if hint else ""))
+        additions: list[tuple[str, Spec]] = []
+        plugin_manager = pluggy.PluginManager("harness")
+        plugin_manager.add_hookspecs(HarnessHooks)
+        plugin_manager.register(module, name)
+        hooks = plugin_manager.hook
+        for kind, hook in (
+            ("agent", hooks.harness_agents),
+            ("task set", hooks.harness_tasks),
+            ("reward", hooks.harness_rewards),
+            ("trainer", hooks.harness_trainers),
+        ):
+            for specs in hook():
+                additions += [(kind, spec) for spec in specs]
+        for kind, spec in additions:
+            owner = self._owners.get((kind, spec.name))
+            if owner is not None:
+                raise PluginError(
+                    f"offers {kind} {spec.name!r}, which plugin {owner!r} already offers. Uninstall one of them"
+                )
+        for kind, spec in additions:
+            self._kinds[kind][spec.name] = spec
+            self._owners[(kind, spec.name)] = name
+        self._manager.register(module, name)
+
+    def specs(self, kind: str) -> list[Spec]:
+        """All parts of a kind, by name."""
+        return [spec for _, spec in sorted(self._kinds[kind].items())]
+
+    def owner(self, kind: str, name: str) -> str:
+        """Name of the plugin that offers a part."""
+        return self._owners[(kind, name)]
+
+    def spec(self, kind: str, name: str, of: type[S]) -> S:
+        """The part called `name`.
+
+        Raises:
+            PluginError: No plugin offers it; the message names close matches, or the broken plugin.
+        """
+        found = self._kinds[kind].get(name)
+        if isinstance(found, of):
+            return found
+        for state in self.states:
+            if state.problem and name.removesuffix("_idiomatic") == state.name:
+                raise PluginError(f"plugin {state.name!r} {state.problem}")
+        close = get_close_matches(name, self._kinds[kind], 1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        names = ", ".join(sorted(self._kinds[kind])) or "none"
+        raise PluginError(f"no {kind} called {name!r}{hint} Installed: {names}. `harness plugins` lists all.")
+
+
+@cache
+def registry() -> Registry:
+    """The plugins of this environment, found once a process."""
+    return Registry(entry_points(group=GROUP))
+
+
+def agent_spec(name: str) -> AgentSpec:
+    """The agent called `name`."""
+    return registry().spec("agent", name, AgentSpec)
+
+
+def task_set_spec(name: str) -> TaskSetSpec:
+    """The task set called `name`."""
+    return registry().spec("task set", name, TaskSetSpec)
+
+
+def reward_spec(name: str) -> RewardSpec:
+    """The reward called `name`."""
+    return registry().spec("reward", name, RewardSpec)
+
+
+def trainer_spec(name: str) -> TrainerSpec:
+    """The trainer called `name`."""
+    return registry().spec("trainer", name, TrainerSpec)
+
+
+def load(spec: Spec) -> Any:
+    """Import what a spec names, its framework included.
+
+    Raises:
+        PluginError: The target or something it needs cannot be imported.
+    """
+    module_name, _, attribute = spec.target.partition(":")
+    try:
+        return getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        missing = getattr(error, "name", None)
+        advice = f" Install it with: pip install {missing}" if isinstance(error, ModuleNotFoundError) and missing else ""
+        raise PluginError(f"{spec.name!r} failed to import: {error}.{advice}") from error
+
+
+def framework_versions(spec: AgentSpec) -> dict[str, str]:
+    """Installed versions of an agent's frameworks; "missing" where one is not installed."""
+    return {name: _version(name) for name in spec.frameworks}
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "missing"
