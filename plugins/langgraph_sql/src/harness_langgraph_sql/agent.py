@@ -1,0 +1,106 @@
+"""The self-correcting SQL agent as a LangGraph StateGraph."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from langchain_openai import ChatOpenAI
+from langgraph.graph import END, START, StateGraph
+from langgraph.runtime import Runtime
+from langsmith import tracing_context
+
+from harness.prompts import ROLES, Prompt
+from harness.records import Problem
+from harness.toolbox import LLM, Toolbox
+
+
+class State(TypedDict, total=False):
+    """What one run of the graph knows; each node returns the keys that it changes."""
+
+    problem: Problem
+    sql: str
+    result: str
+    remarks: str
+    queries: int
+    """Queries written so far."""
+
+
+async def write(state: State, runtime: Runtime[Toolbox]) -> State:
+    toolbox = runtime.context
+    reply = await ask(toolbox, toolbox.prompts.write(state["problem"]))
+    return {"sql": toolbox.prompts.parse_sql(reply), "queries": 1}
+
+
+async def execute(state: State, runtime: Runtime[Toolbox]) -> State:
+    return {"result": await runtime.context.execute(state["sql"])}
+
+
+async def check(state: State, runtime: Runtime[Toolbox]) -> State:
+    toolbox = runtime.context
+    return {
+        "remarks": await ask(toolbox, toolbox.prompts.check(state["problem"], state["sql"], state["result"]))
+    }
+
+
+async def rewrite(state: State, runtime: Runtime[Toolbox]) -> State:
+    toolbox = runtime.context
+    prompt = toolbox.prompts.rewrite(state["problem"], state["sql"], state["result"], state["remarks"])
+    return {"sql": toolbox.prompts.parse_sql(await ask(toolbox, prompt)), "queries": state["queries"] + 1}
+
+
+def after_writing(state: State, runtime: Runtime[Toolbox]) -> Literal["execute", "__end__"]:
+    """The last query that the run allows is the answer, unchecked."""
+    return "execute" if state["queries"] < runtime.context.max_turns else END
+
+
+def after_check(state: State, runtime: Runtime[Toolbox]) -> Literal["rewrite", "__end__"]:
+    return END if runtime.context.prompts.approves(state["remarks"]) else "rewrite"
+
+
+async def ask(toolbox: Toolbox, prompt: Prompt) -> str:
+    llm = toolbox.llm(prompt.role)
+    message = await chat_model(llm, toolbox).ainvoke([("system", prompt.system), ("human", prompt.user)])
+    return str(message.text)
+
+
+def chat_model(llm: LLM, toolbox: Toolbox) -> ChatOpenAI:
+    async def api_key() -> str:
+        return llm.api_key
+
+    return ChatOpenAI(
+        model=llm.model,
+        base_url=llm.base_url,
+        api_key=api_key,  # asynchronous, so that no second, synchronous client is built
+        http_async_client=toolbox.http_client,
+        timeout=llm.timeout_s,
+        max_retries=0,
+        use_responses_api=False,
+        cache=False,
+        **llm.sampling,
+    )
+
+
+class LangGraphSQL:
+    """write -> execute -> check -> (end | rewrite -> execute -> check ...), the last query unchecked."""
+
+    roles = ROLES
+
+    def __init__(self) -> None:
+        graph = StateGraph(State, context_schema=Toolbox)
+        graph.add_node("write", write)
+        graph.add_node("execute", execute)
+        graph.add_node("check", check)
+        graph.add_node("rewrite", rewrite)
+        graph.add_edge(START, "write")
+        graph.add_conditional_edges("write", after_writing)
+        graph.add_edge("execute", "check")
+        graph.add_conditional_edges("check", after_check)
+        graph.add_conditional_edges("rewrite", after_writing)
+        self.graph = graph.compile()
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        with tracing_context(enabled=False):  # LangSmith tracing stays off whatever the environment says
+            final = await self.graph.ainvoke(
+                {"problem": problem}, {"recursion_limit": 3 * toolbox.max_turns + 1}, context=toolbox
+            )
+        return str(final["sql"])
