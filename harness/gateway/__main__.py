@@ -1,0 +1,91 @@
+"""The gateway's own process: `python -m harness.gateway`, settings as JSON on the first line of stdin.
+
+Writes `{"port": N}` to stdout once it answers. Stdin stays open as long as the parent lives: its end, or
+another parent process id, ends the gateway. (A parent-death signal would not do: Linux sends it when the
+*thread* that started the child ends.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import select
+import socket
+import sys
+import threading
+from typing import Any
+
+import uvicorn
+
+from harness.gateway.app import GatewayApp
+from harness.gateway.settings import GatewaySettings
+
+
+class _AnnouncedServer(uvicorn.Server):
+    """Says on stdout which port it serves, once it does."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started and sockets:
+            # What was built up to here lives as long as the process: no collection need look at it.
+            gc.freeze()
+            sys.stdout.write(json.dumps({"port": sockets[0].getsockname()[1]}) + "\n")
+            sys.stdout.flush()
+
+
+def _end_with_parent() -> None:
+    # The process id catches a parent whose own forked children still hold the pipe open.
+    parent = os.getppid()
+    while os.getppid() == parent:
+        readable, _, _ = select.select([sys.stdin.fileno()], [], [], 1.0)
+        if readable and not os.read(sys.stdin.fileno(), 4096):
+            break
+    os._exit(0)
+
+
+def main() -> None:
+    """Read the settings, bind, serve until told to stop or left alone."""
+    raw: dict[str, Any] = json.loads(_first_line())
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    settings = GatewaySettings(**raw)
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.host, settings.port))
+    except OSError as error:
+        sys.exit(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}")
+    config = uvicorn.Config(
+        GatewayApp(settings),
+        http="httptools",
+        ws="none",
+        lifespan="on",
+        interface="asgi3",
+        access_log=False,
+        log_level="warning",
+        server_header=False,
+        date_header=False,
+        backlog=2048,
+        timeout_keep_alive=60,
+        timeout_graceful_shutdown=1,
+    )
+    server = _AnnouncedServer(config)
+    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+        runner.run(server.serve(sockets=[listener]))
+
+
+def _first_line() -> bytes:
+    # Unbuffered: what the watching thread reads must not be in a buffer.
+    line = b""
+    while not line.endswith(b"\n"):
+        piece = os.read(sys.stdin.fileno(), 1)
+        if not piece:
+            sys.exit("no settings on stdin")
+        line += piece
+    return line
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,228 @@
+"""Reads chat completions, whole or streamed, into what a transition keeps. Never tokenizes."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.gateway.failures import Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one completion says about itself. Token fields are None when the upstream reports no ids."""
+
+    response_id: str
+    text: str
+    finish_reason: str | None
+    prompt_ids: tuple[int, ...] | None
+    response_ids: tuple[int, ...] | None
+    logprobs: tuple[float, ...] | None
+    prompt_tokens: int | None
+    response_tokens: int | None
+
+
+class SeenIds:
+    """Response ids met in this gateway's life: the last `capacity` of them."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        # Hashes take a third of the strings' memory; that two of a million collide: 1 in 30 million.
+        self._seen: set[int] = set()
+        self._order: deque[int] = deque()
+
+    def claim(self, response_id: str) -> None:
+        """Take an id.
+
+        Raises:
+            Refusal: `duplicate_response_id`: it was taken before. A reused id would put one rollout's
+                reward on another rollout's tokens.
+        """
+        mark = hash(response_id)
+        if mark in self._seen:
+            raise Refusal(
+                "duplicate_response_id",
+                f"the upstream used the response id {response_id!r} before",
+                upstream_status=200,
+            )
+        self._seen.add(mark)
+        self._order.append(mark)
+        if len(self._order) > self._capacity:
+            self._seen.discard(self._order.popleft())
+
+
+def read_answer(completion: Mapping[str, Any], *, token_ids: bool) -> Answer:
+    """Read a whole completion.
+
+    Raises:
+        Refusal: It is no completion with one choice, or its token ids are missing or do not match.
+    """
+    try:
+        (choice,) = completion["choices"]
+        message = choice["message"]
+        response_ids: Any = choice.get("token_ids")
+        logprobs = _logprobs(choice) if token_ids else None
+        return _answer(
+            completion["id"],
+            message.get("content") or "",
+            choice.get("finish_reason"),
+            completion.get("prompt_token_ids") if token_ids else None,
+            response_ids if token_ids else None,
+            logprobs,
+            completion.get("usage"),
+            token_ids=token_ids,
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _bad_answer(error) from error
+
+
+class StreamedAnswer:
+    """Gathers the chunks of one streamed completion into the same `Answer` that a whole one gives."""
+
+    def __init__(self, *, token_ids: bool) -> None:
+        self.response_id: str | None = None
+        self.finished = False
+        self._token_ids = token_ids
+        self._text: list[str] = []
+        self._finish_reason: str | None = None
+        self._prompt_ids: list[int] | None = None
+        self._response_ids: list[int] = []
+        self._logprobs: list[float] = []
+        self._usage: Mapping[str, Any] | None = None
+
+    def feed(self, chunk: Mapping[str, Any]) -> None:
+        """Add one chunk.
+
+        Raises:
+            Refusal: The chunk is none, or the answer is complete and lacks token ids.
+        """
+        if "error" in chunk:
+            message = f"the upstream broke off with an error: {chunk['error']}"
+            raise Refusal("bad_answer", message, upstream_status=200)
+        try:
+            if self.response_id is None:
+                self.response_id = str(chunk["id"])
+                self._prompt_ids = chunk.get("prompt_token_ids")
+                if self._token_ids and self._prompt_ids is None:
+                    raise _no_token_ids("the first chunk has no prompt_token_ids")
+            if chunk.get("usage"):
+                self._usage = chunk["usage"]
+            for choice in chunk["choices"]:
+                if choice.get("index", 0) != 0:
+                    raise ValueError("more than one choice")
+                self._text.append((choice.get("delta") or {}).get("content") or "")
+                if self._token_ids:
+                    self._response_ids.extend(choice.get("token_ids") or ())
+                    self._logprobs.extend(_logprobs(choice) or ())
+                if choice.get("finish_reason"):
+                    self._finish_reason = choice["finish_reason"]
+                    self.answer()
+                    self.finished = True
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise _bad_answer(error) from error
+
+    def answer(self) -> Answer:
+        """The answer so far. Complete once `finished` is true; only the usage may follow."""
+        return _answer(
+            self.response_id or "",
+            "".join(self._text),
+            self._finish_reason,
+            self._prompt_ids if self._token_ids else None,
+            self._response_ids if self._token_ids else None,
+            self._logprobs if self._token_ids else None,
+            self._usage,
+            token_ids=self._token_ids,
+        )
+
+
+def hide(chunk: dict[str, Any], *, token_ids: bool, logprobs: bool) -> None:
+    """Take out of a completion or chunk what the gateway asked for and the agent did not."""
+    if token_ids:
+        chunk.pop("prompt_token_ids", None)
+    for choice in chunk["choices"]:
+        if token_ids:
+            choice.pop("token_ids", None)
+        if logprobs and "logprobs" in choice:
+            choice["logprobs"] = None
+
+
+def split_events(buffer: bytearray) -> Iterator[bytes]:
+    """Take the complete server-sent events out of a buffer, each with its closing empty line."""
+    while True:
+        ends = [(at, len(mark)) for mark in (b"\n\n", b"\r\n\r\n") if (at := buffer.find(mark)) >= 0]
+        if not ends:
+            return
+        at, width = min(ends)
+        event = bytes(buffer[: at + width])
+        del buffer[: at + width]
+        yield event
+
+
+def event_data(event: bytes) -> bytes | None:
+    """The data of a server-sent event, or None for a comment."""
+    lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
+    return b"\n".join(lines) if lines else None
+
+
+def _logprobs(choice: Mapping[str, Any]) -> list[float] | None:
+    content = (choice.get("logprobs") or {}).get("content")
+    return None if content is None else [float(item["logprob"]) for item in content]
+
+
+def _answer(
+    response_id: str,
+    text: str,
+    finish_reason: str | None,
+    prompt_ids: list[int] | None,
+    response_ids: list[int] | None,
+    logprobs: list[float] | None,
+    usage: Mapping[str, Any] | None,
+    *,
+    token_ids: bool,
+) -> Answer:
+    usage = usage or {}
+    if not token_ids:
+        return Answer(
+            str(response_id),
+            text,
+            finish_reason,
+            None,
+            None,
+            None,
+            usage.get("prompt_tokens"),
+            usage.get("completion_tokens"),
+        )
+    if prompt_ids is None or response_ids is None or (text and not response_ids):
+        raise _no_token_ids("the answer has no token ids")
+    if logprobs is None or (response_ids and not logprobs):
+        raise _no_token_ids("the answer has no log-probabilities")
+    if len(logprobs) != len(response_ids):
+        raise Refusal(
+            "token_count_mismatch",
+            f"the answer has {len(response_ids)} token ids and {len(logprobs)} log-probabilities",
+            upstream_status=200,
+        )
+    return Answer(
+        str(response_id),
+        text,
+        finish_reason,
+        tuple(prompt_ids),
+        tuple(response_ids),
+        tuple(logprobs),
+        len(prompt_ids),
+        len(response_ids),
+    )
+
+
+def _no_token_ids(message: str) -> Refusal:
+    return Refusal("no_token_ids", message, upstream_status=200)
+
+
+def _bad_answer(error: Exception) -> Refusal:
+    return Refusal(
+        "bad_answer",
+        f"the answer is not a chat completion with one choice ({type(error).__name__}: {error})",
+        upstream_status=200,
+    )

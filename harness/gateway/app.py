@@ -1,0 +1,170 @@
+"""The ASGI application: keys, routes, and the control of upstreams and attempts."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import time
+from typing import Any
+from urllib.parse import unquote
+
+import orjson
+from starlette.types import Receive, Scope, Send
+
+from harness.gateway.attempts import AttemptLog, Attempts
+from harness.gateway.failures import Refusal
+from harness.gateway.forcing import RESERVED
+from harness.gateway.relay import Relay
+from harness.gateway.settings import GatewaySettings
+from harness.gateway.upstreams import UpstreamPool
+
+
+class GatewayApp:
+    """Agent-facing routes under `/r/`, control routes under `/control/`, and `/health`."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._settings = settings
+        self._pool = UpstreamPool(settings.upstream_concurrency, settings.queue_size)
+        self._relay = Relay(settings, self._pool)
+        self._attempts = Attempts(settings)
+        self._key = f"Bearer {settings.key}".encode()
+        self._control_key = f"Bearer {settings.control_key}".encode()
+        self._began = time.monotonic()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or the server's start and stop."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "http":
+            try:
+                await self._route(scope, receive, send)
+            except Refusal as refusal:
+                await _reply(send, refusal.status, refusal.body)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        await self._relay.start()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self._relay.stop()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method = scope["method"]
+        # From the raw path, so that an encoded slash stays inside its segment.
+        raw = scope["raw_path"].partition(b"?")[0].decode("latin-1").split("/")[1:]
+        match [method, *(unquote(segment) if "%" in segment else segment for segment in raw)]:
+            case ["POST", "r", rollout_id, attempt_id, role, "v1", "chat", "completions"]:
+                log = self._role(scope, rollout_id, attempt_id, role)
+                await self._relay.serve(log, role, await self._asked(receive), receive, send)
+            case ["GET", "r", rollout_id, attempt_id, role, "v1", "models"]:
+                self._role(scope, rollout_id, attempt_id, role)
+                model = {"id": self._pool.model, "object": "model", "created": 0, "owned_by": "harness"}
+                await _reply(send, 200, orjson.dumps({"object": "list", "data": [model]}))
+            case [_, "control", *rest]:
+                _authorize(scope, self._control_key)
+                answer = await self._control([method, *rest], receive)
+                await _reply(send, 200, orjson.dumps(answer))
+            case ["GET", "health"]:
+                await _reply(send, 200, b'{"status":"ok"}')
+            case _:
+                raise Refusal("not_found", f"no route {method} {scope['path']}")
+
+    def _role(self, scope: Scope, rollout_id: str, attempt_id: str, role: str) -> AttemptLog:
+        _authorize(scope, self._key)
+        log = self._attempts.get(rollout_id, attempt_id)
+        if role not in log.roles:
+            known = ", ".join(sorted(log.roles))
+            raise Refusal("unknown_role", f"the attempt has no role {role!r}; its roles are {known}")
+        return log
+
+    async def _asked(self, receive: Receive) -> dict[str, Any]:
+        asked = await self._json(receive)
+        messages = asked.get("messages")
+        if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+            raise Refusal("bad_request", "messages must be a list of objects")
+        return asked
+
+    async def _control(self, path: list[str], receive: Receive) -> dict[str, Any]:
+        match path:
+            case ["PUT", "upstreams"]:
+                return self._set_upstreams(await self._json(receive))
+            case ["PUT", "attempts", rollout_id, attempt_id]:
+                return self._open_attempt(rollout_id, attempt_id, await self._json(receive))
+            case ["DELETE", "attempts", rollout_id, attempt_id]:
+                log = self._attempts.close(rollout_id, attempt_id)
+                self._pool.forget(rollout_id)
+                return {"transitions": log.transitions, "failures": log.failures}
+            case ["GET", "stats"]:
+                return self._stats()
+        raise Refusal("not_found", f"no control route {' '.join(path)}")
+
+    def _set_upstreams(self, asked: dict[str, Any]) -> dict[str, Any]:
+        try:
+            upstreams = [(str(row["base_url"]), row.get("api_key")) for row in asked["upstreams"]]
+            model, token_ids = asked["model"], asked["token_ids"]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise Refusal("bad_request", "needs upstreams (base_url, api_key), model, token_ids") from error
+        if not isinstance(model, str) or not isinstance(token_ids, bool):
+            raise Refusal("bad_request", "model must be text and token_ids true or false")
+        if bad := [url for url, _ in upstreams if not url.startswith(("http://", "https://"))]:
+            raise Refusal("bad_request", f"base_url must begin with http:// or https://, not {bad[0]!r}")
+        self._pool.replace(upstreams, model, token_ids)
+        return {"upstreams": len(upstreams)}
+
+    def _open_attempt(self, rollout_id: str, attempt_id: str, asked: dict[str, Any]) -> dict[str, Any]:
+        sampling, timeout_s, roles = asked.get("sampling"), asked.get("timeout_s"), asked.get("roles")
+        if not isinstance(sampling, dict):
+            raise Refusal("bad_request", "sampling must be an object")
+        if reserved := RESERVED & sampling.keys():
+            raise Refusal("bad_request", f"sampling may not contain {', '.join(sorted(reserved))}")
+        if not isinstance(timeout_s, int | float) or isinstance(timeout_s, bool) or timeout_s <= 0:
+            raise Refusal("bad_request", "timeout_s must be a number above 0")
+        if not isinstance(roles, list) or not roles or not all(isinstance(role, str) for role in roles):
+            raise Refusal("bad_request", "roles must be a list of names")
+        self._attempts.open(AttemptLog(rollout_id, attempt_id, sampling, timeout_s, frozenset(roles)))
+        return {"rollout_id": rollout_id, "attempt_id": attempt_id}
+
+    def _stats(self) -> dict[str, Any]:
+        failures = dict(self._relay.outcomes)
+        return {
+            "pid": os.getpid(),
+            "uptime_s": time.monotonic() - self._began,
+            "cpu_s": time.process_time(),
+            "open_attempts": len(self._attempts),
+            "queued": self._pool.queued,
+            "transitions": failures.pop("transition", 0),
+            "failures": failures,
+            "upstreams": self._pool.stats(),
+        }
+
+    async def _json(self, receive: Receive) -> dict[str, Any]:
+        body = bytearray()
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Refusal("client_disconnect", "the agent hung up")
+            body += message.get("body", b"")
+            if len(body) > self._settings.max_body_bytes:
+                raise Refusal("body_too_large", f"the body passes {self._settings.max_body_bytes} bytes")
+            more = message.get("more_body", False)
+        try:
+            value = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise Refusal("bad_request", f"the body is not JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise Refusal("bad_request", "the body is not a JSON object")
+        return value
+
+
+def _authorize(scope: Scope, expected: bytes) -> None:
+    given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+    if not hmac.compare_digest(given, expected):
+        raise Refusal("unauthorized", "the bearer key is missing or wrong")
+
+
+async def _reply(send: Send, status: int, body: bytes) -> None:
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

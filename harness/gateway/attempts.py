@@ -1,0 +1,199 @@
+"""The attempts that the gateway knows, and the calls under way in each."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+from harness.gateway.answers import Answer, StreamedAnswer
+from harness.gateway.failures import Refusal
+from harness.gateway.settings import GatewaySettings
+from harness.records import CallFailure, Transition
+
+
+class AttemptLog:
+    """One open attempt: its forced sampling, its deadline and its records."""
+
+    def __init__(
+        self,
+        rollout_id: str,
+        attempt_id: str,
+        sampling: Mapping[str, Any],
+        timeout_s: float,
+        roles: frozenset[str],
+    ) -> None:
+        self.rollout_id = rollout_id
+        self.attempt_id = attempt_id
+        self.sampling = sampling
+        self.roles = roles
+        self.deadline = asyncio.get_running_loop().time() + timeout_s
+        self.transitions: list[Transition] = []
+        self.failures: list[CallFailure] = []
+        self.calls: set[Call] = set()
+        self._arrivals = 0
+
+    def begin(self, role: str) -> Call:
+        """Note the arrival of a call of `role`."""
+        call = Call(self, role, self._arrivals)
+        self._arrivals += 1
+        self.calls.add(call)
+        return call
+
+    def close(self) -> None:
+        """End the calls under way and put the records in order of arrival."""
+        for call in list(self.calls):
+            call.abort(Refusal("attempt_closed", "the attempt was closed while the call was under way"))
+        self.transitions.sort(key=lambda transition: transition.index)
+        self.failures.sort(key=lambda failure: failure.index)
+
+
+class Call:
+    """One call under way. Exactly one record comes of it: a transition or a failure."""
+
+    def __init__(self, log: AttemptLog, role: str, index: int) -> None:
+        self.log = log
+        self.role = role
+        self.index = index
+        self.started_s = time.time()
+        self.upstream_s = 0.0
+        self.model = ""
+        self.messages: tuple[Mapping[str, Any], ...] = ()
+        self.overridden: Mapping[str, Any] = {}
+        self.streamed: StreamedAnswer | None = None
+        self.aborted_by: Refusal | None = None
+        self.outcome = ""
+        """How the call ended: `transition`, or a failure's code; empty while it is under way."""
+        self._began = time.perf_counter()
+        self._task = asyncio.current_task()
+
+    def succeed(self, answer: Answer) -> None:
+        """Record a transition."""
+        latency_s = self._end("transition")
+        self.log.transitions.append(
+            Transition(
+                rollout_id=self.log.rollout_id,
+                attempt_id=self.log.attempt_id,
+                index=self.index,
+                role=self.role,
+                response_id=answer.response_id,
+                model=self.model,
+                messages=self.messages,
+                response_text=answer.text,
+                finish_reason=answer.finish_reason,
+                prompt_ids=answer.prompt_ids,
+                response_ids=answer.response_ids,
+                logprobs=answer.logprobs,
+                prompt_tokens=answer.prompt_tokens,
+                response_tokens=answer.response_tokens,
+                sampling=self.log.sampling,
+                overridden=self.overridden,
+                started_s=self.started_s,
+                latency_s=latency_s,
+                gateway_s=max(0.0, latency_s - self.upstream_s),
+            )
+        )
+
+    def fail(self, refusal: Refusal) -> None:
+        """Record a failure, unless the call has its record already."""
+        if self.outcome:
+            return
+        latency_s = self._end(refusal.code)
+        self.log.failures.append(
+            CallFailure(
+                index=self.index,
+                role=self.role,
+                status=refusal.upstream_status,
+                detail=refusal.detail,
+                started_s=self.started_s,
+                latency_s=latency_s,
+            )
+        )
+
+    def abort(self, refusal: Refusal) -> None:
+        """End the call from outside: record it, then cancel its task, which ends its upstream request."""
+        if self.outcome:
+            return
+        if self.streamed is not None and self.streamed.finished:
+            # The model had ended its answer; all that was missing is the stream's own end.
+            self.succeed(self.streamed.answer())
+        else:
+            self.fail(refusal)
+        self.aborted_by = refusal
+        if self._task is not None:
+            self._task.cancel()
+
+    def _end(self, outcome: str) -> float:
+        self.outcome = outcome
+        self.log.calls.discard(self)
+        return time.perf_counter() - self._began
+
+
+class Attempts:
+    """Open attempts by (rollout, attempt), and the names of those closed."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self._open: dict[tuple[str, str], AttemptLog] = {}
+        self._closed: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._remembered = settings.remembered_attempts
+        self._linger_s = settings.linger_s
+        self._sweep_at = 0.0
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def open(self, log: AttemptLog) -> None:
+        """Register an attempt.
+
+        Raises:
+            Refusal: `attempt_exists`: its name is or was in use.
+        """
+        self._sweep()
+        key = (log.rollout_id, log.attempt_id)
+        if key in self._open or key in self._closed:
+            raise Refusal("attempt_exists", f"attempt {log.attempt_id!r} of {log.rollout_id!r} exists")
+        self._open[key] = log
+
+    def get(self, rollout_id: str, attempt_id: str) -> AttemptLog:
+        """An open attempt.
+
+        Raises:
+            Refusal: `attempt_closed` or `unknown_attempt`.
+        """
+        log = self._open.get((rollout_id, attempt_id))
+        if log is None:
+            raise self._missing(rollout_id, attempt_id)
+        return log
+
+    def close(self, rollout_id: str, attempt_id: str) -> AttemptLog:
+        """Take an attempt out, its calls ended.
+
+        Raises:
+            Refusal: `attempt_closed` or `unknown_attempt`.
+        """
+        log = self._open.pop((rollout_id, attempt_id), None)
+        if log is None:
+            raise self._missing(rollout_id, attempt_id)
+        self._closed[rollout_id, attempt_id] = None
+        if len(self._closed) > self._remembered:
+            self._closed.popitem(last=False)
+        log.close()
+        return log
+
+    def _missing(self, rollout_id: str, attempt_id: str) -> Refusal:
+        name = f"attempt {attempt_id!r} of rollout {rollout_id!r}"
+        if (rollout_id, attempt_id) in self._closed:
+            return Refusal("attempt_closed", f"{name} is closed")
+        return Refusal("unknown_attempt", f"{name} is not registered")
+
+    def _sweep(self) -> None:
+        """Drop attempts whose runner died and that nobody will close."""
+        now = asyncio.get_running_loop().time()
+        if now < self._sweep_at:
+            return
+        self._sweep_at = now + min(60.0, self._linger_s)
+        for key, log in list(self._open.items()):
+            if log.deadline + self._linger_s < now:
+                self.close(*key)

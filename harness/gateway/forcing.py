@@ -1,0 +1,97 @@
+"""Turns what an agent asks for into what the run grants."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+PASSED = frozenset(
+    {
+        "messages",
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
+        "functions",
+        "function_call",
+        "response_format",
+        "stream",
+        "stream_options",
+    }
+)
+"""What the agent asks the model: handed on. Every other parameter is the run's."""
+
+RESERVED = PASSED | {"model", "n", "logprobs", "top_logprobs", "return_token_ids"}
+"""Names that a run's sampling may not contain."""
+
+ALIASES = {"max_completion_tokens": "max_tokens"}
+
+_SHOWN = frozenset({"logprobs", "top_logprobs", "return_token_ids"})
+
+# Asking for what holds anyway is not a wish that was refused.
+_NEUTRAL: Mapping[str, Any] = {"n": 1, "frequency_penalty": 0, "presence_penalty": 0, "store": False}
+
+
+@dataclass(frozen=True, slots=True)
+class ForcedRequest:
+    """A request as it goes upstream, and what became of the agent's wishes.
+
+    Attributes:
+        body: The request for the upstream.
+        overridden: Parameters that the agent asked for and did not get, with the value it asked for.
+        stream: Whether the agent wants server-sent events.
+        shows_logprobs: Whether the agent asked to see log-probabilities.
+        shows_token_ids: Whether the agent asked to see token ids.
+    """
+
+    body: dict[str, Any]
+    overridden: dict[str, Any]
+    stream: bool
+    shows_logprobs: bool
+    shows_token_ids: bool
+
+
+def force(
+    asked: Mapping[str, Any], sampling: Mapping[str, Any], model: str, *, token_ids: bool
+) -> ForcedRequest:
+    """Apply the run's model and sampling to an agent's request.
+
+    Args:
+        asked: The agent's request.
+        sampling: The attempt's sampling parameters; each is sent, whatever the agent asked for.
+        model: The run's model name.
+        token_ids: Whether the upstream reports token ids. If not, nothing is added that a plain
+            OpenAI server does not know.
+    """
+    granted = {ALIASES.get(name, name): value for name, value in sampling.items()}
+    body: dict[str, Any] = {"model": model}
+    overridden: dict[str, Any] = {}
+    for name, value in asked.items():
+        if value is None or name in _SHOWN:
+            continue
+        if name in PASSED:
+            body[name] = value
+        elif name == "model":
+            if value != model:
+                overridden[name] = value
+        else:
+            canonical = ALIASES.get(name, name)
+            if canonical in granted:
+                if value != granted[canonical]:
+                    overridden[canonical] = value
+            elif value not in (_NEUTRAL.get(name), [], {}):
+                overridden[canonical] = value
+    body.update(sampling)
+
+    shows_logprobs = bool(asked.get("logprobs"))
+    shows_token_ids = bool(asked.get("return_token_ids"))
+    if shows_logprobs or token_ids:
+        body["logprobs"] = True
+    if shows_logprobs and asked.get("top_logprobs") is not None:
+        body["top_logprobs"] = asked["top_logprobs"]
+    if token_ids:
+        body["return_token_ids"] = True
+    elif shows_token_ids:
+        overridden["return_token_ids"] = asked["return_token_ids"]
+        shows_token_ids = False
+    return ForcedRequest(body, overridden, bool(asked.get("stream")), shows_logprobs, shows_token_ids)

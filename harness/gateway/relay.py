@@ -1,0 +1,262 @@
+"""Carries one call to an upstream and its answer back, and leaves exactly one record of it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import aiohttp
+import orjson
+from starlette.types import Receive, Send
+
+from harness.gateway.answers import SeenIds, StreamedAnswer, event_data, hide, read_answer, split_events
+from harness.gateway.attempts import AttemptLog, Call
+from harness.gateway.failures import Refusal, UpstreamStatus
+from harness.gateway.forcing import ForcedRequest, force
+from harness.gateway.settings import GatewaySettings
+from harness.gateway.upstreams import Upstream, UpstreamPool
+
+_JSON = [(b"content-type", b"application/json")]
+_EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+
+
+class Relay:
+    """Serves the calls of all attempts."""
+
+    def __init__(self, settings: GatewaySettings, pool: UpstreamPool) -> None:
+        self.pool = pool
+        self.outcomes: Counter[str] = Counter()
+        """How calls ended: `transition`, or a failure's code."""
+        self._settings = settings
+        self._seen = SeenIds(settings.remembered_ids)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def start(self) -> None:
+        """Open the connection pool; needs the running loop."""
+        self._session = aiohttp.ClientSession(
+            # Shorter than the 5 s after which uvicorn, and so vLLM, closes an idle connection: a request
+            # sent on a connection that is just being closed fails, and it must not be sent twice.
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=3.0),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._settings.connect_timeout_s),
+            auto_decompress=True,
+            trust_env=False,
+        )
+
+    async def stop(self) -> None:
+        """Close the connection pool."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def serve(
+        self, log: AttemptLog, role: str, asked: dict[str, Any], receive: Receive, send: Send
+    ) -> None:
+        """Serve one call of `role`: forced upstream, its answer recorded and handed back."""
+        call = log.begin(role)
+        call.messages = tuple(asked["messages"])
+        watcher = asyncio.create_task(_watch(receive, call))
+        answering = _Answering(send)
+        try:
+            await self._limited(call, asked, answering)
+        except Refusal as refusal:
+            await self._refuse(call, refusal, answering)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if call.aborted_by is None or task is None:
+                call.fail(Refusal("upstream_unreachable", "the gateway was stopped"))
+                raise
+            task.uncancel()
+            await self._refuse(call, call.aborted_by, answering)
+        finally:
+            watcher.cancel()
+            self.outcomes[call.outcome] += 1
+
+    async def _limited(self, call: Call, asked: dict[str, Any], answering: _Answering) -> None:
+        now = asyncio.get_running_loop().time()
+        limit = now + self._settings.call_timeout_s
+        try:
+            async with asyncio.timeout_at(min(limit, call.log.deadline)):
+                await self._call(call, asked, answering)
+        except TimeoutError as error:
+            if limit < call.log.deadline:
+                message = f"no answer within {self._settings.call_timeout_s:g} s"
+                raise Refusal("upstream_timeout", message) from error
+            raise Refusal("attempt_timeout", "the attempt's deadline passed") from error
+
+    async def _call(self, call: Call, asked: dict[str, Any], answering: _Answering) -> None:
+        upstream = await self.pool.acquire(call.log.rollout_id)
+        try:
+            token_ids = self.pool.token_ids
+            request = force(asked, call.log.sampling, self.pool.model, token_ids=token_ids)
+            call.model, call.overridden = self.pool.model, request.overridden
+            async with self._post(call, upstream, request) as response:
+                if request.stream:
+                    await self._stream(call, request, response, answering, token_ids)
+                else:
+                    await self._whole(call, request, response, answering, token_ids)
+        finally:
+            self.pool.release(upstream)
+
+    @asynccontextmanager
+    async def _post(
+        self, call: Call, upstream: Upstream, request: ForcedRequest
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send the request and wait for the answer's head.
+
+        Raises:
+            Refusal: No connection, no answer, or an error status.
+        """
+        assert self._session is not None
+        began = time.perf_counter()
+        data = orjson.dumps(request.body)
+        try:
+            async with self._session.post(
+                upstream.url, data=data, headers=upstream.headers, allow_redirects=False
+            ) as response:
+                call.upstream_s += time.perf_counter() - began
+                if response.status != 200:
+                    raise UpstreamStatus(
+                        response.status,
+                        await response.read(),
+                        response.headers.get("content-type", "application/octet-stream"),
+                        response.headers.get("retry-after"),
+                    )
+                yield response
+        except aiohttp.ConnectionTimeoutError as error:
+            upstream.mark_down()
+            message = f"no connection to {upstream.base_url} within {self._settings.connect_timeout_s:g} s"
+            raise Refusal("connect_timeout", message) from error
+        except aiohttp.ClientConnectorError as error:
+            upstream.mark_down()
+            raise Refusal("upstream_unreachable", f"no connection to {upstream.base_url}: {error}") from error
+        except aiohttp.ClientPayloadError as error:
+            message = f"{upstream.base_url} broke off its answer: {error}"
+            raise Refusal("upstream_dropped", message, upstream_status=200) from error
+        except aiohttp.ClientError as error:
+            message = f"no answer from {upstream.base_url}: {type(error).__name__}: {error}"
+            raise Refusal("upstream_unreachable", message) from error
+
+    async def _whole(
+        self,
+        call: Call,
+        request: ForcedRequest,
+        response: aiohttp.ClientResponse,
+        answering: _Answering,
+        token_ids: bool,
+    ) -> None:
+        began = time.perf_counter()
+        raw = await response.read()
+        call.upstream_s += time.perf_counter() - began
+        completion = _parse(raw)
+        answer = read_answer(completion, token_ids=token_ids)
+        self._seen.claim(answer.response_id)
+        call.succeed(answer)
+        if token_ids and not (request.shows_logprobs and request.shows_token_ids):
+            hide(completion, token_ids=not request.shows_token_ids, logprobs=not request.shows_logprobs)
+            raw = orjson.dumps(completion)
+        await answering.whole(200, _JSON, raw)
+
+    async def _stream(
+        self,
+        call: Call,
+        request: ForcedRequest,
+        response: aiohttp.ClientResponse,
+        answering: _Answering,
+        token_ids: bool,
+    ) -> None:
+        call.streamed = streamed = StreamedAnswer(token_ids=token_ids)
+        hides = token_ids and not (request.shows_logprobs and request.shows_token_ids)
+        buffer = bytearray()
+        claimed = False
+        while True:
+            began = time.perf_counter()
+            piece = await response.content.readany()
+            call.upstream_s += time.perf_counter() - began
+            if not piece:
+                break
+            buffer += piece
+            out = []
+            for event in split_events(buffer):
+                data = event_data(event)
+                if data is None or data == b"[DONE]":
+                    if data is not None:
+                        self._end_stream(call, streamed)
+                    out.append(event)
+                    continue
+                chunk = _parse(data)
+                streamed.feed(chunk)
+                if not claimed and streamed.response_id is not None:
+                    self._seen.claim(streamed.response_id)
+                    claimed = True
+                if hides:
+                    hide(chunk, token_ids=not request.shows_token_ids, logprobs=not request.shows_logprobs)
+                    event = b"data: " + orjson.dumps(chunk) + b"\n\n"
+                out.append(event)
+            if out:
+                await answering.part(b"".join(out))
+        self._end_stream(call, streamed)
+        await answering.end()
+
+    def _end_stream(self, call: Call, streamed: StreamedAnswer) -> None:
+        if call.outcome:
+            return
+        if not streamed.finished:
+            raise Refusal("upstream_dropped", "the stream ended before its answer", upstream_status=200)
+        call.succeed(streamed.answer())
+
+    async def _refuse(self, call: Call, refusal: Refusal, answering: _Answering) -> None:
+        call.fail(refusal)
+        if refusal.status == 503:
+            refusal.headers.append((b"retry-after", str(self._settings.retry_after_s).encode()))
+        await answering.refuse(refusal)
+
+
+class _Answering:
+    """The answer to the agent: whole, or in parts that begin with the first."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._begun: Literal["", "whole", "parts"] = ""
+
+    async def whole(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        self._begun = "whole"
+        length = (b"content-length", str(len(body)).encode())
+        await self._send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def part(self, body: bytes) -> None:
+        if not self._begun:
+            self._begun = "parts"
+            await self._send({"type": "http.response.start", "status": 200, "headers": _EVENTS})
+        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+
+    async def end(self) -> None:
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def refuse(self, refusal: Refusal) -> None:
+        if not self._begun:
+            await self.whole(refusal.status, refusal.headers, refusal.body)
+        elif self._begun == "parts":
+            # The status has gone out as 200: an error event is what clients of a stream understand.
+            await self.part(b"data: " + refusal.body + b"\n\n")
+            await self.end()
+
+
+async def _watch(receive: Receive, call: Call) -> None:
+    """Abort the call when its agent hangs up."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    call.abort(Refusal("client_disconnect", "the agent hung up"))
+
+
+def _parse(raw: bytes) -> dict[str, Any]:
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise Refusal("bad_answer", f"the answer is not JSON: {error}", upstream_status=200) from error
+    if not isinstance(value, dict):
+        raise Refusal("bad_answer", "the answer is not a JSON object", upstream_status=200)
+    return value

@@ -1,0 +1,145 @@
+"""Chooses an upstream for each call, and bounds what is under way and what waits."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from harness.gateway.failures import Refusal
+
+DOWN_S = 5.0
+"""How long an upstream that refused a connection is passed over while others are up."""
+
+
+class Upstream:
+    """One model server."""
+
+    def __init__(self, base_url: str, api_key: str | None) -> None:
+        self.base_url = base_url.rstrip("/")
+        self.url = self.base_url + "/chat/completions"
+        self.in_flight = 0
+        self.calls = 0
+        self.down_until = 0.0
+        self.headers = {"content-type": "application/json"}
+        if api_key:
+            self.headers["authorization"] = f"Bearer {api_key}"
+
+    def mark_down(self) -> None:
+        """Pass it over for a while: one that fails fast would otherwise attract every call."""
+        self.down_until = time.monotonic() + DOWN_S
+
+
+class UpstreamPool:
+    """The upstreams of a run: least in flight first, a rollout stays where it began.
+
+    A rollout's calls share a prefix, which the server that saw it first has cached.
+    """
+
+    def __init__(self, concurrency: int, queue_size: int) -> None:
+        self.model = ""
+        self.token_ids = False
+        self._concurrency = concurrency
+        self._queue_size = queue_size
+        self._upstreams: list[Upstream] = []
+        self._homes: dict[str, Upstream] = {}
+        self._waiting: deque[tuple[str, asyncio.Future[Upstream]]] = deque()
+
+    def replace(self, upstreams: Iterable[tuple[str, str | None]], model: str, token_ids: bool) -> None:
+        """Set the upstreams. Calls under way end where they are; waiting and new ones use the new set."""
+        known = {upstream.base_url: upstream for upstream in self._upstreams}
+        fresh = []
+        for base_url, api_key in upstreams:
+            upstream = Upstream(base_url, api_key)
+            if (old := known.get(upstream.base_url)) is not None:
+                old.headers, old.down_until = upstream.headers, 0.0
+                upstream = old
+            fresh.append(upstream)
+        self._upstreams = fresh
+        self.model, self.token_ids = model, token_ids
+        self._homes = {rollout: home for rollout, home in self._homes.items() if home in fresh}
+        self._dispatch()
+
+    async def acquire(self, rollout_id: str) -> Upstream:
+        """Take a slot; wait for one if need be. Give it back with `release`.
+
+        Raises:
+            Refusal: `no_upstream` or `queue_full`.
+        """
+        if not self._upstreams:
+            raise Refusal("no_upstream", "no model server is set yet")
+        if not self._waiting and (upstream := self._choose(rollout_id)) is not None:
+            return self._take(upstream)
+        if self.queued >= self._queue_size:
+            raise Refusal("queue_full", f"{self._queue_size} calls are waiting already")
+        slot: asyncio.Future[Upstream] = asyncio.get_running_loop().create_future()
+        entry = (rollout_id, slot)
+        self._waiting.append(entry)
+        try:
+            return await slot
+        except asyncio.CancelledError:
+            if slot.done() and not slot.cancelled():
+                self.release(slot.result())
+            with suppress(ValueError):
+                self._waiting.remove(entry)
+            raise
+
+    def release(self, upstream: Upstream) -> None:
+        """Give a slot back."""
+        upstream.in_flight -= 1
+        self._dispatch()
+
+    def forget(self, rollout_id: str) -> None:
+        """Drop a rollout's home: it has ended."""
+        self._homes.pop(rollout_id, None)
+
+    @property
+    def queued(self) -> int:
+        """Calls that wait for a slot."""
+        return len(self._waiting)
+
+    def stats(self) -> list[dict[str, Any]]:
+        """One row an upstream."""
+        now = time.monotonic()
+        return [
+            {
+                "base_url": upstream.base_url,
+                "in_flight": upstream.in_flight,
+                "calls": upstream.calls,
+                "down": upstream.down_until > now,
+            }
+            for upstream in self._upstreams
+        ]
+
+    def _choose(self, rollout_id: str) -> Upstream | None:
+        now = time.monotonic()
+        up = [upstream for upstream in self._upstreams if upstream.down_until <= now] or self._upstreams
+        home = self._homes.get(rollout_id)
+        if home is not None and home in up and home.in_flight < self._concurrency:
+            return home
+        best = min(up, key=lambda upstream: upstream.in_flight, default=None)
+        if best is None or best.in_flight >= self._concurrency:
+            return None
+        if home is None or home not in up:
+            self._homes[rollout_id] = best
+        return best
+
+    def _take(self, upstream: Upstream) -> Upstream:
+        upstream.in_flight += 1
+        upstream.calls += 1
+        return upstream
+
+    def _dispatch(self) -> None:
+        while self._waiting:
+            rollout_id, slot = self._waiting[0]
+            if slot.done():
+                self._waiting.popleft()
+                continue
+            upstream = self._choose(rollout_id)
+            if upstream is None:
+                return
+            self._waiting.popleft()
+            slot.set_result(self._take(upstream))

@@ -1,0 +1,24 @@
+"""pytest fixtures of `harness.testing`. Enable them with `pytest_plugins = ["harness.testing.fixtures"]`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from harness.testing.scripted_server import Script, ScriptedServer
+
+StartServer = Callable[..., ScriptedServer]
+
+
+@pytest.fixture
+def scripted_server() -> Iterator[StartServer]:
+    """Starts scripted model servers, as in `scripted_server(["a reply"], token_ids=False)`; stops them too."""
+    with ExitStack() as servers:
+
+        def start(script: Script, **options: Any) -> ScriptedServer:
+            return servers.enter_context(ScriptedServer(script, **options))
+
+        yield start
