@@ -1,0 +1,51 @@
+"""The reward `execution_accuracy`: 1 if the final query gives gold's result, else 0."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.records import Attempt, Reward, Task
+from harness.sql.evaluator import VERSION, evaluate
+from harness.sql.gold import GoldCache
+
+
+class ExecutionAccuracy:
+    """Runs the answer and gold and compares what they give.
+
+    Args:
+        keep_distinct: Keep DISTINCT in both queries instead of dropping it.
+        plug_value: Also accept an answer that is right but for its values.
+        timeout_s: Deadline of each single execution.
+        cache_folder: Where gold results are shared between processes; none by default.
+    """
+
+    version = VERSION
+
+    def __init__(
+        self,
+        *,
+        keep_distinct: bool = False,
+        plug_value: bool = False,
+        timeout_s: float = 10.0,
+        cache_folder: str | Path | None = None,
+    ) -> None:
+        self._keep_distinct = keep_distinct
+        self._plug_value = plug_value
+        self._timeout_s = timeout_s
+        self._cache = GoldCache(cache_folder) if cache_folder is not None else None
+
+    def score(self, task: Task, attempt: Attempt) -> Reward:
+        """1.0 or 0.0; unscored if the attempt did not end well, or gold or the database fails."""
+        if attempt.outcome != "ok":
+            return Reward(None, f"the attempt ended with {attempt.outcome}", version=self.version)
+        verdict = evaluate(
+            task.db_path,
+            task.gold,
+            attempt.answer or "",
+            keep_distinct=self._keep_distinct,
+            plug_value=self._plug_value,
+            timeout_s=self._timeout_s,
+            cache=self._cache,
+        )
+        value = None if verdict.match is None else float(verdict.match)
+        return Reward(value, verdict.reason, flags=verdict.flags, version=self.version)

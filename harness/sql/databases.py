@@ -1,0 +1,71 @@
+"""Which files stand for a database, and what identifies their content."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from pathlib import Path
+
+from harness.sql.sandbox import Limits, execute
+
+_lock = threading.Lock()
+_hashes: dict[str, tuple[tuple[int, ...], str]] = {}
+_siblings: dict[str, tuple[int, tuple[str, ...]]] = {}
+_LAYOUT_LIMITS = Limits(max_rows=100_000, max_result_bytes=1 << 26)
+_LAYOUT = """
+    SELECT lower(m.name), lower(c.name) FROM sqlite_master m, pragma_table_info(m.name) c
+    WHERE m.type = 'table' AND m.name NOT LIKE 'sqlite_%' ORDER BY 1, 2
+"""
+
+
+def content_hash(path: str) -> str:
+    """SHA-256 of a file, kept until its size, time or inode changes.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    status = os.stat(path)
+    stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+    known = _hashes.get(path)
+    if known is not None and known[0] == stamp:
+        return known[1]
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    with _lock:
+        _hashes[path] = (stamp, digest)
+    return digest
+
+
+def databases_of(path: str | Path) -> tuple[str, ...]:
+    """The database files on which a query is judged.
+
+    A folder stands for every `*.sqlite` in it. A file stands for itself and for those `*.sqlite` beside it
+    that have the same tables and columns: the further databases of a test suite. The result is sorted.
+    """
+    text = os.path.abspath(path)
+    try:
+        folder = text if os.path.isdir(text) else os.path.dirname(text)
+        changed = os.stat(folder).st_mtime_ns
+    except (OSError, ValueError):
+        return (text,)
+    known = _siblings.get(text)
+    if known is not None and known[0] == changed:
+        return known[1]
+    others = sorted(
+        entry.path for entry in os.scandir(folder) if entry.name.endswith(".sqlite") and entry.is_file()
+    )
+    if text != folder:
+        if others not in ([], [text]):
+            layout = execute(text, _LAYOUT, _LAYOUT_LIMITS)
+            same = [
+                other
+                for other in others
+                if layout.ok and other != text and execute(other, _LAYOUT, _LAYOUT_LIMITS).rows == layout.rows
+            ]
+            others = sorted([text, *same])
+        else:
+            others = [text]
+    with _lock:
+        _siblings[text] = (changed, tuple(others))
+    return tuple(others)

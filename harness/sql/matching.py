@@ -1,0 +1,160 @@
+"""Whether two results are the same table up to the order of columns and, unless it matters, of rows.
+
+Decides what the Spider test-suite evaluator decides by trying permutations, for any number of columns:
+columns that are told apart by their values are matched directly, and only those that are not are searched.
+
+Source: Zhong et al. 2020, "Semantic Evaluation for Text-to-SQL with Distilled Test Suites"; `result_eq` of
+taoyds/test-suite-sql-eval.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+Row = tuple[Any, ...]
+
+SEARCH_TIMEOUT_S = 2.0
+
+
+def same_result(gold: Sequence[Row], pred: Sequence[Row], *, ordered: bool) -> bool | None:
+    """Whether some order of `pred`'s columns (and of its rows, unless `ordered`) makes it equal `gold`.
+
+    Cells are equal as Python values are: `1 == 1.0`, `1 != '1'`, NULL equals NULL.
+
+    Args:
+        gold: Rows, `[rows][columns]`.
+        pred: Rows, `[rows][columns]`.
+
+    Returns:
+        The answer, or None when `SEARCH_TIMEOUT_S` was not enough to find it.
+    """
+    if len(gold) != len(pred):
+        return False
+    if not gold:
+        return True
+    if len(gold[0]) != len(pred[0]):
+        return False
+    if gold == pred:
+        return True
+    width = len(gold[0])
+    if ordered:
+        return width > 1 and Counter(zip(*gold, strict=True)) == Counter(zip(*pred, strict=True))
+    if Counter(gold) == Counter(pred):
+        return True
+    if width == 1:
+        return False
+    return _Search(gold, pred).decide()
+
+
+class _Undecided(Exception):
+    pass
+
+
+class _Search:
+    """Colour refinement over rows and columns, with a search where colours leave a choice.
+
+    Two columns get one colour if they hold the same values in rows of the same colours; a matched column
+    splits the rows' colours by its values. Both sides use one numbering, so colours can be compared.
+    """
+
+    def __init__(self, gold: Sequence[Row], pred: Sequence[Row]) -> None:
+        self.sides = (list(zip(*gold, strict=True)), list(zip(*pred, strict=True)))
+        self.rows = (gold, pred)
+        self.deadline = time.monotonic() + SEARCH_TIMEOUT_S
+
+    def decide(self) -> bool | None:
+        """The answer, or None when time ran out."""
+        start = _colours([[_bag(row) for row in rows] for rows in self.rows])
+        if start is None:
+            return False
+        width = len(self.sides[0])
+        try:
+            return self._match(start, (list(range(width)), list(range(width))))
+        except _Undecided:
+            return None
+
+    def _match(self, rows: tuple[list[int], list[int]], open_columns: tuple[list[int], list[int]]) -> bool:
+        if time.monotonic() > self.deadline:
+            raise _Undecided
+        while open_columns[0]:
+            groups = self._groups(rows, open_columns)
+            if groups is None:
+                return False
+            settled = [group for group in groups if self._alike(group)]
+            if not settled:
+                return self._branch(rows, open_columns, min(groups, key=lambda group: len(group[0])))
+            for group in settled:
+                for left, right in zip(*group, strict=True):
+                    split = self._split(rows, left, right)
+                    if split is None:
+                        return False
+                    rows = split
+            open_columns = (
+                [column for column in open_columns[0] if not any(column in group[0] for group in settled)],
+                [column for column in open_columns[1] if not any(column in group[1] for group in settled)],
+            )
+        return True
+
+    def _branch(
+        self,
+        rows: tuple[list[int], list[int]],
+        open_columns: tuple[list[int], list[int]],
+        group: tuple[list[int], list[int]],
+    ) -> bool:
+        left = group[0][0]
+        tried: set[Hashable] = set()
+        for right in group[1]:
+            values = self.sides[1][right]
+            if values in tried:
+                continue
+            tried.add(values)
+            split = self._split(rows, left, right)
+            if split is None:
+                continue
+            rest = (
+                [column for column in open_columns[0] if column != left],
+                [column for column in open_columns[1] if column != right],
+            )
+            if self._match(split, rest):
+                return True
+        return False
+
+    def _groups(
+        self, rows: tuple[list[int], list[int]], open_columns: tuple[list[int], list[int]]
+    ) -> list[tuple[list[int], list[int]]] | None:
+        """Columns of both sides by colour, or None when some colour is not equally frequent on both."""
+        found: dict[Hashable, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+        for side in (0, 1):
+            for column in open_columns[side]:
+                key = _bag(zip(rows[side], self.sides[side][column], strict=True))
+                found[key][side].append(column)
+        groups = list(found.values())
+        return groups if all(len(left) == len(right) for left, right in groups) else None
+
+    def _alike(self, group: tuple[list[int], list[int]]) -> bool:
+        """Whether it is all the same which column of the group is matched with which."""
+        return all(
+            self.sides[side][column] == self.sides[side][group[side][0]]
+            for side in (0, 1)
+            for column in group[side]
+        )
+
+    def _split(
+        self, rows: tuple[list[int], list[int]], left: int, right: int
+    ) -> tuple[list[int], list[int]] | None:
+        columns = (self.sides[0][left], self.sides[1][right])
+        return _colours([list(zip(rows[side], columns[side], strict=True)) for side in (0, 1)])
+
+
+def _bag(values: Any) -> Hashable:
+    return frozenset(Counter(values).items())
+
+
+def _colours(sides: Sequence[Sequence[Hashable]]) -> tuple[list[int], list[int]] | None:
+    """Numbers both sides' keys in common; None when the two multisets of keys differ."""
+    numbers: dict[Hashable, int] = {}
+    left, right = ([numbers.setdefault(key, len(numbers)) for key in side] for side in sides)
+    return (left, right) if Counter(left) == Counter(right) else None
