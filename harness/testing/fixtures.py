@@ -15,7 +15,7 @@ StartServer = Callable[..., ScriptedServer]
 
 @pytest.fixture
 def scripted_server() -> Iterator[StartServer]:
-    """Starts scripted model servers, as in `scripted_server(["a reply"], token_ids=False)`; stops them too."""
+    """Starts scripted model servers, as in `scripted_server(["reply"], token_ids=False)`, and stops them."""
     with ExitStack() as servers:
 
         def start(script: Script, **options: Any) -> ScriptedServer:

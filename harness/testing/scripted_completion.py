@@ -81,7 +81,12 @@ class ScriptedCompletion:
     def chunks(self) -> Iterator[dict[str, Any]]:
         """The answer of a request with `stream`: role, words, end, and the usage if asked for."""
         reply = self._reply
-        role = {"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}
+        role = {
+            "index": 0,
+            "delta": {"role": "assistant", "content": ""},
+            "logprobs": None,
+            "finish_reason": None,
+        }
         yield self._with_prompt(self._chunk([role]))
         at = 0
         for word in reply.text.split(" ") if reply.text else ():

@@ -1,6 +1,6 @@
 """A real OpenAI-compatible HTTP server whose words are scripted, for tests and benchmarks.
 
-    with ScriptedServer(["one reply", Reply.failure(500), Reply("half of a re", finish_reason="length")]) as server:
+    with ScriptedServer(["a reply", Reply.failure(500), Reply("half a", finish_reason="length")]) as server:
         ...  # point a client at server.base_url
         server.requests[0].body["messages"]
 
