@@ -1,0 +1,29 @@
+"""AutoGen AgentChat plugin of harness."""
+
+from __future__ import annotations
+
+from harness.hookspecs import AgentSpec, hookimpl
+from harness.prompts import ROLES
+
+HARNESS_API = 1
+
+
+@hookimpl
+def harness_agents() -> list[AgentSpec]:
+    return [
+        AgentSpec(
+            "autogen_sql",
+            "harness_autogen_sql.agent:AutoGenSQL",
+            "AutoGen AgentChat: agents in a GraphFlow",
+            roles=ROLES,
+            frameworks=("autogen-agentchat", "autogen-core", "autogen-ext"),
+        ),
+        AgentSpec(
+            "autogen_sql_idiomatic",
+            "harness_autogen_sql.idiomatic:AutoGenSQLIdiomatic",
+            "AutoGen AgentChat: a group chat that keeps its history",
+            roles=("write_query", "check_query"),
+            frameworks=("autogen-agentchat", "autogen-core", "autogen-ext"),
+            strict=False,
+        ),
+    ]

@@ -1,0 +1,29 @@
+"""CrewAI plugin of harness."""
+
+from __future__ import annotations
+
+from harness.hookspecs import AgentSpec, hookimpl
+from harness.prompts import ROLES
+
+HARNESS_API = 1
+
+
+@hookimpl
+def harness_agents() -> list[AgentSpec]:
+    return [
+        AgentSpec(
+            "crewai_sql",
+            "harness_crewai_sql.agent:CrewAISQL",
+            "CrewAI: a Flow with routers and direct model calls",
+            roles=ROLES,
+            frameworks=("crewai",),
+        ),
+        AgentSpec(
+            "crewai_sql_idiomatic",
+            "harness_crewai_sql.idiomatic:CrewAISQLIdiomatic",
+            "CrewAI: a crew with an agent and a task for each role",
+            roles=ROLES,
+            frameworks=("crewai",),
+            strict=False,
+        ),
+    ]

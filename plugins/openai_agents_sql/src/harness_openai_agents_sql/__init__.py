@@ -1,0 +1,29 @@
+"""OpenAI Agents SDK plugin of harness."""
+
+from __future__ import annotations
+
+from harness.hookspecs import AgentSpec, hookimpl
+from harness.prompts import ROLES
+
+HARNESS_API = 1
+
+
+@hookimpl
+def harness_agents() -> list[AgentSpec]:
+    return [
+        AgentSpec(
+            "openai_agents_sql",
+            "harness_openai_agents_sql.agent:OpenAIAgentsSQL",
+            "OpenAI Agents SDK: three agents and a runner on Chat Completions",
+            roles=ROLES,
+            frameworks=("openai-agents", "openai"),
+        ),
+        AgentSpec(
+            "openai_agents_sql_idiomatic",
+            "harness_openai_agents_sql.idiomatic:OpenAIAgentsSQLIdiomatic",
+            "OpenAI Agents SDK: one agent that calls an execute tool itself",
+            roles=("write_query",),
+            frameworks=("openai-agents", "openai"),
+            strict=False,
+        ),
+    ]

@@ -1,0 +1,53 @@
+"""A role's model client, and how a team is run."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from autogen_agentchat.base import TaskResult
+from autogen_agentchat.teams import BaseGroupChat
+from autogen_core import CancellationToken
+from autogen_core.models import ModelFamily, ModelInfo
+from autogen_ext.models.openai import OpenAIChatCompletionClient
+
+from harness.toolbox import Toolbox
+
+# Every agent of a team logs the error that ended it; the rollout's record is the harness's to keep.
+logging.getLogger("autogen_core").setLevel(logging.CRITICAL)
+
+MODEL_INFO = ModelInfo(
+    vision=False,
+    function_calling=True,
+    json_output=False,
+    structured_output=False,
+    family=ModelFamily.UNKNOWN,
+    multiple_system_messages=False,
+)
+
+
+def chat_client(role: str, toolbox: Toolbox) -> OpenAIChatCompletionClient:
+    llm = toolbox.llm(role)
+    return OpenAIChatCompletionClient(
+        model=llm.model,
+        base_url=llm.base_url,
+        api_key=llm.api_key,
+        http_client=toolbox.http_client,
+        timeout=llm.timeout_s,
+        max_retries=0,
+        model_info=MODEL_INFO,
+        include_name_in_message=False,
+        **llm.sampling,
+    )
+
+
+async def run_team(task: str, group: BaseGroupChat) -> TaskResult:
+    """Run a team so that cancellation ends it at once instead of after the call in flight."""
+    token = CancellationToken()
+    run = asyncio.ensure_future(group.run(task=task, cancellation_token=token))
+    try:
+        return await asyncio.shield(run)
+    except asyncio.CancelledError:
+        token.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+        raise

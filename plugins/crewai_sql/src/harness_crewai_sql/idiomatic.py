@@ -1,0 +1,79 @@
+"""The agent as CrewAI crews: a role, a goal and a backstory around each prompt."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import Future
+from typing import Any
+
+from harness_crewai_sql.agent import AsyncLLM, chat_model  # isort: skip  (first, it keeps telemetry off)
+from crewai import Agent, Crew, Task
+from crewai.events.utils.console_formatter import set_suppress_console_output
+from pydantic import PrivateAttr
+
+from harness.prompts import ROLES, Prompt
+from harness.records import Problem
+from harness.toolbox import Toolbox
+
+GOALS = {
+    "write_query": "Write one SQLite query that answers the question",
+    "check_query": "Judge whether the query answers the question",
+    "rewrite_query": "Repair the query so that it answers the question",
+}
+OUTPUTS = {
+    "write_query": "The query in a ```sql block.",
+    "check_query": "What is wrong, if anything, and the verdict line.",
+    "rewrite_query": "The repaired query in a ```sql block.",
+}
+
+
+class BridgedLLM(AsyncLLM):
+    """A crew calls its model from threads; this sends each call through the runner's event loop."""
+
+    _loop: Any = PrivateAttr(default_factory=asyncio.get_running_loop)
+    _calls: list[Future[Any]] = PrivateAttr(default_factory=list)
+
+    def call(self, *args: Any, **kwargs: Any) -> Any:
+        call = asyncio.run_coroutine_threadsafe(self.acall(*args, **kwargs), self._loop)
+        self._calls.append(call)
+        return call.result()
+
+    def cancel(self) -> None:
+        for call in self._calls:
+            call.cancel()
+
+
+async def ask(prompt: Prompt, toolbox: Toolbox) -> str:
+    llm = chat_model(prompt.role, toolbox, BridgedLLM)
+    agent = Agent(
+        role=prompt.role,
+        goal=GOALS[prompt.role],
+        backstory=prompt.system,
+        llm=llm,
+        allow_delegation=False,
+        max_iter=1,
+        max_retry_limit=0,
+    )
+    task = Task(description=prompt.user, expected_output=OUTPUTS[prompt.role], agent=agent)
+    try:
+        return str((await Crew(agents=[agent], tasks=[task], tracing=False).akickoff()).raw)
+    finally:
+        llm.cancel()
+
+
+class CrewAISQLIdiomatic:
+    """The strict agent's control flow, each call a crew of one agent with one task."""
+
+    roles = ROLES
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        set_suppress_console_output(True)  # of this rollout's context only
+        prompts = toolbox.prompts
+        sql = prompts.parse_sql(await ask(prompts.write(problem), toolbox))
+        for _ in range(1, toolbox.max_turns):
+            result = await toolbox.execute(sql)
+            remarks = await ask(prompts.check(problem, sql, result), toolbox)
+            if prompts.approves(remarks):
+                break
+            sql = prompts.parse_sql(await ask(prompts.rewrite(problem, sql, result, remarks), toolbox))
+        return sql

@@ -1,0 +1,22 @@
+"""CrewAI as a library inside a runner. Import this before anything else of `crewai`.
+
+CrewAI asks only the environment whether it may send telemetry, and a plugin leaves the environment alone: the
+question is answered here, before `import crewai` builds the exporter, its thread and its signal handlers.
+"""
+
+from __future__ import annotations
+
+import os
+
+from crewai_core.telemetry import Telemetry
+
+Telemetry._is_telemetry_disabled = classmethod(lambda cls: True)  # type: ignore[method-assign, assignment]
+
+_before = os.environ.get("TOKENIZERS_PARALLELISM")
+import crewai.llms.retry  # noqa: E402  (sets that variable while it is imported)
+
+if _before is None:
+    os.environ.pop("TOKENIZERS_PARALLELISM", None)
+
+# `max_retries=0` silences the OpenAI client only; CrewAI repeats a 429 by itself, and retries are the host's.
+crewai.llms.retry._LLM_RATE_LIMIT_MAX_ATTEMPTS = 1  # type: ignore[misc]

@@ -1,0 +1,52 @@
+"""The self-correcting SQL agent as three agents of the OpenAI Agents SDK, orchestrated in code."""
+
+from __future__ import annotations
+
+from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, RunConfig, Runner
+from openai import AsyncOpenAI
+
+from harness.prompts import ROLES, Prompt
+from harness.records import Problem
+from harness.toolbox import Toolbox
+
+RUN = RunConfig(tracing_disabled=True, workflow_name="harness")
+
+
+def chat_model(role: str, toolbox: Toolbox) -> OpenAIChatCompletionsModel:
+    llm = toolbox.llm(role)
+    client = AsyncOpenAI(
+        base_url=llm.base_url,
+        api_key=llm.api_key,
+        http_client=toolbox.http_client,
+        timeout=llm.timeout_s,
+        max_retries=0,
+    )
+    return OpenAIChatCompletionsModel(llm.model, client)
+
+
+async def ask(prompt: Prompt, toolbox: Toolbox) -> str:
+    agent = Agent(
+        name=prompt.role,
+        instructions=prompt.system,
+        model=chat_model(prompt.role, toolbox),
+        model_settings=ModelSettings(**toolbox.llm(prompt.role).sampling),
+    )
+    run = await Runner.run(agent, prompt.user, run_config=RUN, max_turns=1)
+    return str(run.final_output)
+
+
+class OpenAIAgentsSQL:
+    """write -> execute -> check -> (end | rewrite -> execute -> check ...), the last query unchecked."""
+
+    roles = ROLES
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        prompts = toolbox.prompts
+        sql = prompts.parse_sql(await ask(prompts.write(problem), toolbox))
+        for _ in range(1, toolbox.max_turns):
+            result = await toolbox.execute(sql)
+            remarks = await ask(prompts.check(problem, sql, result), toolbox)
+            if prompts.approves(remarks):
+                break
+            sql = prompts.parse_sql(await ask(prompts.rewrite(problem, sql, result, remarks), toolbox))
+        return sql

@@ -1,0 +1,54 @@
+"""One agent of the OpenAI Agents SDK that calls an execute tool itself, as often as it likes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from agents import Agent, MaxTurnsExceeded, ModelSettings, RunContextWrapper, Runner, function_tool
+
+from harness.records import Problem
+from harness.toolbox import Toolbox
+from harness_openai_agents_sql.agent import RUN, chat_model
+
+
+@dataclass
+class Session:
+    """What the tool needs of the rollout."""
+
+    toolbox: Toolbox
+    last_sql: str = ""
+
+
+@function_tool(failure_error_function=None)
+async def execute(session: RunContextWrapper[Session], sql: str) -> str:
+    """Run a query on the database and return its result.
+
+    Args:
+        sql: One SQLite query.
+    """
+    session.context.last_sql = sql
+    return await session.context.toolbox.execute(sql)
+
+
+class OpenAIAgentsSQLIdiomatic:
+    """The model decides when to execute and when to stop; `max_turns` bounds its calls."""
+
+    roles = ("write_query",)
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        prompt = toolbox.prompts.write(problem)
+        agent = Agent[Session](
+            name="write_query",
+            instructions=prompt.system + "\nCall the tool `execute` to try a query before you reply.",
+            model=chat_model("write_query", toolbox),
+            model_settings=ModelSettings(**toolbox.llm("write_query").sampling),
+            tools=[execute],
+        )
+        session = Session(toolbox)
+        try:
+            run = await Runner.run(
+                agent, prompt.user, context=session, run_config=RUN, max_turns=toolbox.max_turns
+            )
+        except MaxTurnsExceeded:
+            return session.last_sql
+        return toolbox.prompts.parse_sql(str(run.final_output))
