@@ -132,6 +132,17 @@ def evaluate(
     return verdict
 
 
+def gold_result(db_path: str | Path, gold: str, *, timeout_s: float = 30.0) -> GoldResult:
+    """What a gold query gives on one database, executed as `evaluate` does (DISTINCT dropped)."""
+    path = str(db_path)
+    sql, _ = _prepared(gold, keep_distinct=False)
+    try:
+        digest = content_hash(path)
+    except (OSError, ValueError):
+        return GoldResult(error=f"no database at {path}", error_type="missing_database")
+    return _gold_cache.get(path, digest, sql, Limits(timeout_s=timeout_s, max_value_bytes=_VALUE_BYTES))
+
+
 def forget() -> None:
     """Drops the verdicts and gold results that this process keeps."""
     with _lock:
@@ -168,7 +179,7 @@ def _judge(
     flags = ["empty_gold"] if all(not result.rows for result in golds) else []
     if several and not keep_distinct:
         flags.append("later_statements_ignored")
-    if not split_statements(pred_sql):
+    if all(not statement.strip(" \t\r\n\f;") for statement in split_statements(pred_sql)):
         return Verdict(False, "there is no query", (*flags, "no_query"))
     first: Verdict | None = None
     for candidate in _candidates(gold_sql, pred_sql, plug_value, flags):

@@ -1,0 +1,187 @@
+"""Task set `spider`: Spider 1.0, from a folder that `harness data spider` or agent-lightning's example prepared."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from harness.errors import TaskSetError
+from harness.records import Task
+from harness.sql.databases import content_hash
+from harness.tasks.spider.layout import DEV_500, PARTS, database_file, default_folder
+from harness.tasks.spider.verify import check_prepared, questions_hash, read_manifest
+
+log = logging.getLogger(__name__)
+
+_SPLITS = {"train": PARTS[0], "train_others": PARTS[1], "dev": PARTS[2], "dev_500": DEV_500, "val": DEV_500}
+
+
+class SpiderTasks:
+    """Spider's questions.
+
+    Splits: `train` (train_spider), `train_others`, `dev`, `dev_500` (a fixed sample of dev; also called `val`).
+    Questions whose database is missing or whose gold query is known to fail are left out and counted.
+
+    Args:
+        data_dir: The prepared folder; by default `$VERL_SPIDER_DATA_DIR`, or `harness/spider` in the cache folder.
+        schema_chars: The longest schema text, in characters.
+        style: `create` (CREATE statements) or `compact` (one line a table).
+        sample_rows: Rows of each table shown below it.
+        use_schema_file: Take the `schema.sql` beside a database where there is one.
+        include_others: Add `train_others` to `train`.
+    """
+
+    name = "spider"
+
+    def __init__(
+        self,
+        data_dir: str | None = None,
+        schema_chars: int = 8000,
+        style: Literal["create", "compact"] = "create",
+        sample_rows: int = 0,
+        use_schema_file: bool = False,
+        include_others: bool = False,
+    ) -> None:
+        self.folder = (Path(data_dir).expanduser() if data_dir else default_folder()).resolve()
+        self.schema_chars = schema_chars
+        self.style = style
+        self.sample_rows = sample_rows
+        self.use_schema_file = use_schema_file
+        self.include_others = include_others
+        check_prepared(self.folder)
+        self._manifest = read_manifest(self.folder)
+        self._schemas: dict[str, str] = {}
+
+    def load(self, split: str) -> Sequence[Task]:
+        """All tasks of a split, in the order of the official file.
+
+        Raises:
+            TaskSetError: The split does not exist, its file is damaged, or none of its databases is there.
+        """
+        if split not in _SPLITS:
+            raise TaskSetError(f"task set 'spider' has no split {split!r}. Use one of: {', '.join(_SPLITS)}")
+        names = ["train", "train_others"] if split == "train" and self.include_others else [split]
+        seen: Counter[str] = Counter()
+        tasks = [task for name in names for task in self._tasks(name, split, seen)]
+        if not tasks:
+            raise TaskSetError(
+                f"no question of spider's split {split!r} has its database in {self.folder}/database"
+            )
+        return tasks
+
+    def schema(self, task: Task) -> str:
+        """The schema text of a task's database, cut to `schema_chars`."""
+        from harness.sql.schema import schema_text
+
+        if task.db_path not in self._schemas:
+            file = Path(task.db_path).with_name("schema.sql") if self.use_schema_file else None
+            self._schemas[task.db_path] = schema_text(
+                task.db_path,
+                limit_chars=self.schema_chars,
+                style=self.style,
+                sample_rows=self.sample_rows,
+                schema_file=file,
+            )
+        return self._schemas[task.db_path]
+
+    def describe(self) -> Mapping[str, Any]:
+        """Counts, licence, options, and the hashes of questions and databases; no paths of this machine."""
+        manifest = self._manifest
+        if manifest is not None:
+            databases: dict[str, str] = manifest["databases"]
+        else:
+            databases = {
+                file.relative_to(self.folder).as_posix(): content_hash(str(file))
+                for place in ("database", "test_database")
+                for file in sorted(self.folder.glob(f"{place}/*/*.sqlite"))
+            }
+        digest = hashlib.sha256(
+            "\n".join(f"{name} {value}" for name, value in sorted(databases.items())).encode()
+        )
+        parts = (manifest or {}).get("parts", {})
+        return {
+            "name": self.name,
+            "licence": "CC BY-SA 4.0",
+            "citation": "Yu et al. 2018, Spider: A Large-Scale Human-Labeled Dataset (EMNLP)",
+            "options": {
+                "schema_chars": self.schema_chars,
+                "style": self.style,
+                "sample_rows": self.sample_rows,
+                "use_schema_file": self.use_schema_file,
+                "include_others": self.include_others,
+            },
+            "questions_sha256": questions_hash(self.folder),
+            "databases": len(databases),
+            "databases_sha256": digest.hexdigest(),
+            "missing_databases": (manifest or {}).get("missing", []),
+            "counts": {
+                name: {
+                    "questions": part["questions"],
+                    "runnable": part["runnable"],
+                    "gold_failed": len(part["gold_failed"]),
+                    "gold_empty": part["gold_empty"],
+                }
+                for name, part in parts.items()
+            },
+        }
+
+    def _tasks(self, name: str, split: str, seen: Counter[str]) -> list[Task]:
+        part = _SPLITS[name]
+        rows = _read(self.folder / part.parquet)
+        failing = self._failing(part.name)
+        lost: Counter[str] = Counter()
+        tasks: list[Task] = []
+        for row in rows:
+            db_id, question, gold = row["db_id"], row["question"], row["query"]
+            paths = [row["db_path"]] if row.get("db_path") else []
+            paths += [database_file(db_id, place) for place in part.folders]
+            found = next((path for path in (self.folder / path for path in paths) if path.is_file()), None)
+            if found is None or (db_id, gold) in failing:
+                lost[db_id] += 1
+                continue
+            key = hashlib.sha256(f"{db_id}\0{question}\0{gold}".encode()).hexdigest()[:12]
+            seen[key] += 1
+            tasks.append(
+                Task(
+                    id=f"{db_id}/{key}" + (f"-{seen[key]}" if seen[key] > 1 else ""),
+                    task_set=self.name,
+                    split=split,
+                    question=question,
+                    db_id=db_id,
+                    db_path=str(found),
+                    gold=gold,
+                )
+            )
+        if lost:
+            log.warning(
+                "spider %s: %d questions cannot be used: %s", name, lost.total(), dict(sorted(lost.items()))
+            )
+        return tasks
+
+    def _failing(self, name: str) -> set[tuple[str, str]]:
+        if self._manifest is None:
+            return set()
+        part = self._manifest["parts"].get("dev" if name == "dev_500" else name, {})
+        return {(item["db_id"], item["query"]) for item in part.get("gold_failed", ())}
+
+
+def _read(file: Path) -> list[dict[str, Any]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(file).to_pylist()
+    except FileNotFoundError as error:
+        raise TaskSetError(f"{file} is missing. Run `harness data spider SOURCE` again") from error
+    except (OSError, pyarrow.ArrowException) as error:
+        raise TaskSetError(
+            f"{file} is damaged: {str(error).splitlines()[0]}. Run `harness data spider SOURCE`"
+        ) from error
+    lacking = {"question", "db_id", "query"} - set(rows[0] if rows else ())
+    if lacking:
+        raise TaskSetError(f"{file} lacks the columns {', '.join(sorted(lacking))}")
+    return rows
