@@ -1,0 +1,178 @@
+"""`harness parity`: prove that plugins run the same agent."""
+
+from __future__ import annotations
+
+import json
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from harness.parity.comparison import Deviation, Verdict
+
+app = typer.Typer()
+SHOWN = 5
+"""Mismatches shown of one agent."""
+
+
+@app.command()
+def parity(
+    plugins: list[str] = typer.Argument(None, help="Agents by name.", show_default=False),
+    all_: bool = typer.Option(False, "--all", help="Every installed agent."),
+    scenario: list[str] = typer.Option(None, help="Only this scenario; repeatable. Writes no certificate."),
+    json_: bool = typer.Option(False, "--json", help="One JSON document on stdout."),
+    out: Path | None = typer.Option(None, help="Also write the JSON document to this file."),
+) -> None:
+    """Run agents and the reference over scripted episodes through the real gateway and compare all they send.
+
+    Strict agents must match byte for byte and get a certificate; idiomatic ones are measured.
+    Exit status 1 where a strict agent differs.
+    """
+    from harness.cli.common import emit_json, progress_console
+    from harness.errors import RunFailed
+
+    report = run_parity(_names(plugins or [], all_), _scenarios(scenario or []), progress_console().print)
+    if out is not None:
+        out.write_text(json.dumps(report, indent=2, ensure_ascii=False), encoding="utf-8")
+    emit_json(report) if json_ else _show(report)
+    failed = [name for name, row in report["agents"].items() if row["passed"] is False]
+    if failed:
+        raise RunFailed(f"not the same agent: {', '.join(failed)}")
+
+
+def run_parity(names: list[str], scenarios: list[str], say: Any = lambda text: None) -> dict[str, Any]:
+    """Record the reference and the named agents, compare them, keep certificates, and return the report."""
+    from harness.errors import PluginError
+    from harness.parity.certificate import write_certificate
+    from harness.parity.comparison import compare, measure
+    from harness.parity.recorder import Recording, record_in_process
+    from harness.parity.scenarios import SCENARIOS, scenario_set_hash
+    from harness.plugins import agent_spec
+
+    def recorded(name: str) -> list[Recording] | PluginError:
+        began = time.monotonic()
+        try:
+            recordings = record_in_process(name, scenarios)
+        except PluginError as error:
+            say(f"{name}: {error}")
+            return error
+        say(f"{name}: {len(recordings)} scenarios in {time.monotonic() - began:.1f} s")
+        return recordings
+
+    with ThreadPoolExecutor(2) as pool:
+        everything = dict(
+            zip(["reference_sql", *names], pool.map(recorded, ["reference_sql", *names]), strict=True)
+        )
+    reference = everything["reference_sql"]
+    if isinstance(reference, PluginError):
+        raise reference
+    agents: dict[str, Any] = {}
+    for name in names:
+        spec, recordings = agent_spec(name), everything[name]
+        if isinstance(recordings, PluginError):
+            agents[name] = {"strict": spec.strict, "passed": False, "error": str(recordings)}
+            continue
+        result: Verdict | Deviation = (
+            compare(name, recordings, reference) if spec.strict else measure(name, recordings, reference)
+        )
+        row: dict[str, Any] = {
+            "strict": spec.strict,
+            "passed": getattr(result, "passed", None),
+            **asdict(result),
+        }
+        certificate = None if scenarios else write_certificate(name, result)
+        agents[name] = {**row, "certificate": certificate["hash"] if certificate else None}
+    chosen = [one.name for one in SCENARIOS if not scenarios or one.name in scenarios]
+    return {"scenario_set": scenario_set_hash(), "scenarios": chosen, "agents": agents}
+
+
+def _names(named: list[str], everything: bool) -> list[str]:
+    from harness.errors import ConfigError
+    from harness.plugins import agent_spec, registry
+
+    if everything:
+        named = [spec.name for spec in registry().specs("agent") if spec.name != "reference_sql"]
+    if not named:
+        raise ConfigError("parity of what? Name agents, or say --all. Example: harness parity langgraph_sql")
+    for name in named:
+        agent_spec(name)
+    return list(dict.fromkeys(name for name in named if name != "reference_sql"))
+
+
+def _scenarios(named: list[str]) -> list[str]:
+    from difflib import get_close_matches
+
+    from harness.errors import ConfigError
+    from harness.parity.scenarios import SCENARIOS
+
+    known = [one.name for one in SCENARIOS]
+    for name in named:
+        if name not in known:
+            close = get_close_matches(name, known, 1)
+            hint = f"; did you mean {close[0]!r}?" if close else f". There are: {', '.join(known)}"
+            raise ConfigError(f"no scenario called {name!r}{hint}")
+    return named
+
+
+def _show(report: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    from harness.cli.common import results
+    from harness.parity.comparison import ACCEPTED
+
+    console = results()
+    strict = {name: row for name, row in report["agents"].items() if row["strict"]}
+    if strict:
+        table = Table("scenario", *strict)
+        for one in report["scenarios"]:
+            cells = [
+                "error" if "error" in row else "differs" if one in row["failed"] else "same"
+                for row in strict.values()
+            ]
+            table.add_row(one, *cells)
+        table.add_section()
+        table.add_row("certificate", *((row.get("certificate") or "none")[:12] for row in strict.values()))
+        console.print(table)
+        for name, row in strict.items():
+            found = row.get("mismatches", [])
+            for one in found[:SHOWN]:
+                text = f"{one['scenario']}: {one['place']}: expected {one['expected']}, got {one['got']}"
+                console.print(f"{name}: {text}", markup=False, soft_wrap=True)
+            if len(found) > SHOWN:
+                console.print(f"{name}: and {len(found) - SHOWN} more differences (--json shows all)")
+        met = sorted({name for row in strict.values() for name in row.get("accepted", [])})
+        for name in met:
+            users = [agent for agent, row in strict.items() if name in row.get("accepted", [])]
+            console.print(f"accepted: {ACCEPTED[name]} ({', '.join(users)})", markup=False)
+    idiomatic = {
+        name: row for name, row in report["agents"].items() if not row["strict"] and "error" not in row
+    }
+    if idiomatic:
+        table = Table(
+            "idiomatic agent",
+            "calls",
+            "prompt characters",
+            "adds",
+            "same SQL",
+            "same answer",
+            "other outcomes",
+        )
+        for name, row in idiomatic.items():
+            (calls, base_calls), (chars, base_chars) = row["calls"], row["prompt_chars"]
+            table.add_row(
+                name,
+                f"{calls} ({calls / base_calls:.2f}x)",
+                f"{chars} ({chars / base_chars:.2f}x)",
+                ", ".join(row["injected"]) or "-",
+                "{} of {}".format(*row["same_sql"]),
+                "{} of {}".format(*row["same_answer"]),
+                "; ".join(row["other_outcomes"]) or "-",
+            )
+        console.print(table)
+    for name, row in report["agents"].items():
+        if "error" in row:
+            console.print(f"{name}: {row['error']}", markup=False, soft_wrap=True)

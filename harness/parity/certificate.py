@@ -1,0 +1,140 @@
+"""What a run record carries: that this agent, as it is installed now, passed parity.
+
+A certificate is found again only while everything that it speaks of is unchanged: prompts, scenarios, the reference,
+the plugin's source, and its frameworks' versions. `python -m harness.parity.certificate AGENT` prints the
+fingerprint of an agent as another interpreter sees it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from harness.errors import PluginError
+from harness.hookspecs import AgentSpec
+from harness.parity.comparison import Deviation, Verdict
+from harness.parity.scenarios import SCENARIOS, scenario_set_hash
+from harness.rollout.environments import cache_dir, python_for
+
+
+def fingerprint(agent_name: str) -> dict[str, Any]:
+    """Everything that a certificate depends on, read without importing a framework.
+
+    Raises:
+        PluginError: There is no such agent.
+    """
+    from harness.plugins import agent_spec, registry
+
+    spec = agent_spec(agent_name)
+    python = python_for(registry().owner("agent", agent_name))
+    if python == sys.executable:
+        return _fingerprint(spec)
+    command = [python, "-m", "harness.parity.certificate", agent_name]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["no message"]
+        raise PluginError(f"the environment of agent {agent_name!r} is broken: {lines[-1]}. Sync it again")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def certificate_for(agent_name: str) -> dict[str, Any] | None:
+    """The valid certificate of an agent, or None: never tested, failed, or changed since."""
+    current = fingerprint(agent_name)
+    try:
+        found: dict[str, Any] = json.loads(_path(agent_name, current).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if found.get("fingerprint") == current and found.get("scenarios") == len(SCENARIOS) else None
+
+
+def write_certificate(agent_name: str, result: Verdict | Deviation) -> dict[str, Any] | None:
+    """Keep what a comparison over all scenarios found; a failed one takes an older certificate away.
+
+    Returns:
+        The certificate, or None where the agent failed.
+    """
+    current = fingerprint(agent_name)
+    path = _path(agent_name, current)
+    if isinstance(result, Verdict) and not result.passed:
+        path.unlink(missing_ok=True)
+        return None
+    certificate = {
+        "schema": 1,
+        "agent": agent_name,
+        "strict": isinstance(result, Verdict),
+        "hash": _digest(current),
+        "fingerprint": current,
+        "scenarios": len(SCENARIOS),
+        "accepted": list(result.accepted) if isinstance(result, Verdict) else [],
+        "deviation": None if isinstance(result, Verdict) else _plain(asdict(result)),
+        "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(".draft")
+    draft.write_text(json.dumps(certificate, indent=2), encoding="utf-8")
+    draft.replace(path)
+    return certificate
+
+
+def _fingerprint(spec: AgentSpec) -> dict[str, Any]:
+    from harness.plugins import framework_versions
+    from harness.prompts import PROMPTS
+
+    return {
+        "agent": spec.name,
+        "strict": spec.strict,
+        "prompts": PROMPTS.hash,
+        "scenarios": scenario_set_hash(),
+        "reference": _source_hash("harness.agents.reference_sql"),
+        "plugin": _source_hash(spec.target.partition(":")[0]),
+        "frameworks": framework_versions(spec),
+    }
+
+
+def _source_hash(module: str) -> str:
+    """Of all Python files of the module's top package; of the module alone inside `harness`."""
+    package = module.partition(".")[0]
+    found = importlib.util.find_spec(module if package == "harness" else package)
+    if found is None or found.origin is None:
+        return "missing"
+    origin = Path(found.origin)
+    folder = origin.parent if origin.name == "__init__.py" else None
+    files = sorted(folder.rglob("*.py")) if folder else [origin]
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(
+            str(file.relative_to(folder or origin.parent)).encode() + b"\0" + file.read_bytes() + b"\0"
+        )
+    return digest.hexdigest()[:16]
+
+
+def _digest(current: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(current, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _path(agent_name: str, current: Mapping[str, Any]) -> Path:
+    return cache_dir() / "parity" / f"{agent_name}-{_digest(current)}.json"
+
+
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value))
+
+
+def main() -> None:
+    """Print the fingerprint of one agent as JSON."""
+    from harness.plugins import agent_spec
+
+    sys.stdout.write(json.dumps(_fingerprint(agent_spec(sys.argv[1]))) + "\n")
+
+
+if __name__ == "__main__":
+    main()

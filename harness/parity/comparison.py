@@ -1,0 +1,181 @@
+"""Holds an agent's recordings against the reference's: every difference by its place, or a measured deviation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.parity.recorder import RecordedCall, Recording
+
+ACCEPTED = {
+    "max_completion_tokens": "sent for `max_tokens`, with the same value",
+    "stream_false": "`stream: false`, which is what leaving it out means",
+}
+"""The wire differences that change nothing for the model. Anything else is a mismatch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """One difference to the reference, by its place."""
+
+    scenario: str
+    place: str
+    expected: str
+    got: str
+
+    def __str__(self) -> str:
+        return f"{self.scenario}: {self.place}: expected {self.expected}, got {self.got}"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a comparison found.
+
+    Attributes:
+        failed: Names of the scenarios with a mismatch, in order.
+        accepted: Names of the accepted wire differences that were met.
+    """
+
+    agent: str
+    mismatches: tuple[Mismatch, ...]
+    failed: tuple[str, ...]
+    accepted: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        return not self.mismatches
+
+
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """How an idiomatic agent differs from the reference, summed over the scenarios.
+
+    Attributes:
+        calls: Calls made, and the reference's.
+        prompt_chars: Characters of all messages sent, and the reference's.
+        injected: Request parameters that the reference does not send.
+        same_answer: Scenarios with the reference's outcome and answer, of all.
+        same_sql: Scenarios with the reference's executed queries, of all.
+    """
+
+    agent: str
+    calls: tuple[int, int]
+    prompt_chars: tuple[int, int]
+    roles: tuple[str, ...]
+    injected: tuple[str, ...]
+    same_answer: tuple[int, int]
+    same_sql: tuple[int, int]
+    other_outcomes: tuple[str, ...]
+
+
+def compare(agent: str, recordings: Sequence[Recording], reference: Sequence[Recording]) -> Verdict:
+    """Compare a strict agent's recordings with the reference's, scenario by scenario."""
+    accepted: set[str] = set()
+    mismatches: list[Mismatch] = []
+    expected = {recording.scenario: recording for recording in reference}
+    for recording in recordings:
+        mismatches += _differences(recording, expected[recording.scenario], accepted)
+    failed = tuple(dict.fromkeys(mismatch.scenario for mismatch in mismatches))
+    return Verdict(agent, tuple(mismatches), failed, tuple(sorted(accepted)))
+
+
+def measure(agent: str, recordings: Sequence[Recording], reference: Sequence[Recording]) -> Deviation:
+    """Measure an idiomatic agent against the reference."""
+    expected = {recording.scenario: recording for recording in reference}
+    pairs = [(recording, expected[recording.scenario]) for recording in recordings]
+    known = {name for _, base in pairs for call in base.calls for name in call.params}
+    injected = {
+        name
+        for mine, _ in pairs
+        for call in mine.calls
+        for name in _canonical(call, set())[1]
+        if name not in known
+    }
+    return Deviation(
+        agent=agent,
+        calls=(sum(len(mine.calls) for mine, _ in pairs), sum(len(base.calls) for _, base in pairs)),
+        prompt_chars=(
+            sum(mine.prompt_chars for mine, _ in pairs),
+            sum(base.prompt_chars for _, base in pairs),
+        ),
+        roles=tuple(sorted({call.role for mine, _ in pairs for call in mine.calls})),
+        injected=tuple(sorted(injected)),
+        same_answer=(
+            sum((mine.answer, mine.outcome) == (base.answer, base.outcome) for mine, base in pairs),
+            len(pairs),
+        ),
+        same_sql=(sum(mine.executed == base.executed for mine, base in pairs), len(pairs)),
+        other_outcomes=tuple(
+            f"{mine.scenario}: {mine.outcome} for {base.outcome}"
+            for mine, base in pairs
+            if mine.outcome != base.outcome
+        ),
+    )
+
+
+def _differences(mine: Recording, base: Recording, accepted: set[str]) -> list[Mismatch]:
+    found: list[Mismatch] = []
+
+    def differ(place: str, expected: object, got: object) -> None:
+        found.append(Mismatch(mine.scenario, place, _short(expected), _short(got)))
+
+    if mine.leaks:
+        differ("gold", "in no request", ", ".join(mine.leaks))
+    roles, base_roles = [call.role for call in mine.calls], [call.role for call in base.calls]
+    if roles != base_roles:
+        differ("sequence of roles", " > ".join(base_roles), " > ".join(roles) or "no calls")
+    for index, (call, other) in enumerate(zip(mine.calls, base.calls, strict=False)):
+        where = f"call {index} ({other.role})"
+        messages, params = _canonical(call, accepted)
+        base_messages, base_params = _canonical(other, set())
+        if len(messages) != len(base_messages):
+            differ(f"{where} messages", f"{len(base_messages)} messages", f"{len(messages)} messages")
+        for number, (message, base_message) in enumerate(zip(messages, base_messages, strict=False)):
+            for name in sorted(message.keys() | base_message.keys()):
+                got, expected = message.get(name), base_message.get(name)
+                if got != expected:
+                    place, expected, got = _zoom(f"{where} messages[{number}].{name}", expected, got)
+                    differ(place, expected, got)
+        for name in sorted(params.keys() | base_params.keys()):
+            if name not in params or name not in base_params or params[name] != base_params[name]:
+                differ(f"{where} {name}", base_params.get(name, "not sent"), params.get(name, "not sent"))
+    if mine.executed != base.executed:
+        pairs = zip(mine.executed, base.executed, strict=False)
+        first = next(
+            (n for n, (a, b) in enumerate(pairs) if a != b), min(len(mine.executed), len(base.executed))
+        )
+        at = slice(first, first + 1)
+        differ(f"executed query {first}", *(rows[at] or ["none"] for rows in (base.executed, mine.executed)))
+    if mine.outcome != base.outcome:
+        differ("outcome", base.outcome, f"{mine.outcome} ({mine.detail})")
+    elif mine.answer != base.answer:
+        differ("answer", base.answer, mine.answer)
+    return found
+
+
+def _canonical(call: RecordedCall, accepted: set[str]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Messages and parameters with the accepted differences taken back; those met are added to `accepted`."""
+    params = dict(call.params)
+    if "max_completion_tokens" in params and "max_tokens" not in params:
+        params["max_tokens"] = params.pop("max_completion_tokens")
+        accepted.add("max_completion_tokens")
+    if params.get("stream") is False:
+        del params["stream"]
+        accepted.add("stream_false")
+    return call.messages, params
+
+
+def _zoom(place: str, expected: object, got: object) -> tuple[str, object, object]:
+    """Narrow two texts down to where they part."""
+    if not isinstance(expected, str) or not isinstance(got, str):
+        return place, expected, got
+    pairs = zip(expected, got, strict=False)
+    at = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(expected), len(got)))
+    start = max(0, at - 12)
+    return f"{place} at character {at}", expected[start : at + 24], got[start : at + 24]
+
+
+def _short(value: object) -> str:
+    text = value if isinstance(value, str) and " > " in value else repr(value)
+    return text if len(text) <= 160 else text[:159] + "…"

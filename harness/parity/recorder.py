@@ -1,0 +1,196 @@
+"""Runs one agent over the scenarios, through the real gateway, and notes all that it did.
+
+As a process: `python -m harness.parity.recorder AGENT --out FILE`, so that each framework has a process and, where
+its plugin has one, an environment of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.errors import PluginError
+from harness.parity.scenarios import CANARY, SCENARIOS, Scenario, Script, build_database
+from harness.toolbox import Agent
+
+SAMPLING = {"temperature": 0.7, "top_p": 0.9, "max_tokens": 96}
+"""Unlike any framework's defaults, so that a forgotten parameter shows."""
+SANDBOX = {"timeout_s": 5.0, "max_rows": 5, "max_chars": 400}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """One request as the framework sent it: role of its URL, messages, and everything else in it."""
+
+    role: str
+    messages: list[dict[str, Any]]
+    params: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What one agent did in one scenario.
+
+    Attributes:
+        executed: Queries handed to the host, in order.
+        prompt_chars: Characters of all messages sent.
+        leaks: Places where the gold's canary turned up; must be empty.
+    """
+
+    scenario: str
+    calls: list[RecordedCall]
+    executed: list[str]
+    answer: str | None
+    outcome: str
+    detail: str
+    prompt_chars: int
+    leaks: list[str]
+
+    @classmethod
+    def parse(cls, data: dict[str, Any]) -> Recording:
+        """The recording from plain data."""
+        return cls(**{**data, "calls": [RecordedCall(**call) for call in data["calls"]]})
+
+
+async def record(agent: Agent, scenarios: Sequence[Scenario] = SCENARIOS) -> list[Recording]:
+    """Run an agent over scenarios, one after the other."""
+    import httpx
+
+    from harness.gateway.server import GatewayServer
+    from harness.parity.tap import Tap
+    from harness.testing.scripted_server import ScriptedServer
+
+    script: list[Script] = []
+    recordings: list[Recording] = []
+    with tempfile.TemporaryDirectory(prefix="harness-parity-") as folder:
+        database = build_database(Path(folder))
+        with ScriptedServer(lambda request: script[-1](request)) as server, GatewayServer() as gateway:
+            limits = httpx.Limits(max_keepalive_connections=None)
+            async with (
+                gateway.control() as control,
+                Tap(gateway) as tap,
+                httpx.AsyncClient(trust_env=False, timeout=None, limits=limits) as http_client,
+            ):
+                await control.set_upstreams([server.base_url], model=server.model, token_ids=True)
+                async with tap.control() as tapped:
+                    for scenario in scenarios:
+                        script.append(Script(scenario))
+                        recordings.append(
+                            await _record_one(
+                                agent, scenario, database, tap, tapped, gateway.key, http_client
+                            )
+                        )
+    return recordings
+
+
+async def _record_one(
+    agent: Agent, scenario: Scenario, database: Path, tap: Any, control: Any, key: str, http_client: Any
+) -> Recording:
+    from harness.records import Task
+    from harness.rollout.host import run_attempt
+    from harness.rollout.request import RolloutRequest
+    from harness.sql.schema import schema_text
+
+    task = Task(
+        scenario.name, "parity", "val", scenario.question, "parity", str(database), f"SELECT '{CANARY}'"
+    )
+    schema = schema_text(database, limit_chars=scenario.schema_chars)
+    request = RolloutRequest(
+        problem=_problem(task, schema),
+        db_path=task.db_path,
+        mode="train",
+        max_turns=scenario.max_turns,
+        sampling=SAMPLING,
+        sandbox=SANDBOX,
+        timeout_s=scenario.timeout_s,
+        retries=0,
+    )
+    rollout_id = f"parity-{scenario.name}"
+    attempt = await run_attempt(agent, request, rollout_id, "1", control, key, "scripted", http_client)
+    calls = tap.of(rollout_id)
+    return Recording(
+        scenario=scenario.name,
+        calls=[
+            RecordedCall(
+                call.role or f"not a role URL: {call.path}",
+                list((call.body or {}).get("messages", [])),
+                {name: value for name, value in (call.body or {}).items() if name != "messages"},
+            )
+            for call in calls
+        ],
+        executed=[turn.sql for turn in attempt.turns],
+        answer=attempt.answer,
+        outcome=attempt.outcome,
+        detail=attempt.detail,
+        prompt_chars=sum(
+            len(str(message.get("content") or ""))
+            for call in calls
+            for message in (call.body or {}).get("messages", [])
+        ),
+        leaks=[f"call {index}" for index, call in enumerate(calls) if CANARY.encode() in call.raw],
+    )
+
+
+def _problem(task: Any, schema: str) -> Any:
+    from harness.records import Problem
+
+    return Problem(task.id, task.question, task.db_id, schema)
+
+
+def record_in_process(
+    agent_name: str, scenarios: Sequence[str] = (), timeout_s: float = 300.0
+) -> list[Recording]:
+    """Record an agent in a process of its own, with its plugin's interpreter.
+
+    Args:
+        scenarios: Names; empty for all.
+
+    Raises:
+        PluginError: There is no such agent, or its process failed.
+    """
+    from harness.plugins import agent_spec, registry
+    from harness.rollout.environments import python_for
+
+    agent_spec(agent_name)
+    python = python_for(registry().owner("agent", agent_name))
+    with tempfile.TemporaryDirectory(prefix="harness-parity-") as folder:
+        out = Path(folder) / "recording.json"
+        command = [python, "-m", "harness.parity.recorder", agent_name, "--out", str(out), *scenarios]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise PluginError(
+                f"agent {agent_name!r} did not get through the scenarios in {timeout_s:g} s"
+            ) from error
+        if done.returncode or not out.is_file():
+            lines = [line for line in done.stderr.strip().splitlines() if line.strip()] or ["no message"]
+            raise PluginError(f"agent {agent_name!r} could not be recorded: {lines[-1]}")
+        return [Recording.parse(row) for row in json.loads(out.read_text(encoding="utf-8"))]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Record one agent and write what it did as JSON."""
+    from harness.plugins import agent_spec, load
+
+    parser = argparse.ArgumentParser(prog="python -m harness.parity.recorder", description=__doc__)
+    parser.add_argument("agent")
+    parser.add_argument("scenario", nargs="*")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.CRITICAL)
+    chosen = [one for one in SCENARIOS if not options.scenario or one.name in options.scenario]
+    agent = load(agent_spec(options.agent))()
+    recordings = asyncio.run(record(agent, chosen))
+    options.out.write_text(json.dumps([asdict(row) for row in recordings]), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""The scripted episodes that every agent must get through exactly as the reference does."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.prompts import APPROVED, REJECTED
+from harness.testing.scripted_completion import Reply
+
+CANARY = "GOLD-CANARY-7f3a"
+"""Stands in the gold of every scenario's task; no request may contain it."""
+
+DATABASE = """
+CREATE TABLE singer (singer_id INTEGER PRIMARY KEY, name TEXT, country TEXT, age INTEGER);
+CREATE TABLE concert (concert_id INTEGER PRIMARY KEY, singer_id INTEGER REFERENCES singer, title TEXT, year INTEGER);
+CREATE TABLE "Verkäufe" ("Straße" TEXT, "金额" REAL);
+INSERT INTO singer VALUES (1, 'Ana', 'Chile', 31), (2, 'Bo', 'China', 27), (3, 'Cléo', 'France', 45);
+INSERT INTO "Verkäufe" VALUES ('Hauptstraße', 12.5), ('Königsallee', 7.0);
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 60)
+INSERT INTO concert SELECT i, i % 3 + 1, 'A long evening of songs, number ' || i || ' of sixty', 1960 + i FROM n;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One scripted episode.
+
+    Attributes:
+        name: What users write with `--scenario`.
+        shows: What it is about, in a few words.
+        replies: What the model says, call by call.
+        schema_chars: Limit of the schema text, as a run has one.
+        timeout_s: Deadline of the attempt.
+    """
+
+    name: str
+    shows: str
+    replies: tuple[Reply, ...]
+    question: str = "How many singers are there?"
+    max_turns: int = 3
+    schema_chars: int = 4000
+    timeout_s: float = 30.0
+
+
+def _sql(query: str, before: str = "", after: str = "") -> Reply:
+    return Reply(f"{before}```sql\n{query}\n```{after}")
+
+
+_COUNT = "SELECT count(*) FROM singer"
+_YES = Reply(f"The query counts the singers.\n{APPROVED}")
+_NO = Reply(f"The query counts the wrong thing.\n{REJECTED}")
+
+SCENARIOS: tuple[Scenario, ...] = (
+    Scenario("right_first_time", "approved at once", (_sql(_COUNT), _YES)),
+    Scenario(
+        "wrong_then_fixed", "rewritten once", (_sql("SELECT count(*) FROM concert"), _NO, _sql(_COUNT), _YES)
+    ),
+    Scenario(
+        "sql_error", "the database complains", (_sql("SELECT nme FROM singer"), _NO, _sql(_COUNT), _YES)
+    ),
+    Scenario(
+        "empty_result",
+        "a query without rows",
+        (_sql("SELECT name FROM singer WHERE age > 99"), _NO, _sql(_COUNT), _YES),
+    ),
+    Scenario("wrongly_approved", "the checker is wrong", (_sql("SELECT count(*) FROM concert"), _YES)),
+    Scenario(
+        "never_approved",
+        "max_turns ends it",
+        (_sql("SELECT 1"), _NO, _sql("SELECT 2"), _NO, _sql("SELECT 3"), _YES),
+    ),
+    Scenario("single_turn", "nothing is checked", (_sql(_COUNT),), max_turns=1),
+    Scenario("no_fence", "a query without a code fence", (Reply(f"  {_COUNT};\n"), _YES)),
+    Scenario(
+        "several_fences",
+        "the last block counts",
+        (_sql("SELECT 1", "First idea:\n", f"\nBetter:\n```sqlite\n{_COUNT}\n```\nDone."), _YES),
+    ),
+    Scenario(
+        "both_verdicts",
+        "the last verdict counts",
+        (_sql(_COUNT), Reply(f"{APPROVED}\nNo:\n{REJECTED}"), _sql(_COUNT), _YES),
+    ),
+    Scenario("no_verdict", "silence is no approval", (_sql(_COUNT), Reply("Hm."), _sql(_COUNT), _YES)),
+    Scenario(
+        "unicode",
+        "umlauts, Chinese, emoji",
+        (_sql('SELECT "Straße" FROM "Verkäufe" WHERE "金额" > 10'), Reply(f"C’est bon 👍\n{APPROVED}")),
+        question="Welche Straße hat Verkäufe über 10 €? 哪条街? 🎵",
+    ),
+    Scenario(
+        "template_characters",
+        "braces, percent signs, backslashes",
+        (
+            _sql("SELECT '{sql} {{x}} %s \\n ${y} <b>'"),
+            Reply(f"{{remarks}} %d \\t ```\n{REJECTED}"),
+            _sql(_COUNT),
+            _YES,
+        ),
+        question="What is {question} with 100 %s of {schema.__class__} and C:\\new\\table?",
+    ),
+    Scenario(
+        "white_space",
+        "white space around replies is kept in remarks",
+        (
+            Reply(f"\n\n ```sql\n\n  {_COUNT}  \n\n```\n "),
+            Reply(f"\n  Odd.  \n\n{REJECTED}\n \n"),
+            _sql(_COUNT),
+            _YES,
+        ),
+        question="  How many   singers\tare there?\n",
+    ),
+    Scenario("long_schema", "a schema cut to its limit", (_sql(_COUNT), _YES), schema_chars=160),
+    Scenario(
+        "long_result",
+        "a result cut to its limit",
+        (_sql("SELECT *, title || title || title FROM concert"), _NO, _sql(_COUNT), _YES),
+    ),
+    Scenario(
+        "truncated_reply", "cut off by max_tokens", (Reply(f"```sql\n{_COUNT}", finish_reason="length"), _YES)
+    ),
+    Scenario("empty_reply", "the model says nothing", (Reply(""), _NO, _sql(_COUNT), _YES)),
+    Scenario("empty_check", "the checker says nothing", (_sql(_COUNT), Reply(""), _sql(_COUNT), _YES)),
+    Scenario("server_error", "500 to the check", (_sql(_COUNT), Reply.failure(500))),
+    Scenario("rate_limited", "429 to the first call", (Reply.failure(429, retry_after="0"),)),
+    Scenario("refused", "400 to the rewrite", (_sql(_COUNT), _NO, Reply.failure(400, "too long"))),
+    Scenario("broken_connection", "the connection breaks", (_sql(_COUNT), Reply(drop="before"))),
+    Scenario("timeout", "the model never answers", (_sql(_COUNT), _NO, Reply(hang=True)), timeout_s=1.5),
+)
+
+
+def scenario_set_hash() -> str:
+    """Changes with anything that decides what the scenarios test."""
+    return hashlib.sha256(repr((DATABASE, SCENARIOS)).encode()).hexdigest()[:16]
+
+
+def build_database(folder: Path) -> Path:
+    """Write the scenarios' database."""
+    path = folder / "parity.sqlite"
+    connection = sqlite3.connect(path)
+    try:
+        connection.executescript(DATABASE)
+    finally:
+        connection.close()
+    return path
+
+
+class Script:
+    """Plays a scenario's replies in order, whoever asks.
+
+    To an agent with tools it offers each written query as a call of the first tool, and the last one as text.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._replies = list(scenario.replies)
+        self._last = ""
+
+    def __call__(self, request: Any) -> Reply:
+        tools = request.body.get("tools")
+        if not tools:
+            return self._replies.pop(0) if self._replies else Reply.failure(500, "the scenario is over")
+        answered = request.messages[-1].get("role") == "tool"
+        if answered and self._replies:
+            check = self._replies.pop(0)
+            if check.status != 200 or check.hang or check.drop:
+                return check
+            if check.text.rfind(APPROVED) > check.text.rfind(REJECTED):
+                return Reply(f"```sql\n{self._last}\n```")
+        if not self._replies:
+            return Reply(f"```sql\n{self._last}\n```")
+        draft = self._replies.pop(0)
+        if draft.status != 200 or draft.hang or draft.drop or not self._replies:
+            return draft
+        return self._tool_call(draft, tools[0]["function"])
+
+    def _tool_call(self, draft: Reply, tool: dict[str, Any]) -> Reply:
+        import json
+
+        from harness.prompts import PROMPTS
+
+        self._last = PROMPTS.parse_sql(draft.text)
+        name = next(iter(tool["parameters"]["properties"]))
+        function = {"name": tool["name"], "arguments": json.dumps({name: self._last})}
+        call = {"id": f"call_{len(self._replies)}", "type": "function", "function": function}
+        return Reply("", finish_reason="tool_calls", tool_calls=[call])

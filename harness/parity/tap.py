@@ -1,0 +1,119 @@
+"""Stands between an agent and the gateway and notes every request exactly as the framework sent it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import unquote, urlsplit
+
+import aiohttp
+import orjson
+from aiohttp import web
+from yarl import URL
+
+from harness.gateway.client import GatewayControl
+from harness.gateway.server import GatewayServer
+
+
+@dataclass(slots=True)
+class SentCall:
+    """One request of an agent.
+
+    Attributes:
+        attempt: Rollout and attempt of its URL.
+        role: Role of its URL; empty for a path that is no role URL.
+        body: The request's JSON, or None if it was not JSON.
+        raw: The request's bytes.
+        status: What the gateway answered; None until it has.
+    """
+
+    path: str
+    attempt: tuple[str, str]
+    role: str
+    body: dict[str, Any] | None
+    raw: bytes
+    status: int | None = None
+
+
+class Tap:
+    """A relaying server in the running event loop. Use it as an async context manager.
+
+    Args:
+        gateway: A started gateway.
+    """
+
+    def __init__(self, gateway: GatewayServer) -> None:
+        self.calls: list[SentCall] = []
+        self._gateway = gateway
+        self._runner: web.AppRunner | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self.base_url = ""
+
+    def of(self, rollout_id: str) -> list[SentCall]:
+        """The calls of one rollout, and those that no rollout can be made out of."""
+        return [call for call in self.calls if call.attempt[0] in (rollout_id, "")]
+
+    async def __aenter__(self) -> Self:
+        app = web.Application(client_max_size=2**30)
+        app.router.add_route("*", "/{path:.*}", self._relay)
+        self._runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        self.base_url = f"http://127.0.0.1:{self._runner.addresses[0][1]}"
+        self._session = aiohttp.ClientSession(auto_decompress=False)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._session is not None and self._runner is not None
+        await self._session.close()
+        await self._runner.cleanup()
+
+    def control(self) -> GatewayControl:
+        """A control client of the gateway whose role URLs lead through this tap."""
+        return _TappedControl(self._gateway, self.base_url)
+
+    async def _relay(self, request: web.Request) -> web.Response:
+        assert self._session is not None
+        raw = await request.read()
+        parts = [unquote(part) for part in urlsplit(request.raw_path).path.split("/")]
+        call = SentCall(request.raw_path, ("", ""), "", _parse(raw), raw)
+        if len(parts) == 8 and parts[1] == "r" and parts[5:] == ["v1", "chat", "completions"]:
+            call.attempt, call.role = (parts[2], parts[3]), parts[4]
+        self.calls.append(call)
+        headers = {
+            name: value
+            for name, value in request.headers.items()
+            if name.lower() not in ("host", "content-length")
+        }
+        url = URL(self._gateway.base_url + request.raw_path, encoded=True)
+        async with self._session.request(request.method, url, data=raw, headers=headers) as answer:
+            body = await answer.read()
+            call.status = answer.status
+            kept = {
+                name: value
+                for name, value in answer.headers.items()
+                if name.lower() not in ("content-length", "transfer-encoding", "connection", "date", "server")
+            }
+            return web.Response(body=body, status=answer.status, headers=kept)
+
+
+class _TappedControl(GatewayControl):
+    def __init__(self, gateway: GatewayServer, tap_url: str) -> None:
+        real = gateway.control()
+        self.__dict__.update(real.__dict__)
+        self._tap_url = tap_url
+        self._real_url = gateway.base_url
+
+    def agent_url(self, rollout_id: str, attempt_id: str, role: str) -> str:
+        return super().agent_url(rollout_id, attempt_id, role).replace(self._real_url, self._tap_url, 1)
+
+
+def _parse(raw: bytes) -> dict[str, Any] | None:
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        return None
+    return body if isinstance(body, dict) else None

@@ -1,0 +1,87 @@
+"""Plugins with an environment of their own: made by `harness plugins sync`, found by whoever starts a runner."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.errors import EnvironmentProblem
+
+_RECORD = "environment.json"
+
+
+def cache_dir() -> Path:
+    """Where harness keeps what it can make again: `HARNESS_CACHE_DIR`, else `harness` in the user's cache folder."""
+    named = os.environ.get("HARNESS_CACHE_DIR")
+    if named:
+        return Path(named).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "harness"
+
+
+def python_for(plugin_name: str) -> str:
+    """The interpreter that runs a plugin's agents: its own environment's, else this one."""
+    try:
+        record = json.loads((_folder(plugin_name) / _RECORD).read_text(encoding="utf-8"))
+        python = str(record["python"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return sys.executable
+    return python if Path(python).is_file() else sys.executable
+
+
+def sync(plugin_name: str, requirements: Sequence[str]) -> str:
+    """Build an environment for one plugin and have its runners use it.
+
+    Args:
+        requirements: What to install there, harness among it, as pip requirements or folders.
+
+    Returns:
+        The new environment's interpreter.
+
+    Raises:
+        EnvironmentProblem: It could not be built; the message names the step that failed. An older
+            environment is gone then, and the plugin runs in this one.
+    """
+    folder = _folder(plugin_name)
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    python = folder / "venv" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+    uv = shutil.which("uv")
+    if uv:
+        _run([uv, "venv", "--quiet", "--python", sys.executable, str(folder / "venv")], plugin_name)
+        install = [uv, "pip", "install", "--quiet", "--python", str(python)]
+    else:
+        _run([sys.executable, "-m", "venv", str(folder / "venv")], plugin_name)
+        install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    arguments = [part for item in requirements for part in (["-e", item] if Path(item).is_dir() else [item])]
+    _run([*install, *arguments], plugin_name)
+    _run([str(python), "-c", "import harness.rollout.worker"], plugin_name)
+    record = {"plugin": plugin_name, "python": str(python), "requirements": list(requirements)}
+    (folder / _RECORD).write_text(json.dumps(record, indent=2), encoding="utf-8")
+    return str(python)
+
+
+def drop(plugin_name: str) -> bool:
+    """Take a plugin's environment away; its runners use this one again. Whether there was one."""
+    folder = _folder(plugin_name)
+    found = folder.is_dir()
+    shutil.rmtree(folder, ignore_errors=True)
+    return found
+
+
+def _folder(plugin_name: str) -> Path:
+    return cache_dir() / "environments" / plugin_name
+
+
+def _run(command: list[str], plugin_name: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        reason = lines[-1] if lines else f"status {done.returncode}"
+        raise EnvironmentProblem(
+            f"no environment for plugin {plugin_name!r}: {' '.join(command[:4])} failed: {reason}"
+        )
