@@ -5,6 +5,7 @@ Layers, later ones win: defaults here < preset (`configs/NAME.yaml`) < file < `-
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
@@ -211,14 +212,18 @@ def preset_path(name: str) -> Path:
 
 
 def resolve_device(device: str) -> str:
-    """`auto` as `cuda` where torch sees a GPU, else `cpu`."""
+    """`auto` as `cuda` where the driver shows a GPU, else `cpu`. Does not import torch."""
     if device != "auto":
         return device
-    if os.environ.get("CUDA_VISIBLE_DEVICES", None) == "":
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         return "cpu"
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return "cpu"
+    count = ctypes.c_int(0)
+    working = driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0
+    return "cuda" if working and count.value > 0 else "cpu"
 
 
 def _read(path: Path) -> dict[str, Any]:

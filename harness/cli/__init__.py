@@ -1,0 +1,112 @@
+"""The `harness` command. Each command is a module of its own, imported when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import logging
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from harness.errors import RunFailed, UserError
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "train": ("harness.cli.train", "Train an agent with GRPO."),
+    "eval": ("harness.cli.evaluate", "Measure accuracy of a run's checkpoint or of any endpoint."),
+    "dev": ("harness.cli.dev", "Dry run on a few tasks, every span shown."),
+    "run": ("harness.cli.ask", "Ask one question, every turn shown."),
+    "parity": ("harness.cli.parity", "Prove that plugins run the same agent."),
+    "match": ("harness.cli.match", "Show which calls an agent_match would train."),
+    "plugins": ("harness.cli.plugins", "List, scaffold and isolate plugins."),
+    "tasks": ("harness.cli.tasks", "List task sets and describe one."),
+    "data": ("harness.cli.data", "Prepare and verify data sets."),
+    "reward": ("harness.cli.reward", "Audit the reward."),
+    "score": ("harness.cli.score", "Score one query against its gold."),
+    "config": ("harness.cli.config", "Show presets and resolved configurations."),
+    "runs": ("harness.cli.runs", "List, show and diff runs."),
+    "study": ("harness.cli.study", "Run a matrix of trainings."),
+    "compare": ("harness.cli.compare", "Compare runs, with the doubt beside each number."),
+    "report": ("harness.cli.report", "Write a self-contained HTML report."),
+    "power": ("harness.cli.power", "Seeds and items needed for an effect."),
+    "export": ("harness.cli.export", "Write a checkpoint as a Hugging Face folder."),
+    "doctor": ("harness.cli.doctor", "Check this machine."),
+}
+"""Command by name: module and summary. A module has `app` (a Typer application)."""
+
+_UsageError: type[Any] = typer.BadParameter.__bases__[0]
+"""Typer's own; the module that it lives in is private and has moved between releases."""
+
+
+class _LazyGroup(TyperGroup):
+    """Imports a command's module only when that command is called, so that help is instant."""
+
+    def list_commands(self, context: Any) -> list[str]:
+        return [name for name, (module, _) in COMMANDS.items() if importlib.util.find_spec(module)]
+
+    def get_command(self, context: Any, name: str) -> Any:
+        if name not in COMMANDS:
+            return None
+        module, summary = COMMANDS[name]
+        if _helping():
+            return TyperCommand(name, short_help=summary, help=summary)
+        app = importlib.import_module(module).app
+        command = typer.main.get_command(app)
+        command.name = name
+        return command
+
+
+def _helping() -> bool:
+    """Whether only the list of commands is asked for."""
+    return all(argument.startswith("-") for argument in sys.argv[1:])
+
+
+app = typer.Typer(
+    cls=_LazyGroup,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Trains the same SQL agent in several frameworks, with identical VERL GRPO runs, and says which wins.",
+)
+
+
+@app.callback()
+def _root(
+    verbose: bool = typer.Option(False, "--verbose", "-v", help="Show the log on stderr."),
+    version: bool = typer.Option(False, "--version", help="Show the version."),
+) -> None:
+    logging.basicConfig(
+        level=logging.INFO if verbose else logging.ERROR,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+
+
+def main() -> None:
+    """Entry point: 0 done, 1 the work failed, 2 the user asked for something impossible, 130 interrupted."""
+    if sys.argv[1:] == ["--version"]:
+        import harness
+
+        sys.stdout.write(f"harness {harness.__version__}\n")
+        return
+    try:
+        status: Any = app(standalone_mode=False)
+    except UserError as error:
+        sys.stderr.write(f"harness: {error}\n")
+        sys.exit(2)
+    except RunFailed as error:
+        sys.stderr.write(f"harness: {error}\n")
+        sys.exit(1)
+    except _UsageError as error:
+        hint = f" Try: {error.ctx.command_path} --help" if error.ctx else ""
+        sys.stderr.write(f"harness: {error.format_message()}{hint}\n")
+        sys.exit(2)
+    except typer.Exit as error:
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        sys.stderr.write("harness: interrupted\n")
+        sys.exit(130)
+    except BrokenPipeError:
+        sys.exit(0)
+    sys.exit(status if isinstance(status, int) else 0)

@@ -1,0 +1,5 @@
+"""Rollouts: one run of an agent on one problem, from the queue to an `Attempt`.
+
+`client` enqueues rollouts in agentlightning's store and collects their attempts; `worker` is the process
+that runs a plugin's agent; `pool` keeps workers alive; `host` is what the agent is given.
+"""

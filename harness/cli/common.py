@@ -1,0 +1,47 @@
+"""What the commands share: where results and progress go."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+@cache
+def results() -> Console:
+    """Where results go: stdout."""
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+@cache
+def progress_console() -> Console:
+    """Where progress and remarks go: stderr."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def emit_json(data: Any) -> None:
+    """One JSON document on stdout."""
+    sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False, default=str) + "\n")
+
+
+def percent(value: float | None) -> str:
+    """`62.5 %`, or a dash where there is no value."""
+    return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def duration(seconds: float | None) -> str:
+    """`1 h 02 min`, `3 min 20 s`, `12 s`, or a dash."""
+    if seconds is None:
+        return "-"
+    whole = round(seconds)
+    if whole >= 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{whole} s"

@@ -1,0 +1,145 @@
+"""`harness train`."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+
+from harness.cli.common import duration, emit_json, percent, progress_console, results
+from harness.config import Config, load_config, resolve_device
+from harness.errors import ConfigError, UserError
+from harness.results.folder import RunFolder
+
+app = typer.Typer()
+
+
+@app.command()
+def train(
+    plugin: Annotated[str | None, typer.Option(help="The agent to train, for example langgraph_sql.")] = None,
+    preset: Annotated[str | None, typer.Option(help="A preset of `harness config list`.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A YAML file, for example a run's config.yaml.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value, dotted; repeatable.")] = None,
+    task: Annotated[str | None, typer.Option(help="The task set: pocket, spider, ...")] = None,
+    agent_match: Annotated[str | None, typer.Option(help="Regular expression: the roles to train.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of data order, sampling and optimizer.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Training steps in all.")] = None,
+    ci_fast: Annotated[bool, typer.Option("--ci-fast", help="One step on a few questions.")] = False,
+    ci: Annotated[bool, typer.Option("--ci", help="Twenty steps.")] = False,
+    resume: Annotated[Path | None, typer.Option(help="A run folder to go on with.")] = None,
+    runs_dir: Annotated[Path, typer.Option(help="Where the run's folder is made.")] = Path("runs"),
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print the run's record as JSON.")] = False,
+) -> None:
+    """Train an agent with GRPO and leave a run folder."""
+    if resume is not None:
+        folder = RunFolder.open(resume)
+        if any(option is not None for option in (plugin, preset, config, task, agent_match, seed)) or ci or ci_fast:
+            raise UserError("--resume takes the run's own configuration; only --set train.steps=N may change it")
+        resolved = load_config(None, folder.path / "config.yaml", set_ or [])
+        if steps is not None:
+            resolved.train.steps = steps
+    else:
+        overrides = list(set_ or [])
+        if task is not None:
+            overrides.insert(0, f"task.name={task}")
+        if ci or ci_fast:
+            overrides += _ci(fast=ci_fast)
+        if steps is not None:
+            overrides.append(f"train.steps={steps}")
+        device = next((item.partition("=")[2] for item in overrides if item.startswith("device=")), "auto")
+        if preset is None and config is None:
+            preset = "cpu" if resolve_device(device) == "cpu" else "gpu"
+        resolved = load_config(preset, config, overrides, plugin=plugin, agent_match=agent_match, seed=seed)
+    check(resolved)
+    if dry_run:
+        show_config(resolved, json_)
+        return
+    if resume is None:
+        folder = RunFolder.create(runs_dir, resolved.plugin)
+    folder.write_config(resolved)
+    fit(resolved, folder, resume=resume is not None)
+    record = folder.read()
+    if json_:
+        emit_json(record)
+    else:
+        summary(folder, record)
+
+
+def check(config: Config) -> None:
+    """Refuse before anything is started what could only fail later.
+
+    Raises:
+        PluginError: A part that the configuration names is not installed or does not import.
+        ConfigError: `agent_match` is no regular expression or matches none of the agent's roles.
+    """
+    from harness.plugins import agent_spec, reward_spec, task_set_spec, trainer_spec
+
+    spec = agent_spec(config.plugin)
+    for lookup, name in (
+        (task_set_spec, config.task.name),
+        (reward_spec, config.reward.name),
+        (trainer_spec, config.train.trainer),
+    ):
+        lookup(name)
+    try:
+        matched = [role for role in spec.roles if re.search(config.agent_match, role)]
+    except re.error as error:
+        raise ConfigError(f"agent_match {config.agent_match!r} is not a regular expression: {error}") from error
+    if not matched:
+        raise ConfigError(
+            f"agent_match {config.agent_match!r} matches none of the roles of {config.plugin}: {', '.join(spec.roles)}"
+        )
+
+
+def fit(config: Config, folder: RunFolder, *, resume: bool) -> None:
+    """Train with a live display on stderr."""
+    from harness.cli.display import TrainingDisplay
+    from harness.plugins import load, trainer_spec
+    from harness.trainers import Job
+
+    signal.signal(signal.SIGTERM, _interrupt)
+    trainer = load(trainer_spec(config.train.trainer))()
+    with TrainingDisplay(progress_console(), f"{config.plugin} · train {config.agent_match!r} · seed {config.seed}") as view:
+        trainer.fit(Job(config, folder, resume, view.show))
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def show_config(config: Config, as_json: bool) -> None:
+    """The resolved configuration on stdout."""
+    import yaml
+
+    if as_json:
+        emit_json(config.dump())
+    else:
+        results().out(yaml.safe_dump(config.dump(), sort_keys=False, allow_unicode=True), end="")
+
+
+def summary(folder: RunFolder, record: dict[str, Any]) -> None:
+    """The few lines that end a training."""
+    result = record["result"]
+    out = results()
+    curve = "  ".join(f"{step}: {percent(value)}" for step, value in result["val_curve"].items())
+    out.print(f"{record['plugin']}: {record['status']} after {result['steps']} steps, {duration(result['wall_s'])}")
+    if result["val_accuracy_final"] is not None:
+        out.print(
+            f"validation accuracy {percent(result['val_accuracy_initial'])} -> {percent(result['val_accuracy_final'])}"
+            f"   (by step: {curve})"
+        )
+    if result["rollout_probs_diff_max"] is not None:
+        out.print(f"rollout against trainer, largest probability difference: {result['rollout_probs_diff_max']:.1e}")
+    out.print(str(folder.path))
+
+
+def _ci(*, fast: bool) -> list[str]:
+    if fast:
+        small = ["train.steps=1", "train.batch_size=4", "task.val_limit=8", "train.val_every=0", "train.save_every=0"]
+        return small
+    return ["train.steps=20", "train.val_every=10"]

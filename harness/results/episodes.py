@@ -1,0 +1,146 @@
+"""Episodes: one flat row a rollout, and one row a transition beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import Any
+
+from harness.records import Attempt, Reward, Task, Transition
+
+EPISODE_COLUMNS: dict[str, str] = {
+    "step": "int64",
+    "phase": "string",
+    "session": "int64",
+    "rollout_id": "string",
+    "attempt_id": "string",
+    "task_id": "string",
+    "db_id": "string",
+    "difficulty": "string",
+    "question": "string",
+    "agent": "string",
+    "outcome": "string",
+    "detail": "string",
+    "answer": "string",
+    "reward": "double",
+    "used_reward": "double",
+    "reward_reason": "string",
+    "reward_flags": "list<string>",
+    "reward_version": "string",
+    "first_sql": "string",
+    "first_reward": "double",
+    "calls": "int64",
+    "failed_calls": "int64",
+    "rewrites": "int64",
+    "transitions": "int64",
+    "trained_transitions": "int64",
+    "trained_tokens": "int64",
+    "prompt_tokens": "int64",
+    "response_tokens": "int64",
+    "overridden_calls": "int64",
+    "call_roles": "list<string>",
+    "turns": "string",
+    "started_s": "double",
+    "elapsed_s": "double",
+}
+"""Name and Arrow type of every episode column. `reward` is the verdict, null when unscored; `used_reward`
+is what training was given (it differs only in the shuffled-reward control)."""
+
+TRANSITION_COLUMNS: dict[str, str] = {
+    "step": "int64",
+    "phase": "string",
+    "rollout_id": "string",
+    "attempt_id": "string",
+    "index": "int64",
+    "role": "string",
+    "trained": "bool",
+    "response_id": "string",
+    "messages": "string",
+    "response_text": "string",
+    "finish_reason": "string",
+    "prompt_ids": "list<int32>",
+    "response_ids": "list<int32>",
+    "logprobs": "list<float>",
+    "started_s": "double",
+    "latency_s": "double",
+    "gateway_s": "double",
+}
+
+
+def episode_row(
+    task: Task,
+    attempt: Attempt,
+    reward: Reward,
+    *,
+    agent: str,
+    phase: str,
+    step: int,
+    session: int,
+    trained: Callable[[Transition], bool],
+    first_reward: float | None = None,
+    used_reward: float | None = None,
+) -> dict[str, Any]:
+    """The flat row of one rollout. Keys are those of `EPISODE_COLUMNS`."""
+    chosen = [call for call in attempt.transitions if trained(call)]
+    return {
+        "step": step,
+        "phase": phase,
+        "session": session,
+        "rollout_id": attempt.rollout_id,
+        "attempt_id": attempt.attempt_id,
+        "task_id": task.id,
+        "db_id": task.db_id,
+        "difficulty": task.difficulty,
+        "question": task.question,
+        "agent": agent,
+        "outcome": attempt.outcome,
+        "detail": attempt.detail,
+        "answer": attempt.answer,
+        "reward": reward.value,
+        "used_reward": used_reward,
+        "reward_reason": reward.reason,
+        "reward_flags": list(reward.flags),
+        "reward_version": reward.version,
+        "first_sql": attempt.turns[0].sql if attempt.turns else attempt.answer,
+        "first_reward": first_reward,
+        "calls": len(attempt.transitions) + len(attempt.failures),
+        "failed_calls": len(attempt.failures),
+        "rewrites": sum(call.role == "rewrite_query" for call in attempt.transitions),
+        "transitions": len(attempt.transitions),
+        "trained_transitions": len(chosen),
+        "trained_tokens": sum(len(call.response_ids or ()) for call in chosen),
+        "prompt_tokens": sum(call.prompt_tokens or 0 for call in attempt.transitions),
+        "response_tokens": sum(call.response_tokens or 0 for call in attempt.transitions),
+        "overridden_calls": sum(bool(call.overridden) for call in attempt.transitions),
+        "call_roles": [call.role for call in attempt.transitions],
+        "turns": json.dumps([asdict(turn) for turn in attempt.turns], ensure_ascii=False),
+        "started_s": attempt.started_s,
+        "elapsed_s": attempt.elapsed_s,
+    }
+
+
+def transition_rows(
+    attempt: Attempt, *, phase: str, step: int, trained: Callable[[Transition], bool]
+) -> Iterable[dict[str, Any]]:
+    """The rows of an attempt's calls. Keys are those of `TRANSITION_COLUMNS`."""
+    for call in attempt.transitions:
+        yield {
+            "step": step,
+            "phase": phase,
+            "rollout_id": call.rollout_id,
+            "attempt_id": call.attempt_id,
+            "index": call.index,
+            "role": call.role,
+            "trained": trained(call),
+            "response_id": call.response_id,
+            "messages": json.dumps(list(call.messages), ensure_ascii=False),
+            "response_text": call.response_text,
+            "finish_reason": call.finish_reason,
+            "prompt_ids": call.prompt_ids,
+            "response_ids": call.response_ids,
+            "logprobs": call.logprobs,
+            "started_s": call.started_s,
+            "latency_s": call.latency_s,
+            "gateway_s": call.gateway_s,
+        }

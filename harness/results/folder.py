@@ -1,0 +1,160 @@
+"""A run's folder on disk: written as the run goes, compacted at its end, resumable in between.
+
+    runs/<id>/
+        run.json             what the run is and what came of it (schema version 1)
+        config.yaml          the resolved configuration; runs again as it is
+        episodes.parquet     one row a rollout
+        transitions.parquet  one row a call (optional)
+        steps.parquet        one row a step: verl's metrics and ours
+        checkpoints/         verl's checkpoints
+        logs/                gateway, runners, verl; *.jsonl are the rows not yet compacted
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.config import Config, validate
+from harness.errors import UserError
+
+SCHEMA_VERSION = 1
+ROWS = ("episodes", "transitions", "steps")
+
+
+class RunFolder:
+    """One run's folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.logs = path / "logs"
+        self.checkpoints = path / "checkpoints"
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    @classmethod
+    def create(cls, root: Path, label: str) -> RunFolder:
+        """A new folder whose name sorts by time: `20261120-101500-langgraph_sql-a1b2`."""
+        name = f"{time.strftime('%Y%m%d-%H%M%S')}-{re.sub(r'[^A-Za-z0-9_.-]+', '-', label)}-{secrets.token_hex(2)}"
+        folder = cls(root.absolute() / name)
+        try:
+            folder.logs.mkdir(parents=True)
+        except OSError as error:
+            raise UserError(f"cannot create run folder {folder.path}: {error.strerror}") from error
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> RunFolder:
+        """An existing folder.
+
+        Raises:
+            UserError: There is no run there.
+        """
+        folder = cls(path.absolute())
+        if not (folder.path / "run.json").is_file():
+            raise UserError(f"{path} is not a run folder: it has no run.json. `harness runs list` shows those found")
+        return folder
+
+    def read(self) -> dict[str, Any]:
+        """The content of `run.json`."""
+        data: dict[str, Any] = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+        if data.get("schema_version") != SCHEMA_VERSION:
+            raise UserError(
+                f"{self.path / 'run.json'} has schema version {data.get('schema_version')}, "
+                f"this harness reads {SCHEMA_VERSION}"
+            )
+        return data
+
+    def write(self, data: Mapping[str, Any]) -> None:
+        """Replace `run.json` in one step, so that a crash leaves the old or the new one."""
+        text = json.dumps({"schema_version": SCHEMA_VERSION, **data}, indent=2, ensure_ascii=False)
+        _replace(self.path / "run.json", text + "\n")
+
+    def update(self, **changes: Any) -> None:
+        """Change some top-level keys of `run.json`."""
+        self.write({**self.read(), **changes})
+
+    def write_config(self, config: Config) -> None:
+        text = "# The resolved configuration of this run; `harness train --config THIS` runs it again.\n"
+        _replace(self.path / "config.yaml", text + yaml.safe_dump(config.dump(), sort_keys=False, allow_unicode=True))
+
+    def config(self) -> Config:
+        return validate(yaml.safe_load((self.path / "config.yaml").read_text(encoding="utf-8")))
+
+    def rows(self, kind: str) -> Iterator[dict[str, Any]]:
+        """Rows of `episodes`, `transitions` or `steps` that are not compacted yet, in order of writing."""
+        for path in sorted(self.logs.glob(f"{kind}-*.jsonl")):
+            with path.open("rb") as lines:
+                for line in lines:
+                    if line.endswith(b"\n"):  # a killed process may leave half a line
+                        yield json.loads(line)
+
+    def latest_checkpoint(self) -> tuple[int, Path] | None:
+        """Step and folder of the newest complete checkpoint."""
+        marker = self.checkpoints / "latest_checkpointed_iteration.txt"
+        if not marker.is_file():
+            return None
+        step = int(marker.read_text())
+        return step, self.checkpoints / f"global_step_{step}"
+
+    def drop_after(self, step: int) -> None:
+        """Set aside the rows of steps that a resumed run will do again (kept as `superseded-*.jsonl`)."""
+        for kind in ROWS:
+            for path in sorted(self.logs.glob(f"{kind}-*.jsonl")):
+                kept, dropped = [], []
+                for line in path.read_bytes().splitlines(keepends=True):
+                    if not line.endswith(b"\n"):
+                        continue
+                    (kept if json.loads(line)["step"] <= step else dropped).append(line)
+                if dropped:
+                    with (self.logs / f"superseded-{path.name}").open("ab") as out:
+                        out.writelines(dropped)
+                temporary = path.with_suffix(".tmp")
+                temporary.write_bytes(b"".join(kept))
+                os.replace(temporary, path)
+
+    def compact(self) -> None:
+        """Write the Parquet files from all rows so far; safe to repeat."""
+        from harness.results.tables import write_tables
+
+        write_tables(self)
+
+
+class RowLog:
+    """Appends rows to a run's folder; one file a process, every row on disk when `add` returns."""
+
+    def __init__(self, folder: RunFolder, kind: str) -> None:
+        folder.logs.mkdir(parents=True, exist_ok=True)
+        path = folder.logs / f"{kind}-{time.time_ns()}-{os.getpid()}.jsonl"
+        self._file = path.open("ab", buffering=0)
+
+    def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        import orjson
+
+        data = b"".join(orjson.dumps(row) + b"\n" for row in rows)
+        if data:
+            self._file.write(data)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def find_runs(root: Path) -> list[RunFolder]:
+    """All run folders below `root`, oldest first."""
+    return [RunFolder(path.parent.absolute()) for path in sorted(root.glob("*/run.json"))]
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    os.replace(temporary, path)

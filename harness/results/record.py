@@ -1,0 +1,227 @@
+"""What `run.json` says: enough to know what ran, to run it again, and to know what it may be compared with."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Iterable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import harness
+from harness.config import Config
+from harness.plugins import agent_spec, framework_versions, registry, reward_spec
+from harness.prompts import PROMPTS
+from harness.records import Task
+from harness.results.folder import RunFolder
+from harness.results.tables import step_rows
+from harness.rollout.request import sampling_of
+from harness.tasks import TaskSet
+from harness.trainers.order import order_hash
+
+LIBRARIES = (
+    "agentlightning",
+    "verl",
+    "torch",
+    "transformers",
+    "vllm",
+    "ray",
+    "TransferQueue",
+    "tensordict",
+    "openai",
+    "opentelemetry-sdk",
+)
+
+
+def run_record(
+    config: Config,
+    folder: RunFolder,
+    task_set: TaskSet,
+    train: Sequence[Task],
+    val: Sequence[Task],
+    model_path: str,
+    device: str,
+    *,
+    resumed: bool = False,
+    kind: str = "train",
+) -> dict[str, Any]:
+    """The record of a run that starts now; a resumed one keeps its history under `launches`."""
+    try:
+        from harness.parity.certificate import certificate_for
+    except ImportError:
+        certificate_for = lambda name: None
+
+    spec = agent_spec(config.plugin)
+    launches = list(folder.read()["launches"]) if resumed else []
+    launches.append({"started": _now(), "commit": commit()})
+    return {
+        "id": folder.id,
+        "kind": kind,
+        "status": "running",
+        "plugin": config.plugin,
+        "agent_match": config.agent_match,
+        "seed": config.seed,
+        "launches": launches,
+        "harness_version": harness.__version__,
+        "commit": commit(),
+        "versions": library_versions(),
+        "frameworks": framework_versions(spec),
+        "hardware": hardware(device),
+        "device": device,
+        "identity": identity(config, task_set, train, val, model_path),
+        "parity": certificate_for(config.plugin),
+        "plugin_distribution": next(
+            (
+                {"name": state.distribution, "version": state.version}
+                for state in registry().states
+                if state.name == registry().owner("agent", config.plugin)
+            ),
+            None,
+        ),
+        "config": config.dump(),
+        "result": None,
+    }
+
+
+def identity(
+    config: Config, task_set: TaskSet, train: Sequence[Task], val: Sequence[Task], model_path: str
+) -> dict[str, Any]:
+    """Everything that must be equal between runs that differ in plugin, trained roles or seed only."""
+    data = config.dump()
+    return {
+        "prompts": PROMPTS.hash,
+        "task_set": dict(task_set.describe()),
+        "train_tasks": order_hash(sorted(train, key=lambda task: task.id)),
+        "val_tasks": order_hash(val),
+        "data_order": order_hash(train),
+        "reward": f"{config.reward.name}/{reward_spec(config.reward.name).version}",
+        "reward_options": data["reward"]["options"],
+        "reward_shuffled": config.reward.shuffle,
+        "model": model_hash(model_path),
+        "sampling_train": sampling_of(config, "train"),
+        "sampling_val": sampling_of(config, "val"),
+        "max_prompt_tokens": config.sampling.max_prompt_tokens,
+        "max_turns": config.max_turns,
+        "sandbox": data["sandbox"],
+        "group_size": config.rollout.group_size,
+        "rollout_timeout_s": config.rollout.timeout_s,
+        "rollout_retries": config.rollout.retries,
+        "train": {key: value for key, value in data["train"].items() if key not in _NOT_IDENTITY},
+        "steps": len(train) // config.train.batch_size,
+        "verl": data["verl"],
+    }
+
+
+_NOT_IDENTITY = {"loggers", "keep_checkpoints", "save_every", "micro_batch_size"}
+"""Training options that cannot change what is learned."""
+
+
+def finished(folder: RunFolder, status: str, reason: str, wall_s: float) -> dict[str, Any]:
+    """The record at a run's end, its `result` made from the rows on disk."""
+    record = folder.read()
+    earlier_s = sum(launch.get("wall_s", 0.0) for launch in record["launches"][:-1])
+    record["launches"][-1] |= {"ended": _now(), "status": status, "reason": reason, "wall_s": round(wall_s, 2)}
+    record["status"] = status
+    if reason:
+        record["reason"] = reason
+    rows = step_rows(list(folder.rows("steps")), list(folder.rows("episodes")))
+    curve = {row["step"]: row["val/reward"] for row in rows if "val/reward" in row}
+    trained = [row for row in rows if "timing_s/step" in row]
+    record["result"] = {
+        "val_accuracy_initial": curve.get(0),
+        "val_accuracy_final": curve[max(curve)] if curve and max(curve) > 0 else None,
+        "val_curve": {str(step): value for step, value in sorted(curve.items())},
+        "steps": trained[-1]["step"] if trained else 0,
+        "wall_s": round(wall_s + earlier_s, 2),
+        "step_s_median": _median(row["timing_s/step"] for row in trained),
+        "rollout_probs_diff_max": max(
+            (row["training/rollout_probs_diff_max"] for row in trained if "training/rollout_probs_diff_max" in row),
+            default=None,
+        ),
+    }
+    return record
+
+
+def library_versions() -> dict[str, str | None]:
+    """Versions of the libraries that decide a run."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    for name in LIBRARIES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = None
+    return found
+
+
+def hardware(device: str) -> dict[str, Any]:
+    """The machine: processor, cores, memory, accelerators."""
+    import psutil
+
+    data: dict[str, Any] = {
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+    }
+    if device == "cuda":
+        import torch
+
+        count = torch.cuda.device_count()
+        data["gpus"] = [torch.cuda.get_device_name(index) for index in range(count)]
+        data["cuda"] = torch.version.cuda
+    return data
+
+
+def commit() -> dict[str, Any] | None:
+    """Commit of the source tree and whether it had changes; None outside a checkout."""
+    root = Path(harness.__file__).parent.parent
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10, check=True
+        ).stdout.strip()
+
+    try:
+        if Path(git("rev-parse", "--show-toplevel")) != root:
+            return None
+        return {"hash": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def model_hash(path: str) -> str:
+    """Hash over a local policy's files; a Hugging Face id stands for itself."""
+    folder = Path(path)
+    if not folder.is_dir():
+        return path
+    digest = hashlib.sha256()
+    for file in sorted(folder.iterdir()):
+        if file.suffix in {".safetensors", ".bin", ".json", ".jinja"} and file.name != "manifest.json":
+            digest.update(file.name.encode() + b"\0")
+            with file.open("rb") as stream:
+                for block in iter(lambda: stream.read(1 << 20), b""):
+                    digest.update(block)
+    return digest.hexdigest()[:16]
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor()
+
+
+def _median(values: Iterable[float]) -> float | None:
+    ordered = sorted(values)
+    return round(ordered[len(ordered) // 2], 3) if ordered else None
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

@@ -1,0 +1,87 @@
+"""The Parquet files of a run folder, made from its row logs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness.results.episodes import EPISODE_COLUMNS, TRANSITION_COLUMNS
+
+if TYPE_CHECKING:
+    from harness.results.folder import RunFolder
+
+_TYPES: dict[str, pa.DataType] = {
+    "int64": pa.int64(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "bool": pa.bool_(),
+    "list<string>": pa.list_(pa.string()),
+    "list<int32>": pa.list_(pa.int32()),
+    "list<float>": pa.list_(pa.float32()),
+}
+
+
+def write_tables(folder: RunFolder) -> None:
+    """Write `episodes.parquet`, `transitions.parquet` and `steps.parquet` from the row logs."""
+    episodes = list(folder.rows("episodes"))
+    if episodes:
+        _write(folder.path / "episodes.parquet", episodes, EPISODE_COLUMNS)
+    transitions = list(folder.rows("transitions"))
+    if transitions:
+        _write(folder.path / "transitions.parquet", transitions, TRANSITION_COLUMNS)
+    steps = step_rows(list(folder.rows("steps")), episodes)
+    if steps:
+        names = sorted({name for row in steps for name in row} - {"step"})
+        _write(folder.path / "steps.parquet", steps, {"step": "int64", **{name: "double" for name in names}})
+
+
+def step_rows(logged: list[dict[str, Any]], episodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One row a step: what verl logged, and figures of the step's rollouts under `rollout/` and `val/`."""
+    rows: dict[int, dict[str, Any]] = {}
+    for entry in logged:
+        row = rows.setdefault(entry["step"], {"step": entry["step"]})
+        row.update({name: float(value) for name, value in entry["data"].items() if isinstance(value, int | float)})
+    groups: dict[tuple[int, str], list[dict[str, Any]]] = defaultdict(list)
+    for episode in episodes:
+        groups[(episode["step"], episode["phase"])].append(episode)
+    for (step, phase), group in groups.items():
+        prefix = "rollout" if phase == "train" else "val"
+        row = rows.setdefault(step, {"step": step})
+        row.update({f"{prefix}/{name}": value for name, value in rollout_figures(group).items()})
+    return [rows[step] for step in sorted(rows)]
+
+
+def rollout_figures(group: list[dict[str, Any]]) -> dict[str, float]:
+    """Figures over the rollouts of one step and phase; means leave unscored rollouts out."""
+    count = len(group)
+    scored = [episode for episode in group if episode["reward"] is not None]
+    figures: dict[str, float] = {
+        "rollouts": float(count),
+        "scored": float(len(scored)),
+        "transitions_per_rollout": sum(episode["transitions"] for episode in group) / count,
+        "trained_transitions_per_rollout": sum(episode["trained_transitions"] for episode in group) / count,
+        "prompt_tokens_per_rollout": sum(episode["prompt_tokens"] for episode in group) / count,
+        "response_tokens_per_rollout": sum(episode["response_tokens"] for episode in group) / count,
+        "elapsed_s": sum(episode["elapsed_s"] for episode in group) / count,
+    }
+    if scored:
+        figures["reward"] = sum(episode["reward"] for episode in scored) / len(scored)
+        pairs = [(e["first_reward"], e["reward"]) for e in scored if e["first_reward"] is not None and e["rewrites"]]
+        figures["rewritten"] = float(len(pairs))
+        figures["rewrites_helped"] = float(sum(after > before for before, after in pairs))
+        figures["rewrites_hurt"] = float(sum(after < before for before, after in pairs))
+    for outcome in {episode["outcome"] for episode in group}:
+        figures[f"outcome/{outcome}"] = float(sum(episode["outcome"] == outcome for episode in group))
+    return figures
+
+
+def _write(path: Path, rows: list[dict[str, Any]], columns: dict[str, str]) -> None:
+    schema = pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])
+    table = pa.Table.from_pylist([{name: row.get(name) for name in columns} for row in rows], schema=schema)
+    temporary = path.with_suffix(".tmp")
+    pq.write_table(table, temporary, compression="zstd")
+    temporary.replace(path)

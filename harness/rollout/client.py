@@ -1,0 +1,113 @@
+"""Puts rollouts into agentlightning's store and collects what became of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from harness.records import Attempt
+from harness.rollout.request import RolloutRequest
+from harness.rollout.spans import from_spans
+
+if TYPE_CHECKING:
+    from agentlightning.store.base import LightningStore
+
+POLL_S = 0.1
+"""The longest that the store's HTTP client may wait in one call; it has no subscription."""
+BACKSTOP_S = 60.0
+"""The store gives an attempt up this long after the deadline that its worker should have kept."""
+
+
+class RolloutClient:
+    """One side of the queue. One instance a process; `run` may be called any number of times at once.
+
+    A single poller waits for all rollouts together, and what is enqueued in one turn of the event loop
+    goes out in one request.
+    """
+
+    def __init__(self, store: LightningStore) -> None:
+        self._store = store
+        self._outbox: list[tuple[Any, asyncio.Future[str]]] = []
+        self._waiting: dict[str, asyncio.Future[None]] = {}
+        self._flusher: asyncio.Task[None] | None = None
+        self._poller: asyncio.Task[None] | None = None
+
+    async def run(self, request: RolloutRequest, metadata: dict[str, Any] | None = None) -> Attempt:
+        """Run one rollout to its end and return its last attempt; failures are outcomes, not exceptions."""
+        started = time.time()
+        rollout_id = await self._enqueue(request, metadata or {})
+        finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[rollout_id] = finished
+        if self._poller is None or self._poller.done():
+            self._poller = asyncio.create_task(self._poll())
+        await finished
+        spans = await self._store.query_spans(rollout_id, attempt_id="latest")
+        attempt = from_spans(list(spans))
+        if attempt is not None:
+            if attempt.rollout_id != rollout_id or any(call.rollout_id != rollout_id for call in attempt.transitions):
+                raise AssertionError(f"spans of rollout {attempt.rollout_id} came back for {rollout_id}")
+            return attempt
+        latest = await self._store.get_latest_attempt(rollout_id)
+        lost = (latest.metadata or {}).get("lost") if latest else None
+        detail = f"runner {lost}" if lost else f"the store ended it: {latest.status if latest else 'no attempt'}"
+        return Attempt(
+            rollout_id=rollout_id,
+            attempt_id=latest.attempt_id if latest else "",
+            outcome="timeout" if latest and latest.status == "timeout" else "runner_lost",
+            detail=detail,
+            answer=None,
+            transitions=(),
+            failures=(),
+            turns=(),
+            started_s=started,
+            elapsed_s=time.time() - started,
+        )
+
+    async def _enqueue(self, request: RolloutRequest, metadata: dict[str, Any]) -> str:
+        from agentlightning.types import EnqueueRolloutRequest, RolloutConfig
+
+        item = EnqueueRolloutRequest(
+            input=request.dump(),
+            mode=request.mode,
+            config=RolloutConfig(
+                timeout_seconds=request.timeout_s + BACKSTOP_S,
+                max_attempts=request.retries + 1,
+                retry_condition=["failed", "timeout", "unresponsive"],
+            ),
+            metadata=metadata,
+        )
+        accepted: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._outbox.append((item, accepted))
+        if self._flusher is None or self._flusher.done():
+            self._flusher = asyncio.create_task(self._flush())
+        return await accepted
+
+    async def _flush(self) -> None:
+        await asyncio.sleep(0)  # let the other callers of this turn in
+        while self._outbox:
+            batch, self._outbox = self._outbox, []
+            try:
+                rollouts = await self._store.enqueue_many_rollouts([item for item, _ in batch])
+            except Exception as error:
+                for _, accepted in batch:
+                    accepted.set_exception(error)
+                continue
+            for (_, accepted), rollout in zip(batch, rollouts, strict=True):
+                accepted.set_result(rollout.rollout_id)
+
+    async def _poll(self) -> None:
+        while self._waiting:
+            try:
+                done = await self._store.wait_for_rollouts(rollout_ids=list(self._waiting), timeout=0)
+            except Exception as error:
+                for waiter in self._waiting.values():
+                    waiter.set_exception(error)
+                self._waiting.clear()
+                return
+            for rollout in done:
+                waiter = self._waiting.pop(rollout.rollout_id)
+                if not waiter.done():
+                    waiter.set_result(None)
+            if not done:
+                await asyncio.sleep(POLL_S)

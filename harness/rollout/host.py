@@ -1,0 +1,150 @@
+"""The host's side of one attempt: the toolbox an agent gets, its deadline, and how its end is judged."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from harness.prompts import PROMPTS, Prompts
+from harness.records import Attempt, CallFailure, Outcome, Transition, Turn
+from harness.rollout.request import RolloutRequest
+from harness.toolbox import LLM, Agent
+
+if TYPE_CHECKING:
+    import httpx
+
+    from harness.gateway.client import GatewayControl
+
+CLOSE_GRACE_S = 5.0
+"""How long a cancelled agent may take to clean up before its attempt is closed without it."""
+
+
+@dataclass
+class HostToolbox:
+    """The toolbox of one attempt; notes every executed query."""
+
+    request: RolloutRequest
+    url: Callable[[str], str]
+    """From a role to its base URL."""
+    key: str
+    model: str
+    http_client: httpx.AsyncClient
+    prompts: Prompts = PROMPTS
+    turns: list[Turn] = field(default_factory=list)
+
+    @property
+    def max_turns(self) -> int:
+        return self.request.max_turns
+
+    def llm(self, role: str) -> LLM:
+        # The seed is the gateway's alone: not every framework has a place for it.
+        sampling = {name: value for name, value in self.request.sampling.items() if name != "seed"}
+        return LLM(self.url(role), self.key, self.model, sampling, self.request.timeout_s)
+
+    async def execute(self, sql: str) -> str:
+        from harness.sql.sandbox import Limits, execute, render
+
+        settings = self.request.sandbox
+        limits = Limits(
+            timeout_s=settings["timeout_s"], max_rows=settings["max_rows"], max_text_chars=settings["max_chars"]
+        )
+        result = await asyncio.to_thread(execute, self.request.db_path, sql, limits)
+        text = render(result, limits)
+        self.turns.append(Turn(sql, text, result.ok, result.elapsed_s))
+        return text
+
+
+async def run_attempt(
+    agent: Agent,
+    request: RolloutRequest,
+    rollout_id: str,
+    attempt_id: str,
+    control: GatewayControl,
+    key: str,
+    model: str,
+    http_client: httpx.AsyncClient,
+) -> Attempt:
+    """Run one attempt to its end, whatever the agent does. Never raises for anything the agent or endpoint did."""
+    started = time.time()
+    await control.open_attempt(
+        rollout_id,
+        attempt_id,
+        sampling=request.sampling,
+        timeout_s=request.timeout_s,
+        roles=agent.roles,
+    )
+    toolbox = HostToolbox(
+        request=request,
+        url=lambda role: control.agent_url(rollout_id, attempt_id, role),
+        key=key,
+        model=model,
+        http_client=http_client,
+    )
+    answer: str | None = None
+    problem: tuple[Outcome, str] | None = None
+    try:
+        answer = await _within(request.timeout_s, agent.solve(request.problem, toolbox))
+    except TimeoutError:
+        problem = ("timeout", f"no answer within {request.timeout_s:g} s")
+    except Exception as error:
+        problem = ("agent_error", f"{type(error).__name__}: {error}"[:500])
+    finally:
+        transitions, failures = await asyncio.shield(control.close_attempt(rollout_id, attempt_id))
+    if problem is None and not isinstance(answer, str):
+        problem = ("agent_error", f"solve returned {type(answer).__name__}, not str")
+    outcome, detail = _judge(problem, transitions, failures)
+    return Attempt(
+        rollout_id=rollout_id,
+        attempt_id=attempt_id,
+        outcome=outcome,
+        detail=detail,
+        answer=answer if outcome == "ok" else None,
+        transitions=tuple(transitions),
+        failures=tuple(failures),
+        turns=tuple(toolbox.turns),
+        started_s=started,
+        elapsed_s=time.time() - started,
+    )
+
+
+def _judge(
+    problem: tuple[Outcome, str] | None, transitions: list[Transition], failures: list[CallFailure]
+) -> tuple[Outcome, str]:
+    """The outcome: what the gateway saw decides between the agent's fault and the endpoint's."""
+    last_failure = max(failures, key=lambda failure: failure.index, default=None)
+    last_answer = max((call.index for call in transitions), default=-1)
+    if last_failure is not None and last_failure.index > last_answer:
+        timed_out = problem is not None and problem[0] == "timeout"
+        status = last_failure.status if last_failure.status is not None else "no answer"
+        detail = f"{last_failure.role}: {status}: {last_failure.detail}"
+        return ("timeout" if timed_out else "endpoint_error", detail[:500])
+    if problem is not None:
+        return problem
+    if not transitions:
+        return "no_transitions", "the agent answered without calling the model"
+    return "ok", ""
+
+
+async def _within(timeout_s: float, work: Awaitable[Any]) -> Any:
+    """Await `work` until a deadline that really ends it, even if it ignores its cancellation.
+
+    Raises:
+        TimeoutError: The deadline passed.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        done, _ = await asyncio.wait({task}, timeout=timeout_s)
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    if done:
+        return task.result()
+    task.cancel()
+    await asyncio.wait({task}, timeout=CLOSE_GRACE_S)
+    if not task.done():
+        task.add_done_callback(lambda late: late.cancelled() or late.exception())
+    raise TimeoutError
+

@@ -1,0 +1,144 @@
+"""Keeps worker processes alive: starts them, notices the dead and the stuck, hands their rollouts back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import RunFailed
+from harness.rollout.worker import WorkerSettings
+
+if TYPE_CHECKING:
+    from agentlightning.store.base import LightningStore
+
+logger = logging.getLogger(__name__)
+
+STALL_GRACE_S = 30.0
+"""A worker whose event loop has not turned for the rollout timeout plus this is stuck and is killed."""
+MAX_RESTARTS = 5
+
+
+@dataclass
+class _Worker:
+    number: int
+    process: subprocess.Popen[bytes]
+    heartbeat: Path
+    started: float
+
+
+class WorkerPool:
+    """Worker processes of one plugin.
+
+    Args:
+        settings: Builds the settings of worker `number` with its heartbeat file.
+        log_dir: Where `runner-N.log` goes.
+        python: The interpreter, for a plugin with an environment of its own.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        settings: Callable[[int, Path], WorkerSettings],
+        log_dir: Path,
+        timeout_s: float,
+        python: str = sys.executable,
+    ) -> None:
+        self._count = count
+        self._settings = settings
+        self._log_dir = log_dir
+        self._stall_s = timeout_s + STALL_GRACE_S
+        self._python = python
+        self._workers: list[_Worker] = []
+        self._next = 0
+        self.restarts = 0
+
+    def start(self) -> None:
+        """Start all workers; returns at once."""
+        self._log_dir.mkdir(parents=True, exist_ok=True)
+        self._workers = [self._spawn() for _ in range(self._count)]
+
+    def _spawn(self) -> _Worker:
+        number, self._next = self._next, self._next + 1
+        heartbeat = self._log_dir / f".runner-{number}.alive"
+        log = (self._log_dir / f"runner-{number}.log").open("ab")
+        environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+        process = subprocess.Popen(
+            [self._python, "-m", "harness.rollout.worker"],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env=environment,
+        )
+        log.close()
+        assert process.stdin is not None
+        process.stdin.write(self._settings(number, heartbeat).dump().encode() + b"\n")
+        process.stdin.close()
+        return _Worker(number, process, heartbeat, time.time())
+
+    async def watch(self, store: LightningStore) -> None:
+        """Replace dead and stuck workers until cancelled.
+
+        Raises:
+            RunFailed: Workers keep dying; the message names the log.
+        """
+        while True:
+            await asyncio.sleep(0.5)
+            for position, worker in enumerate(self._workers):
+                reason = self._problem(worker)
+                if reason is None:
+                    continue
+                logger.warning("runner %d %s", worker.number, reason)
+                await self._give_back(store, worker, reason)
+                worker.heartbeat.unlink(missing_ok=True)
+                if self.restarts >= MAX_RESTARTS:
+                    log = self._log_dir / f"runner-{worker.number}.log"
+                    raise RunFailed(f"runners keep dying ({reason}); the last lines of {log} say why")
+                self.restarts += 1
+                self._workers[position] = self._spawn()
+
+    def _problem(self, worker: _Worker) -> str | None:
+        status = worker.process.poll()
+        if status is not None:
+            return f"ended with status {status}"
+        try:
+            silent_s = time.time() - worker.heartbeat.stat().st_mtime
+        except FileNotFoundError:
+            return None  # still importing
+        if silent_s > self._stall_s:
+            worker.process.kill()
+            worker.process.wait()
+            return f"was stuck for {silent_s:.0f} s and was killed"
+        return None
+
+    async def _give_back(self, store: LightningStore, worker: _Worker, reason: str) -> None:
+        """Fail what the worker had under way, so that the store queues it again at once."""
+        lost: list[Any] = list(await store.query_rollouts(status_in=["preparing", "running"]))
+        for rollout in lost:
+            attempt = await store.get_latest_attempt(rollout.rollout_id)
+            if attempt is not None and attempt.worker_id == f"Worker-{worker.number}":
+                await store.update_attempt(
+                    rollout.rollout_id, attempt.attempt_id, status="unresponsive", metadata={"lost": reason}
+                )
+
+    def stop(self, grace_s: float = 3.0) -> None:
+        """End all workers: SIGTERM, a grace period, SIGKILL."""
+        for worker in self._workers:
+            if worker.process.poll() is None:
+                worker.process.terminate()
+        deadline = time.monotonic() + grace_s
+        for worker in self._workers:
+            try:
+                worker.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                worker.process.kill()
+                worker.process.wait()
+            worker.heartbeat.unlink(missing_ok=True)
+        self._workers = []

@@ -1,0 +1,74 @@
+"""Child processes that never outlive their parent, and a sweep for anything that tries."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+
+RUN_MARK = "HARNESS_RUN_MARK"
+"""Environment variable that every process of a run inherits; its value is the run's id."""
+
+
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Ask the kernel to signal this process when its parent dies (Linux; elsewhere nothing)."""
+    if sys.platform.startswith("linux"):
+        parent = os.getppid()
+        ctypes.CDLL(None, use_errno=True).prctl(1, number)  # PR_SET_PDEATHSIG
+        if os.getppid() != parent:  # it died between the two lines
+            os.kill(os.getpid(), number)
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """Processes of this user, other than this one, that carry the mark."""
+    found = []
+    for process in psutil.process_iter():
+        if process.pid == os.getpid():
+            continue
+        try:
+            if process.environ().get(RUN_MARK) == mark:
+                found.append(process)
+        except (psutil.Error, OSError):
+            continue
+    return found
+
+
+def sweep(mark: str, grace_s: float = 3.0) -> int:
+    """End every process that carries the mark: SIGTERM, a grace period, SIGKILL. Returns how many were left."""
+    left = marked(mark)
+    total = len(left)
+    for process in left:
+        _signal(process, signal.SIGTERM)
+    deadline = time.monotonic() + grace_s
+    while left and time.monotonic() < deadline:
+        psutil.wait_procs(left, timeout=0.2)
+        left = marked(mark)
+    while left and time.monotonic() < deadline + 10:
+        for process in left:
+            _signal(process, signal.SIGKILL)
+        psutil.wait_procs(left, timeout=0.5)
+        left = marked(mark)
+    return total
+
+
+def _signal(process: psutil.Process, number: int) -> None:
+    try:
+        process.send_signal(number)
+    except (psutil.Error, OSError):
+        pass
+
+
+def stop_process(process: subprocess.Popen[bytes], grace_s: float = 4.0) -> None:
+    """End a child: SIGTERM, a grace period, SIGKILL. Safe when it has ended."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,74 @@
+"""What the queue holds of one rollout: everything a worker needs, and no gold."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from harness.config import Config
+from harness.records import Problem, Task
+
+Mode = Literal["train", "val"]
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutRequest:
+    """One rollout to be run.
+
+    Attributes:
+        mode: `train` samples as configured, `val` decodes greedily.
+        timeout_s: Deadline of one attempt.
+        retries: Further attempts after an infrastructure failure.
+    """
+
+    problem: Problem
+    db_path: str
+    mode: Mode
+    max_turns: int
+    sampling: Mapping[str, Any]
+    sandbox: Mapping[str, Any]
+    timeout_s: float
+    retries: int
+
+    @classmethod
+    def build(
+        cls, task: Task, schema: str, config: Config, mode: Mode, step: int = 0, session: int = 0
+    ) -> RolloutRequest:
+        """The request for one task under a configuration; step and session choose its random stream."""
+        return cls(
+            problem=Problem(task.id, task.question, task.db_id, schema),
+            db_path=task.db_path,
+            mode=mode,
+            max_turns=config.max_turns,
+            sampling={**sampling_of(config, mode), "seed": rollout_seed(config.seed, mode, step, task.id, session)},
+            sandbox=config.sandbox.model_dump(),
+            timeout_s=config.rollout.timeout_s,
+            retries=config.rollout.retries,
+        )
+
+    def dump(self) -> dict[str, Any]:
+        """Plain data for the queue."""
+        return asdict(self)
+
+    @classmethod
+    def parse(cls, data: Mapping[str, Any]) -> RolloutRequest:
+        """The request from plain data."""
+        return cls(**{**data, "problem": Problem(**data["problem"])})
+
+
+def sampling_of(config: Config, mode: Mode) -> dict[str, Any]:
+    """Chat completion parameters of a phase: the configured ones in training, greedy in validation."""
+    greedy = mode == "val"
+    return {
+        "temperature": 0.0 if greedy else config.sampling.temperature,
+        "top_p": 1.0 if greedy else config.sampling.top_p,
+        "max_tokens": config.sampling.max_response_tokens,
+    }
+
+
+def rollout_seed(seed: int, mode: Mode, step: int, task_id: str, session: int) -> int:
+    """The seed of one rollout, the same in every framework: what differs between runs is not luck. 31 bits."""
+    text = f"{seed}/{mode}/{step}/{task_id}/{session}"
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1

@@ -1,0 +1,131 @@
+"""agentlightning's side of a worker: a `LitAgent` around any plugin's agent, and a runner that runs many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import agentlightning as agl
+from agentlightning.execution.events import ExecutionEvent
+from agentlightning.tracer.dummy import DummyTracer
+from agentlightning.types import AttemptedRollout, NamedResources, Rollout
+
+from harness.errors import RolloutError
+from harness.gateway.client import GatewayControl
+from harness.records import INFRASTRUCTURE_OUTCOMES
+from harness.rollout.host import run_attempt
+from harness.rollout.request import RolloutRequest
+from harness.rollout.spans import to_spans
+from harness.toolbox import Agent
+
+logger = logging.getLogger(__name__)
+
+IDLE_POLL_S = 0.05
+"""agentlightning's queue has no way to wait: an idle runner asks this often."""
+POLICY_RESOURCE = "policy"
+
+
+class GatewayTracer(DummyTracer):
+    """Traces nothing in this process: the gateway sees every call from outside, whatever the framework."""
+
+    def init(self, *args: Any, **kwargs: Any) -> None: ...
+    def init_worker(self, *args: Any, **kwargs: Any) -> None: ...
+    def teardown(self, *args: Any, **kwargs: Any) -> None: ...
+    def teardown_worker(self, *args: Any, **kwargs: Any) -> None: ...
+
+    @contextlib.asynccontextmanager
+    async def trace_context(self, *args: Any, **kwargs: Any) -> AsyncIterator[None]:
+        yield None
+
+    def get_last_trace(self) -> list[Any]:
+        return []
+
+
+class PluginAgent(agl.LitAgent[dict[str, Any]]):
+    """A plugin's agent as agentlightning runs it: toolbox in, spans out. The reward is given elsewhere."""
+
+    def __init__(self, agent: Agent, control: GatewayControl) -> None:
+        super().__init__()
+        self.agent = agent
+        self.control = control
+        self._http: Any = None
+
+    def is_async(self) -> bool:
+        return True
+
+    async def training_rollout_async(self, task: dict[str, Any], resources: NamedResources, rollout: Rollout) -> None:
+        await self._run(task, resources, rollout)
+
+    async def validation_rollout_async(
+        self, task: dict[str, Any], resources: NamedResources, rollout: Rollout
+    ) -> None:
+        await self._run(task, resources, rollout)
+
+    async def _run(self, task: dict[str, Any], resources: NamedResources, rollout: Rollout) -> None:
+        import httpx
+
+        assert isinstance(rollout, AttemptedRollout)
+        policy = resources[POLICY_RESOURCE]
+        assert isinstance(policy, agl.LLM)
+        if self._http is None:
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
+            self._http = httpx.AsyncClient(limits=limits, timeout=None, trust_env=False)
+        attempt = await run_attempt(
+            self.agent,
+            RolloutRequest.parse(task),
+            rollout.rollout_id,
+            rollout.attempt.attempt_id,
+            self.control,
+            policy.api_key or "",
+            policy.model,
+            self._http,
+        )
+        await self.get_runner().get_store().add_many_spans(to_spans(attempt))
+        if attempt.outcome in INFRASTRUCTURE_OUTCOMES:
+            raise RolloutError(f"{attempt.outcome}: {attempt.detail}")  # the store decides on a retry
+
+
+class ConcurrentRunner(agl.LitAgentRunner[dict[str, Any]]):
+    """`LitAgentRunner` that keeps up to `concurrency` rollouts under way in one event loop."""
+
+    def __init__(self, concurrency: int, heartbeat: Callable[[], None]) -> None:
+        super().__init__(GatewayTracer(), heartbeat_interval=15.0, poll_interval=IDLE_POLL_S)
+        self._concurrency = concurrency
+        self._beat = heartbeat
+
+    async def iter(self, *, event: ExecutionEvent | None = None) -> None:
+        """Take rollouts from the store until `event` is set, then cancel what is under way."""
+        store = self.get_store()
+        stop_heartbeat = self._start_heartbeat_loop(store)
+        running: set[asyncio.Task[str]] = set()
+        beat = asyncio.create_task(self._heartbeat())
+        try:
+            while event is None or not event.is_set():
+                free = self._concurrency - len(running)
+                taken: list[AttemptedRollout] = []
+                if free:
+                    taken = list(await store.dequeue_many_rollouts(limit=free, worker_id=self.get_worker_id()))
+                for rollout in taken:
+                    task = asyncio.create_task(self._step_impl(rollout))
+                    running.add(task)
+                    task.add_done_callback(running.discard)
+                if not taken:
+                    if running:
+                        await asyncio.wait(running, timeout=IDLE_POLL_S, return_when=asyncio.FIRST_COMPLETED)
+                    else:
+                        await asyncio.sleep(IDLE_POLL_S)
+        finally:
+            beat.cancel()
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+            if stop_heartbeat is not None:
+                await stop_heartbeat()
+
+    async def _heartbeat(self) -> None:
+        while True:
+            self._beat()
+            await asyncio.sleep(1.0)

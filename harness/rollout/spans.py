@@ -1,0 +1,98 @@
+"""How an attempt travels through agentlightning's store: one span a call, one span for the whole.
+
+The spans carry the exact records as JSON beside readable attributes, so that agentlightning's dashboard
+and `harness dev` show them and the trainer gets back what the gateway recorded, token for token.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from harness.records import Attempt, CallFailure, Transition, Turn
+
+if TYPE_CHECKING:
+    from agentlightning.types import Span
+
+CALL_SPAN = "harness.call"
+ATTEMPT_SPAN = "harness.attempt"
+PAYLOAD = "harness.record"
+
+
+def transition_from(data: Mapping[str, Any]) -> Transition:
+    """A transition from its JSON form."""
+    fields = dict(data)
+    for key in ("prompt_ids", "response_ids", "logprobs", "messages"):
+        fields[key] = None if fields[key] is None else tuple(fields[key])
+    return Transition(**fields)
+
+
+def to_spans(attempt: Attempt) -> list[Span]:
+    """The spans of an attempt, in the order of its calls; the attempt's own span comes last."""
+    from agentlightning.types import Span, TraceStatus
+
+    def span(sequence: int, name: str, attributes: dict[str, Any], start: float, end: float, error: str) -> Span:
+        status = TraceStatus(status_code="ERROR", description=error) if error else TraceStatus(status_code="OK")
+        return Span.from_attributes(
+            attributes=attributes,
+            rollout_id=attempt.rollout_id,
+            attempt_id=attempt.attempt_id,
+            sequence_id=sequence,
+            name=name,
+            start_time=start,
+            end_time=end,
+            status=status,
+        )
+
+    spans = []
+    for call in attempt.transitions:
+        attributes: dict[str, Any] = {
+            "harness.role": call.role,
+            "gen_ai.request.model": call.model,
+            "gen_ai.usage.input_tokens": call.prompt_tokens or 0,
+            "gen_ai.usage.output_tokens": call.response_tokens or 0,
+            "gen_ai.completion.0.role": "assistant",
+            "gen_ai.completion.0.content": call.response_text,
+            PAYLOAD: json.dumps(asdict(call), ensure_ascii=False),
+        }
+        for position, message in enumerate(call.messages):
+            attributes[f"gen_ai.prompt.{position}.role"] = str(message.get("role"))
+            attributes[f"gen_ai.prompt.{position}.content"] = str(message.get("content"))
+        end = call.started_s + call.latency_s
+        spans.append(span(len(spans) + 1, CALL_SPAN, attributes, call.started_s, end, ""))
+    for failure in attempt.failures:
+        attributes = {"harness.role": failure.role, "http.response.status_code": failure.status or 0}
+        end = failure.started_s + failure.latency_s
+        spans.append(span(len(spans) + 1, CALL_SPAN, attributes, failure.started_s, end, failure.detail or "failed"))
+    whole = {key: value for key, value in asdict(attempt).items() if key != "transitions"}
+    attributes = {
+        "harness.outcome": attempt.outcome,
+        "harness.answer": attempt.answer or "",
+        PAYLOAD: json.dumps(whole, ensure_ascii=False),
+    }
+    error = "" if attempt.outcome == "ok" else f"{attempt.outcome}: {attempt.detail}"
+    end = attempt.started_s + attempt.elapsed_s
+    spans.append(span(len(spans) + 1, ATTEMPT_SPAN, attributes, attempt.started_s, end, error))
+    return spans
+
+
+def from_spans(spans: Sequence[Span]) -> Attempt | None:
+    """The attempt that left these spans, or None when it did not live to write its last one."""
+    whole: dict[str, Any] | None = None
+    calls: list[Transition] = []
+    for span in spans:
+        payload = span.attributes.get(PAYLOAD)
+        if not isinstance(payload, str):
+            continue
+        if span.name == ATTEMPT_SPAN:
+            whole = json.loads(payload)
+        elif span.name == CALL_SPAN:
+            calls.append(transition_from(json.loads(payload)))
+    if whole is None:
+        return None
+    whole["transitions"] = tuple(sorted(calls, key=lambda call: call.index))
+    whole["failures"] = tuple(CallFailure(**item) for item in whole["failures"])
+    whole["turns"] = tuple(Turn(**item) for item in whole["turns"])
+    return Attempt(**whole)

@@ -1,0 +1,162 @@
+"""The services around rollouts, for as long as one piece of work lasts: store, gateway, workers.
+
+Built on agentlightning: its `Trainer` runs an `Algorithm` of ours with its store's server beside it, and
+workers in processes of their own connect to that server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from abc import abstractmethod
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # agentlightning imports LiteLLM, which downloads
+
+import agentlightning as agl
+from agentlightning.store.client_server import LightningStoreServer
+from agentlightning.store.memory import InMemoryLightningStore
+from agentlightning.utils.server_launcher import PythonServerLauncherArgs
+
+from harness.config import Config
+from harness.gateway.server import GatewayServer
+from harness.plugins import agent_spec, registry
+from harness.rollout.environments import python_for
+from harness.rollout.pool import WorkerPool
+from harness.rollout.processes import RUN_MARK, sweep
+from harness.rollout.runner import POLICY_RESOURCE, GatewayTracer
+from harness.rollout.worker import WorkerSettings
+
+if TYPE_CHECKING:
+    from agentlightning.store.base import LightningStore
+
+logger = logging.getLogger(__name__)
+
+
+class RolloutWork(agl.Algorithm):
+    """Work that needs rollouts. Subclasses implement `work`; services start before it and end after it.
+
+    Args:
+        model: The name under which the policy's servers know it.
+        log_dir: Where the workers' logs go.
+    """
+
+    def __init__(self, config: Config, model: str, log_dir: Path, mark: str) -> None:
+        super().__init__()
+        self.config = config
+        self.model = model
+        self.log_dir = log_dir
+        self.mark = mark
+        self.store_url = ""
+        self.gateway = GatewayServer(upstream_concurrency=1024, queue_size=4096)
+        self.pool: WorkerPool | None = None
+
+    @abstractmethod
+    async def work(self, store: LightningStore) -> None:
+        """The work itself, with services running. It is cancelled when workers cannot be kept alive."""
+
+    def execute(self) -> None:
+        """Run to the end; afterwards no process of this work is left.
+
+        Raises:
+            RunFailed: Workers keep dying, or what `work` raises.
+            KeyboardInterrupt: Interrupted by Ctrl-C or SIGTERM.
+        """
+        os.environ[RUN_MARK] = self.mark  # inherited by every child, whoever starts it
+        trainer = agl.Trainer(
+            algorithm=self,
+            tracer=GatewayTracer(),
+            store=InMemoryLightningStore(thread_safe=True),
+            # We start the store's server ourselves: on a free loopback port, and without its log on our stdout.
+            strategy=agl.ClientServerExecutionStrategy(role="algorithm", managed_store=False),
+        )
+        _quiet()
+        try:
+            trainer.fit(agl.LitAgent())
+        finally:
+            os.environ.pop(RUN_MARK, None)
+            left = sweep(self.mark)
+            if left:
+                logger.info("ended %d processes that were left", left)
+
+    async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+        """Called by agentlightning."""
+        interrupted = False
+        this = asyncio.current_task()
+        assert this is not None
+
+        def interrupt() -> None:
+            nonlocal interrupted
+            interrupted = True
+            this.cancel()
+
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, interrupt)
+        store = LightningStoreServer(
+            self.get_store(),
+            launcher_args=PythonServerLauncherArgs(
+                host="127.0.0.1", access_host="127.0.0.1", launch_mode="thread", log_level=logging.CRITICAL
+            ),
+        )
+        try:
+            await store.start()
+            self.store_url = store.endpoint
+            await asyncio.to_thread(self.gateway.start)
+            policy = agl.LLM(endpoint=self.gateway.base_url, model=self.model, api_key=self.gateway.key)
+            await store.add_resources({POLICY_RESOURCE: policy})
+            spec = agent_spec(self.config.plugin)
+            self.pool = WorkerPool(
+                self.config.rollout.runners,
+                self._worker_settings,
+                self.log_dir,
+                self.config.rollout.timeout_s,
+                python_for(registry().owner("agent", spec.name)),
+            )
+            self.pool.start()
+            await _first(self.work(store), self.pool.watch(store))
+        except asyncio.CancelledError:
+            if interrupted:
+                raise KeyboardInterrupt from None
+            raise
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+            if self.pool is not None:
+                await asyncio.to_thread(self.pool.stop)
+            await asyncio.to_thread(self.gateway.stop)
+            await store.stop()
+
+    def _worker_settings(self, number: int, heartbeat: Path) -> WorkerSettings:
+        return WorkerSettings(
+            agent=self.config.plugin,
+            worker_id=number,
+            store_url=self.store_url,
+            gateway_url=self.gateway.base_url,
+            control_key=self.gateway.control_key,
+            concurrency=self.config.rollout.concurrency,
+            heartbeat_file=str(heartbeat),
+        )
+
+
+async def _first(work: Coroutine[Any, Any, None], guard: Coroutine[Any, Any, None]) -> None:
+    """Run `work` to its end unless `guard` raises first; whichever is left is cancelled."""
+    tasks = {asyncio.create_task(work), asyncio.create_task(guard)}
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()
+
+
+def _quiet() -> None:
+    """agentlightning logs tracebacks of what is raised through it; our caller reports the same in one line."""
+    for name in ("agentlightning", "uvicorn", "LiteLLM"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)

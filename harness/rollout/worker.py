@@ -1,0 +1,78 @@
+"""The process that runs one plugin's agent: `python -m harness.rollout.worker`, settings as JSON on stdin.
+
+Settings travel on stdin so that no key stands in a command line or an environment that a framework reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """What a worker is told when it starts."""
+
+    agent: str
+    worker_id: int
+    store_url: str
+    gateway_url: str
+    control_key: str
+    concurrency: int
+    heartbeat_file: str
+
+    def dump(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def main() -> None:
+    """Run rollouts until told to stop (SIGTERM), the parent dies or the store is gone."""
+    from harness.rollout.processes import die_with_parent
+
+    die_with_parent()
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # agentlightning imports LiteLLM, which downloads
+    settings = WorkerSettings(**json.loads(sys.stdin.readline()))
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    from agentlightning.store.client_server import LightningStoreClient
+
+    from harness.gateway.client import GatewayControl
+    from harness.plugins import agent_spec, load
+    from harness.rollout.runner import ConcurrentRunner, PluginAgent
+
+    # The failures below are typed and written to the store; agentlightning's tracebacks would only repeat them.
+    logging.getLogger("agentlightning").setLevel(logging.CRITICAL)
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        store = LightningStoreClient(settings.store_url)
+        control = GatewayControl(settings.gateway_url, settings.control_key)
+        runner = ConcurrentRunner(settings.concurrency, Path(settings.heartbeat_file).touch)
+        runner.init(PluginAgent(load(agent_spec(settings.agent))(), control))
+        runner.init_worker(settings.worker_id, store)
+        work = asyncio.create_task(runner.iter())
+        waiter = asyncio.create_task(stop.wait())
+        await asyncio.wait({work, waiter}, return_when=asyncio.FIRST_COMPLETED)
+        work.cancel()
+        try:
+            await work
+        except asyncio.CancelledError:
+            pass
+        finally:
+            await store.close()
+            await control.aclose()
+
+    asyncio.run(serve())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""Follows a run by the rows it writes: progress for the display, and a stop where rollouts fail silently."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+from harness.errors import RunFailed
+from harness.results.folder import RunFolder
+from harness.trainers import Progress
+
+
+class Monitor:
+    """Reads new rows of `episodes` and `steps` whenever asked.
+
+    Args:
+        expected: Rollouts of one training step and of one validation.
+        max_failed_share: Larger shares of failed or unscored rollouts in a step stop the run.
+    """
+
+    def __init__(
+        self, folder: RunFolder, total_steps: int, expected: dict[str, int], max_failed_share: float
+    ) -> None:
+        self._folder = folder
+        self._expected = expected
+        self._max_failed_share = max_failed_share
+        self._offsets: dict[Path, int] = {}
+        self._rewards: dict[tuple[str, int], list[float]] = defaultdict(list)
+        self._failed: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
+        self._step_s: list[float] = []
+        self._first: float | None = None
+        self._fresh = 0
+        self.progress = Progress(total_steps=total_steps)
+        self._read()  # rows of earlier launches: known, not counted as speed
+        self._fresh, self._first, self._step_s = 0, None, []
+
+    def poll(self) -> Progress:
+        """Take in what is new.
+
+        Raises:
+            RunFailed: Too large a share of a step's rollouts failed.
+        """
+        self._read()
+        state = self.progress
+        if self._first is not None and self._fresh:
+            state.rollouts_per_s = self._fresh / max(time.time() - self._first, 1e-9)
+        if self._step_s:
+            state.step_s = self._step_s[-1]
+            left = state.total_steps - state.step
+            state.remaining_s = left * statistics.median(self._step_s[-10:])
+        for (phase, step), counts in self._failed.items():
+            failed = sum(counts.values())
+            if failed > self._max_failed_share * self._expected[phase]:
+                what = ", ".join(f"{name} {count}" for name, count in counts.most_common())
+                raise RunFailed(
+                    f"step {step} ({phase}): {failed} of {self._expected[phase]} rollouts brought no usable result "
+                    f"({what}), more than rollout.max_failed_share={self._max_failed_share:g} allows. "
+                    f"Details: `detail` in {self._folder.path / 'episodes.parquet'}"
+                )
+        return state
+
+    def _read(self) -> None:
+        for path in sorted(self._folder.logs.glob("episodes-*.jsonl")):
+            for row in self._new(path):
+                self._episode(row)
+        for path in sorted(self._folder.logs.glob("steps-*.jsonl")):
+            for row in self._new(path):
+                self._logged(row)
+
+    def _new(self, path: Path) -> list[dict[str, Any]]:
+        with path.open("rb") as file:
+            file.seek(self._offsets.get(path, 0))
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._offsets[path] = self._offsets.get(path, 0) + len(whole)
+        return [json.loads(line) for line in whole.splitlines()]
+
+    def _episode(self, row: dict[str, Any]) -> None:
+        state = self.progress
+        phase, step = row["phase"], row["step"]
+        self._first = self._first or time.time()
+        self._fresh += 1
+        state.rollouts += 1
+        key = (phase, step)
+        if row["reward"] is None:
+            self._failed[key][row["outcome"] if row["outcome"] != "ok" else "unscored"] += 1
+            name = row["outcome"] if row["outcome"] != "ok" else "unscored"
+            state.failures[name] = state.failures.get(name, 0) + 1
+        else:
+            self._rewards[key].append(row["reward"])
+        state.phase = f"validating ({step})" if phase == "val" else f"step {step}"
+        done = len(self._rewards[key]) + sum(self._failed[key].values())
+        if phase == "val" and done >= self._expected["val"] and self._rewards[key]:
+            state.val_curve[step] = sum(self._rewards[key]) / len(self._rewards[key])
+
+    def _logged(self, row: dict[str, Any]) -> None:
+        data, step = row["data"], row["step"]
+        if "timing_s/step" in data:
+            self.progress.step = step
+            self._step_s.append(float(data["timing_s/step"]))
+            rewards = self._rewards.get(("train", step))
+            self.progress.reward = sum(rewards) / len(rewards) if rewards else None

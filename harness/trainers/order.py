@@ -1,0 +1,68 @@
+"""The order of a run's tasks, as files that verl reads from top to bottom."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.config import Config
+from harness.errors import TaskSetError
+from harness.records import Task
+
+
+def training_order(tasks: Sequence[Task], config: Config) -> list[Task]:
+    """Tasks of every step, one after the other: `steps * batch_size` of them.
+
+    Each pass over the tasks is shuffled anew from the run's seed; nothing else decides the order.
+
+    Raises:
+        TaskSetError: There are fewer tasks than one batch takes.
+    """
+    batch = config.train.batch_size
+    pool = list(tasks)
+    random.Random(f"{config.seed}/limit").shuffle(pool)
+    pool = sorted(pool[: config.task.train_limit], key=lambda task: task.id)
+    if len(pool) < batch:
+        raise TaskSetError(
+            f"{len(pool)} training tasks do not fill a batch of {batch}: lower train.batch_size or raise task.train_limit"
+        )
+    wanted = config.train.steps * batch if config.train.steps else config.train.epochs * (len(pool) // batch) * batch
+    order: list[Task] = []
+    epoch = 0
+    while len(order) < wanted:
+        shuffled = list(pool)
+        random.Random(f"{config.seed}/epoch/{epoch}").shuffle(shuffled)
+        order += shuffled[: len(pool) // batch * batch]  # whole batches: no step mixes two passes
+        epoch += 1
+    return order[:wanted]
+
+
+def validation_order(tasks: Sequence[Task], config: Config) -> list[Task]:
+    """The validation tasks: the same for every seed. A limit takes a fixed, spread-out sample."""
+    chosen = sorted(tasks, key=lambda task: hashlib.sha256(task.id.encode()).hexdigest())
+    return sorted(chosen[: config.task.val_limit], key=lambda task: task.id)
+
+
+def order_hash(tasks: Sequence[Task]) -> str:
+    """One hash of ids in order. 16 hex digits."""
+    return hashlib.sha256("\n".join(task.id for task in tasks).encode()).hexdigest()[:16]
+
+
+def write_dataset(path: Path, tasks: Sequence[Task], split: str) -> None:
+    """The Parquet file that verl's dataset reads. It names tasks; gold is not in it."""
+    import pandas as pd
+
+    rows = [
+        {
+            "data_source": task.task_set,
+            "prompt": [{"role": "user", "content": task.question}],
+            "ability": "sql",
+            "reward_model": {"style": "rule", "ground_truth": ""},
+            "extra_info": {"index": index, "split": split, "task_id": task.id},
+        }
+        for index, task in enumerate(tasks)
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame(rows).to_parquet(path)

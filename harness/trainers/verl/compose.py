@@ -1,0 +1,210 @@
+"""Turns a run's configuration into verl's, starting from verl's own defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.config import Config
+from harness.errors import ConfigError, EnvironmentProblem
+
+AGENT_LOOP = "harness"
+
+
+def verl_settings(
+    config: Config, *, device: str, model_path: str, run_dir: Path, steps: int, resume: bool
+) -> dict[str, Any]:
+    """What harness sets in verl's configuration, nested; everything else stays verl's default."""
+    train, sampling = config.train, config.sampling
+    data_dir = run_dir / "data"
+    settings: dict[str, Any] = {
+        "algorithm": {"adv_estimator": "grpo", "use_kl_in_reward": False},
+        "data": {
+            "train_files": str(data_dir / "train.parquet"),
+            "val_files": str(data_dir / "val.parquet"),
+            "train_batch_size": train.batch_size,
+            "max_prompt_length": sampling.max_prompt_tokens,
+            "max_response_length": sampling.max_response_tokens,
+            "shuffle": False,  # train.parquet is in the order of the run, so that the order is a file with a hash
+            "validation_shuffle": False,
+            "filter_overlong_prompts": False,
+            "dataloader_num_workers": 0,
+            "seed": config.seed,
+            "trust_remote_code": config.policy.trust_remote_code,
+        },
+        "actor_rollout_ref": {
+            "model": {"path": model_path, "trust_remote_code": config.policy.trust_remote_code},
+            "actor": {
+                "ppo_mini_batch_size": train.mini_batch_size or train.batch_size,
+                "ppo_micro_batch_size_per_gpu": train.micro_batch_size,
+                "clip_ratio_low": train.clip_low,
+                "clip_ratio_high": train.clip_high,
+                "use_kl_loss": train.kl_coefficient > 0,
+                "kl_loss_coef": train.kl_coefficient,
+                "entropy_coeff": train.entropy_coefficient,
+                "data_loader_seed": config.seed,
+                "optim": {"lr": train.learning_rate, "weight_decay": train.weight_decay},
+            },
+            "rollout": {
+                "n": config.rollout.group_size,
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "seed": config.seed,
+                "tensor_model_parallel_size": 1,
+                "max_model_len": sampling.max_prompt_tokens + sampling.max_response_tokens,
+                "log_prob_micro_batch_size_per_gpu": train.micro_batch_size,
+                "calculate_log_probs": True,
+                "agent": {
+                    "num_workers": 1,
+                    "default_agent_loop": AGENT_LOOP,
+                    "agent_loop_config_path": str(data_dir / "agent_loop.yaml"),
+                },
+            },
+        },
+        "reward": {"num_workers": 1},
+        "trainer": {
+            "device": device,
+            "nnodes": config.nodes,
+            "n_gpus_per_node": config.gpus,
+            "project_name": "harness",
+            "experiment_name": run_dir.name,
+            "logger": ["console", "file", *train.loggers],
+            "total_training_steps": steps,
+            "total_epochs": 1,
+            "val_before_train": not resume,
+            "test_freq": train.val_every or steps,
+            "save_freq": train.save_every or steps,
+            "max_actor_ckpt_to_keep": train.keep_checkpoints,
+            "default_local_dir": str(run_dir / "checkpoints"),
+            "resume_mode": "auto",
+            "v1": {
+                "sampler": {
+                    "custom_sampler": {
+                        "path": "pkg://harness.trainers.verl.sampler",
+                        "name": "PromptReplayBuffer",
+                    }
+                }
+            },
+        },
+    }
+    if train.lora_rank:
+        _merge(settings, {"actor_rollout_ref": {"model": {"lora_rank": train.lora_rank, "lora_alpha": train.lora_rank}}})
+    if config.ray_address:
+        _merge(settings, {"ray_kwargs": {"ray_init": {"address": config.ray_address}}})
+    _merge(settings, _DEVICES.get(device, {}))
+    _merge(settings, _nested(config.verl))
+    return settings
+
+
+_DEVICES: dict[str, dict[str, Any]] = {
+    "cpu": {
+        "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},  # 8 deadlock on few cores
+        "actor_rollout_ref": {
+            "model": {
+                "use_remove_padding": False,  # needs flash-attention
+                "enable_gradient_checkpointing": False,
+                "external_lib": "harness.trainers.verl.cpu_worker",
+                "override_config": {"attn_implementation": "sdpa"},
+            },
+            "actor": {
+                "strategy": "fsdp2",
+                "use_torch_compile": False,
+                "fsdp_config": {
+                    "strategy": "fsdp2",
+                    "model_dtype": "fp32",
+                    "dtype": "float32",
+                    "use_torch_compile": False,
+                    "mixed_precision": {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
+                },
+            },
+            "rollout": {
+                "name": "hf_cpu",
+                "dtype": "float32",
+                "enforce_eager": True,
+                "free_cache_engine": False,
+                "enable_sleep_mode": False,
+                "max_num_seqs": 64,
+                "checkpoint_engine": {"update_weights_bucket_megabytes": 64},
+            },
+        },
+        # Logical resources: Ray schedules verl's actors by them, the machine has as many cores as it has.
+        "ray_kwargs": {
+            "ray_init": {
+                "num_cpus": 16,
+                "num_gpus": 1,
+                "include_dashboard": False,
+                "object_store_memory": 1_000_000_000,
+            }
+        },
+    },
+    "cuda": {
+        "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
+        "actor_rollout_ref": {
+            "rollout": {"name": "vllm", "checkpoint_engine": {"update_weights_bucket_megabytes": 512}},
+        },
+        "ray_kwargs": {"ray_init": {"include_dashboard": False}},
+    },
+    "npu": {
+        "actor_rollout_ref": {
+            "actor": {"use_torch_compile": False, "fsdp_config": {"use_torch_compile": False}},
+            "rollout": {"name": "vllm"},
+        },
+    },
+}
+
+
+def compose(settings: Mapping[str, Any]) -> Any:
+    """verl's full configuration with `settings` over its defaults, as an OmegaConf `DictConfig`.
+
+    Raises:
+        EnvironmentProblem: verl is not installed.
+        ConfigError: verl refuses a value.
+    """
+    try:
+        from hydra import compose as hydra_compose
+        from hydra import initialize_config_module
+        from omegaconf import OmegaConf
+        from omegaconf.errors import OmegaConfBaseException
+    except ImportError as error:
+        raise EnvironmentProblem(f"training needs verl: pip install 'harness[cpu]' or 'harness[gpu]' ({error})") from error
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        base = hydra_compose("ppo_trainer")
+    OmegaConf.set_struct(base, False)
+    try:
+        merged = OmegaConf.merge(base, OmegaConf.create(dict(settings)))
+        OmegaConf.to_container(merged, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"verl's configuration refuses a value: {str(error).splitlines()[0]}") from error
+    return merged
+
+
+def write_agent_loop(path: Path, session_file: Path) -> None:
+    """The file that names our agent loop to verl's workers."""
+    import yaml
+
+    entry = {
+        "name": AGENT_LOOP,
+        "_target_": "harness.trainers.verl.loop.HarnessAgentLoop",
+        "session_file": str(session_file),
+    }
+    path.write_text(yaml.safe_dump([entry]), encoding="utf-8")
+
+
+def _merge(into: dict[str, Any], layer: Mapping[str, Any]) -> None:
+    for key, value in layer.items():
+        if isinstance(value, Mapping) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = dict(value) if isinstance(value, Mapping) else value
+
+
+def _nested(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys as nested ones."""
+    nested: dict[str, Any] = {}
+    for key, value in options.items():
+        layer: Any = _nested(value) if isinstance(value, Mapping) else value
+        for part in reversed(key.split(".")):
+            layer = {part: layer}
+        _merge(nested, layer)
+    return nested

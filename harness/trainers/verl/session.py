@@ -1,0 +1,205 @@
+"""One rollout for verl: enqueue, wait, score, record, and hand back what may be trained.
+
+Runs inside verl's agent-loop workers, the only processes that hold both token ids and gold; agents run
+elsewhere and see neither.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import re
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from harness.config import Config, validate
+from harness.gateway.client import GatewayControl
+from harness.plugins import load, reward_spec, task_set_spec
+from harness.records import Attempt, Reward, Task, Transition
+from harness.results.episodes import episode_row, transition_rows
+from harness.results.folder import RowLog, RunFolder
+from harness.rollout.client import RolloutClient
+from harness.rollout.request import Mode, RolloutRequest
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFile:
+    """What the trainer's processes are told of the run's services (a file only its owner can read)."""
+
+    run_dir: str
+    store_url: str
+    gateway_url: str
+    control_key: str
+    model: str
+    config: dict[str, Any]
+
+    def write(self, path: Path) -> None:
+        path.touch(mode=0o600)
+        path.write_text(json.dumps({name: getattr(self, name) for name in self.__slots__}))
+
+    @classmethod
+    def read(cls, path: Path) -> SessionFile:
+        return cls(**json.loads(path.read_text()))
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One transition with the reward of its rollout: what the trainer learns from.
+
+    Attributes:
+        prompt_ids, response_ids: As the engine reported them, never re-tokenized.
+        logprobs: Of each response token under the sampling distribution, [response tokens].
+        turns: Queries that the rollout wrote.
+    """
+
+    prompt_ids: tuple[int, ...]
+    response_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    reward: float
+    turns: int
+    latency_s: float
+
+
+class RewardShuffle:
+    """The control experiment: answers with the verdict of some other recent rollout.
+
+    The distribution of rewards stays, their tie to what was done is cut.
+    """
+
+    def __init__(self, window: int, seed: int) -> None:
+        self._recent: deque[float] = deque(maxlen=window)
+        self._random = random.Random(seed)
+
+    def draw(self, reward: float) -> float:
+        drawn = self._random.choice(self._recent) if self._recent else reward
+        self._recent.append(reward)
+        return drawn
+
+
+class Session:
+    """All rollouts of one agent-loop worker."""
+
+    def __init__(self, file: SessionFile) -> None:
+        from agentlightning.store.client_server import LightningStoreClient
+
+        self.config: Config = validate(file.config)
+        self.model = file.model
+        self._task_set = load(task_set_spec(self.config.task.name))(**self.config.task.options)
+        splits: dict[Mode, str] = {"train": self.config.task.train_split, "val": self.config.task.val_split}
+        self._tasks: dict[Mode, dict[str, Task]] = {
+            mode: {task.id: task for task in self._task_set.load(split)} for mode, split in splits.items()
+        }
+        self._reward = load(reward_spec(self.config.reward.name))(**self.config.reward.options)
+        self._client = RolloutClient(LightningStoreClient(file.store_url))
+        self._control = GatewayControl(file.gateway_url, file.control_key)
+        folder = RunFolder(Path(file.run_dir))
+        self._episodes = RowLog(folder, "episodes")
+        self._transitions = RowLog(folder, "transitions") if self.config.rollout.keep_transitions else None
+        self._matches = re.compile(self.config.agent_match)
+        self._seen_responses: set[str] = set()
+        window = self.config.train.batch_size * self.config.rollout.group_size
+        self._shuffle = RewardShuffle(window, self.config.seed) if self.config.reward.shuffle else None
+
+    async def connect(self, addresses: list[str]) -> None:
+        """Point the gateway at the policy's servers, `host:port` each."""
+        upstreams = [f"http://{address}/v1" for address in addresses]
+        await self._control.set_upstreams(upstreams, model=self.model, token_ids=True)
+
+    async def rollout(self, task_id: str, mode: Mode, step: int, session: int) -> list[Sample]:
+        """Run one rollout; the transitions to train, none where nothing can be learned from it.
+
+        In validation the last transition stands for the whole, whatever `agent_match` says.
+        """
+        task = self._tasks[mode][task_id]
+        schema = self._task_set.schema(task)
+        request = RolloutRequest.build(task, schema, self.config, mode, step, session)
+        attempt = await self._client.run(request, {"step": step, "task": task.id, "session": session})
+        self._check(attempt)
+        reward, first = await asyncio.to_thread(self._score, task, attempt)
+        used = reward.value
+        if used is not None and mode == "train" and self._shuffle is not None:
+            used = self._shuffle.draw(used)
+
+        def trained(call: Transition) -> bool:
+            return mode == "train" and used is not None and self._trainable(call)
+
+        row = episode_row(
+            task,
+            attempt,
+            reward,
+            agent=self.config.plugin,
+            phase=mode,
+            step=step,
+            session=session,
+            trained=trained,
+            first_reward=first,
+            used_reward=used if mode == "train" else None,
+        )
+        self._episodes.add([row])
+        if self._transitions is not None:
+            self._transitions.add(transition_rows(attempt, phase=mode, step=step, trained=trained))
+        if used is None:
+            return []
+        calls = [call for call in attempt.transitions if trained(call)]
+        if mode == "val":
+            calls = [call for call in attempt.transitions if call.response_ids][-1:]
+        queries = sum(call.role != "check_query" for call in attempt.transitions)
+        return [
+            Sample(
+                call.prompt_ids or (),
+                call.response_ids or (),
+                call.logprobs or (),
+                used,
+                queries,
+                attempt.elapsed_s,
+            )
+            for call in calls
+        ]
+
+    def _trainable(self, call: Transition) -> bool:
+        limits = self.config.sampling
+        return bool(
+            self._matches.search(call.role)
+            and call.prompt_ids
+            and call.response_ids
+            and len(call.prompt_ids) <= limits.max_prompt_tokens
+            and len(call.response_ids) <= limits.max_response_tokens
+        )
+
+    def _check(self, attempt: Attempt) -> None:
+        """A response may belong to one rollout only; anything else would misplace rewards in silence."""
+        for call in attempt.transitions:
+            if call.rollout_id != attempt.rollout_id or call.response_id in self._seen_responses:
+                raise AssertionError(
+                    f"response {call.response_id} of rollout {attempt.rollout_id} was recorded for another one"
+                )
+            self._seen_responses.add(call.response_id)
+
+    def _score(self, task: Task, attempt: Attempt) -> tuple[Reward, float | None]:
+        """The verdict on the answer, and on the first query where it was rewritten."""
+        if attempt.outcome != "ok":
+            return Reward(None, f"{attempt.outcome}: {attempt.detail}", version=self._reward.version), None
+        reward: Reward = self._reward.score(task, attempt)
+        first = attempt.turns[0].sql if attempt.turns else attempt.answer
+        if first == attempt.answer:
+            return reward, reward.value
+        return reward, self._reward.score(task, replace(attempt, answer=first)).value
+
+
+_shared: dict[str, Session] = {}
+
+
+def shared_session(path: str) -> Session:
+    """This process's session for a session file."""
+    if path not in _shared:
+        _shared[path] = Session(SessionFile.read(Path(path)))
+    return _shared[path]
+
+
+def mode_of(extra_info: Mapping[str, Any]) -> Mode:
+    """Which phase a dataset row belongs to."""
+    return "val" if extra_info["split"] == "val" else "train"

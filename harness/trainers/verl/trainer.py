@@ -1,0 +1,118 @@
+"""GRPO by verl's own V1 trainer: prepares its files, runs it beside the rollout services, follows it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import yaml
+
+from harness.errors import HarnessError
+from harness.plugins import load, task_set_spec
+from harness.results.folder import RunFolder
+from harness.results.record import finished, run_record
+from harness.rollout.processes import RUN_MARK, stop_process
+from harness.trainers import Job
+from harness.trainers.monitor import Monitor
+from harness.trainers.verl.compose import verl_settings, write_agent_loop
+from harness.trainers.order import training_order, validation_order, write_dataset
+
+
+class VerlTrainer:
+    """Trains with verl on a CPU or on GPUs; one run a call of `fit`."""
+
+    def fit(self, job: Job) -> None:
+        from harness.config import resolve_device
+        from harness.policies import resolve
+
+        config, folder = job.config, job.folder
+        device = resolve_device(config.device)
+        task_set = load(task_set_spec(config.task.name))(**config.task.options)
+        train = training_order(task_set.load(config.task.train_split), config)
+        val = validation_order(task_set.load(config.task.val_split), config)
+        data_dir = folder.path / "data"
+        write_dataset(data_dir / "train.parquet", train, "train")
+        write_dataset(data_dir / "val.parquet", val, "val")
+        model_path = resolve(config.policy.path)
+        steps = len(train) // config.train.batch_size
+        checkpoint = folder.latest_checkpoint() if job.resume else None
+        if job.resume:
+            folder.drop_after(checkpoint[0] if checkpoint else -1)
+        settings = verl_settings(
+            config,
+            device=device,
+            model_path=model_path,
+            run_dir=folder.path,
+            steps=steps,
+            resume=checkpoint is not None,
+        )
+        record = run_record(config, folder, task_set, train, val, model_path, device, resumed=job.resume)
+        folder.write(record)
+        session_file = folder.path / ".session.json"
+        write_agent_loop(data_dir / "agent_loop.yaml", session_file)
+        (data_dir / "verl-settings.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+        expected = {"train": config.train.batch_size * config.rollout.group_size, "val": len(val)}
+        monitor = Monitor(folder, steps, expected, config.rollout.max_failed_share)
+        began = time.time()
+        status, reason = "failed", ""
+        mark = f"{folder.id}-{os.getpid()}"
+        driver = _start(folder, mark, model_path, device)  # first: its imports take longest, and need nothing of ours
+        try:
+            from harness.trainers.verl.run import VerlRun
+
+            VerlRun(job, model_path, mark, driver, session_file, monitor).execute()
+            status = "finished"
+        except KeyboardInterrupt:
+            status, reason = "interrupted", "interrupted by the user"
+            raise
+        except HarnessError as error:
+            reason = str(error)
+            raise
+        except BaseException as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            stop_process(driver)
+            session_file.unlink(missing_ok=True)
+            folder.compact()
+            folder.write(finished(folder, status, reason, time.time() - began))
+
+
+def _start(folder: RunFolder, mark: str, model: str, device: str) -> subprocess.Popen[bytes]:
+    with (folder.logs / "verl.log").open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "harness.trainers.verl.driver", str(folder.path / "data")],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=_environment(folder, mark, model, device),
+            start_new_session=True,  # Ctrl-C is ours to handle
+        )
+
+
+def _environment(folder: RunFolder, mark: str, model: str, device: str) -> dict[str, str]:
+    environment = {
+        **os.environ,
+        RUN_MARK: mark,
+        "VERL_FILE_LOGGER_PATH": str(folder.logs / f"steps-{time.time_ns()}-verl.jsonl"),
+        "TENSORBOARD_DIR": str(folder.path / "tensorboard"),
+        "PYTHONUNBUFFERED": "1",
+        "RAY_DEDUP_LOGS": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "VLLM_NO_USAGE_STATS": "1",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HYDRA_FULL_ERROR": "1",
+        # Ray would otherwise set OMP_NUM_THREADS=1 in every actor.
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(len(os.sched_getaffinity(0))),
+    }
+    if Path(model).exists():
+        environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    if device == "cpu":
+        environment["VERL_PLATFORM"] = "cpu"
+        # An empty list would make Ray refuse the one logical GPU that verl's placement groups ask for.
+        environment.pop("CUDA_VISIBLE_DEVICES", None)
+    return environment
