@@ -97,6 +97,7 @@ class ScriptedServer:
         model: The model's name; a request for another one is answered 404.
         host: Address to bind.
         port: Port to bind; 0 picks a free one.
+        remember: Keep every request in `requests`.
     """
 
     def __init__(
@@ -107,6 +108,7 @@ class ScriptedServer:
         model: str = "scripted",
         host: str = "127.0.0.1",
         port: int = 0,
+        remember: bool = True,
     ) -> None:
         self.requests: list[ReceivedRequest] = []
         self.model = model
@@ -114,6 +116,7 @@ class ScriptedServer:
         self._token_ids = token_ids
         self._host = host
         self._port = port
+        self._remember = remember
         self._turns: Counter[str] = Counter()
         self._numbers = itertools.count()
         self._arrived = threading.Condition()
@@ -211,7 +214,8 @@ class ScriptedServer:
             received = ReceivedRequest(
                 next(self._numbers), turn, conversation, request.path, headers, raw, body
             )
-            self.requests.append(received)
+            if self._remember:
+                self.requests.append(received)
             self._arrived.notify_all()
         try:
             return await self._answer(request, received)
@@ -297,6 +301,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--plain", action="store_true", help="know nothing of token ids, refuse unknown fields"
     )
+    parser.add_argument("--forget", action="store_true", help="keep no record of requests, for long benchmarks")
     parser.add_argument("--model", default="scripted")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
@@ -307,7 +312,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         module, _, name = options.script.partition(":")
         script = getattr(importlib.import_module(module), name)
     server = ScriptedServer(
-        script, token_ids=not options.plain, model=options.model, host=options.host, port=options.port
+        script,
+        token_ids=not options.plain,
+        model=options.model,
+        host=options.host,
+        port=options.port,
+        remember=not options.forget,
     )
 
     async def serve() -> None:
