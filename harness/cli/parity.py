@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,11 +22,13 @@ SHOWN = 5
 
 @app.command()
 def parity(
-    plugins: list[str] = typer.Argument(None, help="Agents by name.", show_default=False),
-    all_: bool = typer.Option(False, "--all", help="Every installed agent."),
-    scenario: list[str] = typer.Option(None, help="Only this scenario; repeatable. Writes no certificate."),
-    json_: bool = typer.Option(False, "--json", help="One JSON document on stdout."),
-    out: Path | None = typer.Option(None, help="Also write the JSON document to this file."),
+    plugins: Annotated[list[str] | None, typer.Argument(help="Agents by name.", show_default=False)] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Every installed agent.")] = False,
+    scenario: Annotated[
+        list[str] | None, typer.Option(help="Only this scenario; repeatable. Writes no certificate.")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Also write the JSON document to this file.")] = None,
 ) -> None:
     """Run agents and the reference over scripted episodes through the real gateway and compare all they send.
 
@@ -152,27 +155,23 @@ def _show(report: dict[str, Any]) -> None:
         name: row for name, row in report["agents"].items() if not row["strict"] and "error" not in row
     }
     if idiomatic:
-        table = Table(
-            "idiomatic agent",
-            "calls",
-            "prompt characters",
-            "adds",
-            "same SQL",
-            "same answer",
-            "other outcomes",
-        )
-        for name, row in idiomatic.items():
-            (calls, base_calls), (chars, base_chars) = row["calls"], row["prompt_chars"]
-            table.add_row(
-                name,
-                f"{calls} ({calls / base_calls:.2f}x)",
-                f"{chars} ({chars / base_chars:.2f}x)",
-                ", ".join(row["injected"]) or "-",
-                "{} of {}".format(*row["same_sql"]),
-                "{} of {}".format(*row["same_answer"]),
-                "; ".join(row["other_outcomes"]) or "-",
-            )
+        table = Table("measured against the reference", *idiomatic)
+        rows: dict[str, Callable[[dict[str, Any]], str]] = {
+            "calls": lambda row: _ratio(*row["calls"]),
+            "prompt characters": lambda row: _ratio(*row["prompt_chars"]),
+            "roles": lambda row: ", ".join(row["roles"]),
+            "injected parameters": lambda row: ", ".join(row["injected"]) or "none",
+            "same executed SQL": lambda row: "{} of {}".format(*row["same_sql"]),
+            "same answer": lambda row: "{} of {}".format(*row["same_answer"]),
+            "other outcomes": lambda row: "\n".join(row["other_outcomes"]) or "none",
+        }
+        for label, cell in rows.items():
+            table.add_row(label, *map(cell, idiomatic.values()))
         console.print(table)
     for name, row in report["agents"].items():
         if "error" in row:
             console.print(f"{name}: {row['error']}", markup=False, soft_wrap=True)
+
+
+def _ratio(mine: int, base: int) -> str:
+    return f"{mine} for {base} ({mine / base:.2f}x)" if base else f"{mine} for {base}"

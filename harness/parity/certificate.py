@@ -1,8 +1,8 @@
 """What a run record carries: that this agent, as it is installed now, passed parity.
 
-A certificate is found again only while everything that it speaks of is unchanged: prompts, scenarios, the reference,
-the plugin's source, and its frameworks' versions. `python -m harness.parity.certificate AGENT` prints the
-fingerprint of an agent as another interpreter sees it.
+A certificate is found again only while everything that it speaks of is unchanged: prompts, scenarios, the
+reference, the plugin's source, and its frameworks' versions. `python -m harness.parity.certificate AGENT`
+prints the fingerprint of an agent as another interpreter sees it.
 """
 
 from __future__ import annotations

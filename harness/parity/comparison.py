@@ -1,4 +1,4 @@
-"""Holds an agent's recordings against the reference's: every difference by its place, or a measured deviation."""
+"""Holds an agent's recordings against the reference's: each difference by its place, or the deviation."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Runs one agent over the scenarios, through the real gateway, and notes all that it did.
 
-As a process: `python -m harness.parity.recorder AGENT --out FILE`, so that each framework has a process and, where
-its plugin has one, an environment of its own.
+As a process: `python -m harness.parity.recorder AGENT --out FILE`, so that each framework has a process
+and, where its plugin has one, an environment of its own.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def record_in_process(
     python = python_for(registry().owner("agent", agent_name))
     with tempfile.TemporaryDirectory(prefix="harness-parity-") as folder:
         out = Path(folder) / "recording.json"
-        command = [python, "-m", "harness.parity.recorder", agent_name, "--out", str(out), *scenarios]
+        command = [python, "-m", "harness.parity.recorder", agent_name, *scenarios, "--out", str(out)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
         except subprocess.TimeoutExpired as error:

@@ -16,12 +16,12 @@ CANARY = "GOLD-CANARY-7f3a"
 
 DATABASE = """
 CREATE TABLE singer (singer_id INTEGER PRIMARY KEY, name TEXT, country TEXT, age INTEGER);
-CREATE TABLE concert (concert_id INTEGER PRIMARY KEY, singer_id INTEGER REFERENCES singer, title TEXT, year INTEGER);
+CREATE TABLE concert (concert_id INTEGER PRIMARY KEY, singer_id INT REFERENCES singer, title TEXT, year INT);
 CREATE TABLE "Verkäufe" ("Straße" TEXT, "金额" REAL);
 INSERT INTO singer VALUES (1, 'Ana', 'Chile', 31), (2, 'Bo', 'China', 27), (3, 'Cléo', 'France', 45);
 INSERT INTO "Verkäufe" VALUES ('Hauptstraße', 12.5), ('Königsallee', 7.0);
 WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 60)
-INSERT INTO concert SELECT i, i % 3 + 1, 'A long evening of songs, number ' || i || ' of sixty', 1960 + i FROM n;
+INSERT INTO concert SELECT i, i % 3 + 1, 'A long evening of songs, no. ' || i || ' of sixty', 1960 + i FROM n;
 """
 
 

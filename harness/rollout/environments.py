@@ -1,4 +1,4 @@
-"""Plugins with an environment of their own: made by `harness plugins sync`, found by whoever starts a runner."""
+"""Plugins with an environment of their own: made by `harness plugins sync`, used by their runners."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RECORD = "environment.json"
 
 
 def cache_dir() -> Path:
-    """Where harness keeps what it can make again: `HARNESS_CACHE_DIR`, else `harness` in the user's cache folder."""
+    """Where what can be made again is kept: `HARNESS_CACHE_DIR`, else `harness` in the user's cache."""
     named = os.environ.get("HARNESS_CACHE_DIR")
     if named:
         return Path(named).expanduser()

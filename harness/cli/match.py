@@ -1,0 +1,102 @@
+"""`harness match`: which calls of a rollout an `agent_match` would train."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer()
+EPISODE = "never_approved"
+"""The scripted episode that has every role call, some more than once."""
+
+
+@app.command()
+def match(
+    plugin: Annotated[str, typer.Argument(help="The agent.")],
+    agent_match: Annotated[
+        str, typer.Option(help="Regular expression, searched in role names as training does.")
+    ] = "write",
+    json_: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> None:
+    """Run one scripted rollout and show which of its calls would be trained.
+
+    Exit status 1 where no call would be, 2 where the pattern matches no role of the agent at all.
+    """
+    from rich.table import Table
+
+    from harness.cli.common import emit_json, progress_console, results
+    from harness.errors import RunFailed
+    from harness.parity.recorder import record_in_process
+    from harness.plugins import agent_spec
+
+    spec = agent_spec(plugin)
+    matched = matching_roles(spec.roles, agent_match)
+    recording = record_in_process(plugin, [EPISODE])[0]
+    calls = [
+        {"call": index, "role": call.role, "trained": bool(re.search(agent_match, call.role))}
+        for index, call in enumerate(recording.calls)
+    ]
+    trained = sum(bool(call["trained"]) for call in calls)
+    remarks = near_misses(spec.roles, agent_match)
+    if json_:
+        emit_json(
+            {
+                "agent": plugin,
+                "agent_match": agent_match,
+                "roles": matched,
+                "calls": calls,
+                "remarks": remarks,
+            }
+        )
+    else:
+        table = Table("call", "role", "trained")
+        for call in calls:
+            table.add_row(str(call["call"]), str(call["role"]), "yes" if call["trained"] else "no")
+        results().print(table)
+        results().print(f"{trained} of {len(calls)} calls would be trained: {', '.join(matched)}")
+        for remark in remarks:
+            progress_console().print(f"note: {remark}", markup=False, soft_wrap=True)
+    if not trained:
+        raise RunFailed(
+            f"{agent_match!r} matches {', '.join(matched)}, but no call of the rollout: {recording.detail}"
+        )
+
+
+def matching_roles(roles: tuple[str, ...], pattern: str) -> list[str]:
+    """The roles that a pattern trains.
+
+    Raises:
+        ConfigError: It is no regular expression, or matches none of the roles.
+    """
+    from difflib import get_close_matches
+
+    from harness.errors import ConfigError
+
+    try:
+        found = [role for role in roles if re.search(pattern, role)]
+    except re.error as error:
+        raise ConfigError(f"agent_match {pattern!r} is no regular expression: {error}") from error
+    if not found:
+        close = get_close_matches(pattern, roles, 1, 0.5)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ConfigError(f"agent_match {pattern!r} matches no role{hint} Roles: {', '.join(roles)}")
+    return found
+
+
+def near_misses(roles: tuple[str, ...], pattern: str) -> list[str]:
+    """Remarks on roles that a pattern matches by accident, or would with other letters."""
+    remarks: list[str] = []
+    for role in roles:
+        found: Any = re.search(pattern, role)
+        if (
+            found
+            and found.start()
+            and re.match(r"\w", found.group() or " ")
+            and role[found.start() - 1].isalnum()
+        ):
+            remarks.append(f"{pattern!r} also matches inside {role!r}; write '^{pattern}' to leave it out")
+        elif not found and re.search(pattern, role, re.IGNORECASE):
+            remarks.append(f"{pattern!r} would match {role!r} but for upper and lower case")
+    return remarks

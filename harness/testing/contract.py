@@ -1,0 +1,319 @@
+"""The contract of every agent, as a test class to inherit.
+
+    from harness.testing.contract import AgentContract
+
+    class TestContract(AgentContract):
+        agent = "langgraph_sql"
+
+The tests cannot be overridden. A plugin that cannot pass one says so where everybody sees it, by pytest's
+`xfail` on the class or on its run. Needs pytest and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import httpx
+import pytest
+
+from harness.gateway.server import GatewayServer
+from harness.hookspecs import AgentSpec
+from harness.parity.recorder import SAMPLING, SANDBOX
+from harness.parity.scenarios import CANARY, SCENARIOS, Scenario, Script, build_database
+from harness.parity.tap import Tap
+from harness.plugins import agent_spec, load
+from harness.records import Attempt, Problem
+from harness.rollout.host import HostToolbox, run_attempt
+from harness.rollout.request import RolloutRequest
+from harness.sql.schema import schema_text
+from harness.testing.scripted_server import Reply, ScriptedServer
+from harness.toolbox import Agent
+
+PROMPT_END_S = 2.0
+"""How long a cancelled agent may take to end."""
+
+
+@dataclass
+class Stage:
+    """A scripted model behind a real gateway, with a tap in front of it."""
+
+    server: ScriptedServer
+    gateway: GatewayServer
+    tap: Tap
+    control: Any
+    http_client: httpx.AsyncClient
+    database: Path
+
+    def request(self, question: str = "How many singers are there?", **changes: Any) -> RolloutRequest:
+        settings: dict[str, Any] = {
+            "problem": Problem("task", question, "parity", schema_text(self.database, limit_chars=4000)),
+            "db_path": str(self.database),
+            "mode": "train",
+            "max_turns": 3,
+            "sampling": SAMPLING,
+            "sandbox": SANDBOX,
+            "timeout_s": 30.0,
+            "retries": 0,
+        }
+        return RolloutRequest(**{**settings, **changes})
+
+    async def attempt(self, agent: Agent, rollout_id: str, request: RolloutRequest) -> Attempt:
+        return await run_attempt(
+            agent, request, rollout_id, "1", self.control, self.gateway.key, "scripted", self.http_client
+        )
+
+
+class AgentContract:
+    """What the host, the gateway and the trainer rely on. Set `agent` to the agent's name."""
+
+    agent: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        changed = [name for name in vars(cls) if name.startswith("test_") and hasattr(AgentContract, name)]
+        if changed:
+            raise TypeError(
+                f"{cls.__name__} overrides {', '.join(changed)}; the contract is the same for every agent"
+            )
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def spec(cls) -> AgentSpec:
+        """What the plugin says of the agent."""
+        assert cls.agent, "set `agent` to the agent's name"
+        return agent_spec(cls.agent)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def loaded(cls, spec: AgentSpec) -> Agent:
+        """The agent; one for all tests, as a runner has one for all rollouts."""
+        agent: Agent = load(spec)()
+        return agent
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def gateway(cls) -> Iterator[GatewayServer]:
+        """A gateway process."""
+        with GatewayServer() as server:
+            yield server
+
+    def test_spec_names_the_roles_of_the_agent(self, spec: AgentSpec, loaded: Agent) -> None:
+        assert spec.roles and tuple(spec.roles) == tuple(loaded.roles)
+
+    def test_loading_leaves_the_environment_alone(self) -> None:
+        code = (
+            "import os, sys; before = dict(os.environ)\n"
+            "from harness.plugins import agent_spec, load\n"
+            f"load(agent_spec({self.agent!r}))()\n"
+            "names = before.keys() | os.environ.keys()\n"
+            "changed = {name for name in names if before.get(name) != os.environ.get(name)}\n"
+            "sys.exit(f'changed: {changed}' if changed else 0)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr[-2000:]
+
+    def test_solves_the_scripted_episode(self, loaded: Agent, gateway: GatewayServer, tmp_path: Path) -> None:
+        scenario = _scenario("wrong_then_fixed")
+
+        async def play(stage: Stage) -> None:
+            before = dict(os.environ)
+            with _no_other_sockets(stage):
+                attempt = await stage.attempt(loaded, "solve", stage.request())
+            assert attempt.outcome == "ok", attempt.detail
+            assert isinstance(attempt.answer, str) and attempt.answer
+            assert attempt.answer == attempt.answer.strip()
+            assert dict(os.environ) == before
+            calls = stage.tap.calls
+            assert calls and all(call.role in loaded.roles for call in calls), [call.path for call in calls]
+            for call in calls:
+                assert call.body is not None
+                sent = dict(call.body)
+                if "max_completion_tokens" in sent:
+                    sent["max_tokens"] = sent.pop("max_completion_tokens")
+                assert {name: sent.get(name) for name in SAMPLING} == SAMPLING
+                assert CANARY.encode() not in call.raw
+            assert all(not call.overridden for call in attempt.transitions)
+
+        _play(scenario, gateway, tmp_path, play)
+
+    def test_forwards_the_text_of_an_execution_verbatim(
+        self, loaded: Agent, gateway: GatewayServer, tmp_path: Path
+    ) -> None:
+        async def play(stage: Stage) -> None:
+            attempt = await stage.attempt(loaded, "verbatim", stage.request())
+            assert attempt.turns, "nothing was executed"
+            sent = [
+                str(message.get("content"))
+                for call in stage.tap.calls
+                for message in (call.body or {})["messages"]
+            ]
+            assert any(attempt.turns[0].text in text for text in sent)
+
+        _play(_scenario("long_result"), gateway, tmp_path, play)
+
+    def test_respects_max_turns(self, loaded: Agent, gateway: GatewayServer, tmp_path: Path) -> None:
+        async def play(stage: Stage) -> None:
+            attempt = await stage.attempt(loaded, "turns", stage.request(max_turns=2))
+            assert attempt.outcome == "ok", attempt.detail
+            assert len(attempt.turns) <= 2
+
+        _play(_scenario("never_approved"), gateway, tmp_path, play)
+
+    @pytest.mark.parametrize("name", ["server_error", "rate_limited", "refused", "broken_connection"])
+    def test_an_error_of_the_server_surfaces(
+        self, loaded: Agent, gateway: GatewayServer, tmp_path: Path, name: str
+    ) -> None:
+        async def play(stage: Stage) -> None:
+            attempt = await stage.attempt(loaded, name, stage.request())
+            assert attempt.outcome == "endpoint_error", (attempt.outcome, attempt.detail)
+            assert attempt.answer is None
+            assert len(attempt.failures) == 1, "a failed call is the host's to repeat, not the agent's"
+
+        _play(_scenario(name), gateway, tmp_path, play)
+
+    def test_a_model_that_never_answers_is_a_timeout(
+        self, loaded: Agent, gateway: GatewayServer, tmp_path: Path
+    ) -> None:
+        async def play(stage: Stage) -> None:
+            attempt = await stage.attempt(loaded, "timeout", stage.request(timeout_s=1.0))
+            assert attempt.outcome == "timeout", attempt.detail
+
+        _play(_scenario("timeout"), gateway, tmp_path, play)
+
+    def test_concurrent_rollouts_stay_apart(
+        self, loaded: Agent, gateway: GatewayServer, tmp_path: Path
+    ) -> None:
+        scenario = _scenario("wrong_then_fixed")
+        scripts: dict[str, Script] = {}
+
+        def script(request: Any) -> Reply:
+            number = str(request.messages).split("singer number ")[1][0]
+            reply = scripts.setdefault(number, Script(scenario))(request)
+            return Reply(reply.text.replace("count(*)", number), tool_calls=reply.tool_calls, delay_s=0.05)
+
+        async def play(stage: Stage) -> None:
+            async def one(number: str) -> Attempt:
+                return await stage.attempt(
+                    loaded, f"apart-{number}", stage.request(f"Who is singer number {number}?")
+                )
+
+            attempts = dict(zip("1234", await asyncio.gather(*map(one, "1234")), strict=True))
+            for number, attempt in attempts.items():
+                assert attempt.outcome == "ok", attempt.detail
+                for call in attempt.transitions:
+                    assert f"singer number {number}" in str(call.messages)
+                    assert not any(
+                        f"singer number {other}" in str(call.messages) for other in "1234" if other != number
+                    )
+
+        _play(scenario, gateway, tmp_path, play, script)
+
+    def test_cancellation_ends_promptly_and_leaves_nothing_running(
+        self, loaded: Agent, gateway: GatewayServer, tmp_path: Path
+    ) -> None:
+        async def play(stage: Stage) -> None:
+            request = stage.request()
+            await stage.control.open_attempt(
+                "cancel", "1", sampling=SAMPLING, timeout_s=30.0, roles=loaded.roles
+            )
+            toolbox = HostToolbox(
+                request=request,
+                url=lambda role: str(stage.control.agent_url("cancel", "1", role)),
+                key=stage.gateway.key,
+                model="scripted",
+                http_client=stage.http_client,
+            )
+            before = _agent_tasks(stage)
+            work = asyncio.ensure_future(loaded.solve(request.problem, toolbox))
+            await asyncio.to_thread(stage.server.wait_for_requests, 1, 20.0)
+            began = time.monotonic()
+            work.cancel()
+            done, _ = await asyncio.wait({work}, timeout=PROMPT_END_S)
+            assert done, f"still running {PROMPT_END_S:g} s after its cancellation"
+            assert work.cancelled(), "swallowed its cancellation"
+            while left := _agent_tasks(stage) - before:
+                assert time.monotonic() - began < PROMPT_END_S, f"left running: {left}"
+                await asyncio.sleep(0.02)
+            sent = len(stage.tap.calls)
+            await asyncio.sleep(0.2)
+            assert len(stage.tap.calls) == sent, "called the model after its cancellation"
+            await stage.control.close_attempt("cancel", "1")
+
+        hanging = Scenario("hang", "", (Reply(hang=True),))
+        _play(hanging, gateway, tmp_path, play)
+
+
+def _scenario(name: str) -> Scenario:
+    return next(one for one in SCENARIOS if one.name == name)
+
+
+def _play(scenario: Scenario, gateway: GatewayServer, folder: Path, play: Any, script: Any = None) -> None:
+    """Run one coroutine on a stage of its own."""
+
+    async def run() -> None:
+        async with _stage(scenario, gateway, folder, script) as stage:
+            await play(stage)
+
+    asyncio.run(run())
+
+
+@contextlib.asynccontextmanager
+async def _stage(
+    scenario: Scenario, gateway: GatewayServer, folder: Path, script: Any = None
+) -> AsyncIterator[Stage]:
+    with ScriptedServer(script or Script(scenario)) as server:
+        async with (
+            gateway.control() as control,
+            Tap(gateway) as tap,
+            httpx.AsyncClient(trust_env=False, timeout=None) as http_client,
+        ):
+            await control.set_upstreams([server.base_url], model=server.model, token_ids=True)
+            async with tap.control() as tapped:
+                yield Stage(server, gateway, tap, tapped, http_client, build_database(folder))
+
+
+@contextlib.contextmanager
+def _no_other_sockets(stage: Stage) -> Iterator[None]:
+    """Fails on a connection that leads neither to the tap, nor to the gateway, nor to the scripted model."""
+    ours = {int(url.split(":")[2].split("/")[0]) for url in (stage.tap.base_url, stage.gateway.base_url)}
+    ours.add(int(stage.server.base_url.split(":")[2].split("/")[0]))
+    strangers: list[str] = []
+    active = True
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if not active:
+            return
+        if event == "socket.connect":
+            where = arguments[1]
+            if isinstance(where, tuple) and (where[0] not in ("127.0.0.1", "::1") or where[1] not in ours):
+                strangers.append(f"{where[0]}:{where[1]}")
+        elif event == "socket.getaddrinfo" and arguments[0] not in ("127.0.0.1", "localhost", "::1", None):
+            strangers.append(str(arguments[0]))
+
+    sys.addaudithook(watch)  # cannot be taken away again, only silenced
+    try:
+        yield
+        assert not strangers, f"spoke to {', '.join(strangers)}"
+    finally:
+        active = False
+
+
+def _agent_tasks(stage: Stage) -> set[Any]:
+    """What runs in the loop beside the stage's own connections, and threads beside its servers."""
+    own = ("aiohttp", "harness/testing", "harness/parity")
+    tasks = {
+        task
+        for task in asyncio.all_tasks()
+        if task is not asyncio.current_task()
+        and not any(part in str(getattr(task.get_coro(), "cr_code", "")) for part in own)
+    }
+    return {task for task in tasks if not task.done()}

@@ -1,0 +1,9 @@
+from harness.testing.contract import AgentContract
+
+
+class TestStrict(AgentContract):
+    agent = "autogen_sql"
+
+
+class TestIdiomatic(AgentContract):
+    agent = "autogen_sql_idiomatic"

@@ -1,0 +1,9 @@
+from harness.testing.contract import AgentContract
+
+
+class TestStrict(AgentContract):
+    agent = "crewai_sql"
+
+
+class TestIdiomatic(AgentContract):
+    agent = "crewai_sql_idiomatic"

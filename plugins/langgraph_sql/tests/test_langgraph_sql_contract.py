@@ -1,0 +1,5 @@
+from harness.testing.contract import AgentContract
+
+
+class TestStrict(AgentContract):
+    agent = "langgraph_sql"

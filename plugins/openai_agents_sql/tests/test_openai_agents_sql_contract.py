@@ -1,0 +1,9 @@
+from harness.testing.contract import AgentContract
+
+
+class TestStrict(AgentContract):
+    agent = "openai_agents_sql"
+
+
+class TestIdiomatic(AgentContract):
+    agent = "openai_agents_sql_idiomatic"
