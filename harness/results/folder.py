@@ -1,13 +1,13 @@
 """A run's folder on disk: written as the run goes, compacted at its end, resumable in between.
 
-    runs/<id>/
-        run.json             what the run is and what came of it (schema version 1)
-        config.yaml          the resolved configuration; runs again as it is
-        episodes.parquet     one row a rollout
-        transitions.parquet  one row a call (optional)
-        steps.parquet        one row a step: verl's metrics and ours
-        checkpoints/         verl's checkpoints
-        logs/                gateway, runners, verl; *.jsonl are the rows not yet compacted
+runs/<id>/
+    run.json             what the run is and what came of it (schema version 1)
+    config.yaml          the resolved configuration; runs again as it is
+    episodes.parquet     one row a rollout
+    transitions.parquet  one row a call (optional)
+    steps.parquet        one row a step: verl's metrics and ours
+    checkpoints/         verl's checkpoints
+    logs/                gateway, runners, verl; *.jsonl are the rows not yet compacted
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ class RunFolder:
         """
         folder = cls(path.absolute())
         if not (folder.path / "run.json").is_file():
-            raise UserError(f"{path} is not a run folder: it has no run.json. `harness runs list` shows those found")
+            raise UserError(
+                f"{path} is not a run folder: it has no run.json. `harness runs list` shows those found"
+            )
         return folder
 
     def read(self) -> dict[str, Any]:
@@ -86,7 +88,10 @@ class RunFolder:
 
     def write_config(self, config: Config) -> None:
         text = "# The resolved configuration of this run; `harness train --config THIS` runs it again.\n"
-        _replace(self.path / "config.yaml", text + yaml.safe_dump(config.dump(), sort_keys=False, allow_unicode=True))
+        _replace(
+            self.path / "config.yaml",
+            text + yaml.safe_dump(config.dump(), sort_keys=False, allow_unicode=True),
+        )
 
     def config(self) -> Config:
         return validate(yaml.safe_load((self.path / "config.yaml").read_text(encoding="utf-8")))
@@ -111,7 +116,8 @@ class RunFolder:
         """Set aside the rows of steps that a resumed run will do again (kept as `superseded-*.jsonl`)."""
         for kind in ROWS:
             for path in sorted(self.logs.glob(f"{kind}-*.jsonl")):
-                kept, dropped = [], []
+                kept: list[bytes] = []
+                dropped: list[bytes] = []
                 for line in path.read_bytes().splitlines(keepends=True):
                     if not line.endswith(b"\n"):
                         continue

@@ -50,10 +50,7 @@ def run_record(
     kind: str = "train",
 ) -> dict[str, Any]:
     """The record of a run that starts now; a resumed one keeps its history under `launches`."""
-    try:
-        from harness.parity.certificate import certificate_for
-    except ImportError:
-        certificate_for = lambda name: None
+    from harness.parity.certificate import certificate_for
 
     spec = agent_spec(config.plugin)
     launches = list(folder.read()["launches"]) if resumed else []
@@ -124,7 +121,12 @@ def finished(folder: RunFolder, status: str, reason: str, wall_s: float) -> dict
     """The record at a run's end, its `result` made from the rows on disk."""
     record = folder.read()
     earlier_s = sum(launch.get("wall_s", 0.0) for launch in record["launches"][:-1])
-    record["launches"][-1] |= {"ended": _now(), "status": status, "reason": reason, "wall_s": round(wall_s, 2)}
+    record["launches"][-1] |= {
+        "ended": _now(),
+        "status": status,
+        "reason": reason,
+        "wall_s": round(wall_s, 2),
+    }
     record["status"] = status
     if reason:
         record["reason"] = reason
@@ -139,7 +141,11 @@ def finished(folder: RunFolder, status: str, reason: str, wall_s: float) -> dict
         "wall_s": round(wall_s + earlier_s, 2),
         "step_s_median": _median(row["timing_s/step"] for row in trained),
         "rollout_probs_diff_max": max(
-            (row["training/rollout_probs_diff_max"] for row in trained if "training/rollout_probs_diff_max" in row),
+            (
+                row["training/rollout_probs_diff_max"]
+                for row in trained
+                if "training/rollout_probs_diff_max" in row
+            ),
             default=None,
         ),
     }
@@ -188,7 +194,10 @@ def commit() -> dict[str, Any] | None:
     try:
         if Path(git("rev-parse", "--show-toplevel")) != root:
             return None
-        return {"hash": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
+        return {
+            "hash": git("rev-parse", "HEAD"),
+            "dirty": bool(git("status", "--porcelain", "--untracked-files=no")),
+        }
     except (OSError, subprocess.SubprocessError):
         return None
 

@@ -49,7 +49,9 @@ class HostToolbox:
 
         settings = self.request.sandbox
         limits = Limits(
-            timeout_s=settings["timeout_s"], max_rows=settings["max_rows"], max_text_chars=settings["max_chars"]
+            timeout_s=settings["timeout_s"],
+            max_rows=settings["max_rows"],
+            max_text_chars=settings["max_chars"],
         )
         result = await asyncio.to_thread(execute, self.request.db_path, sql, limits)
         text = render(result, limits)
@@ -147,4 +149,3 @@ async def _within(timeout_s: float, work: Awaitable[Any]) -> Any:
     if not task.done():
         task.add_done_callback(lambda late: late.cancelled() or late.exception())
     raise TimeoutError
-

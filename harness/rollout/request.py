@@ -42,7 +42,10 @@ class RolloutRequest:
             db_path=task.db_path,
             mode=mode,
             max_turns=config.max_turns,
-            sampling={**sampling_of(config, mode), "seed": rollout_seed(config.seed, mode, step, task.id, session)},
+            sampling={
+                **sampling_of(config, mode),
+                "seed": rollout_seed(config.seed, mode, step, task.id, session),
+            },
             sandbox=config.sandbox.model_dump(),
             timeout_s=config.rollout.timeout_s,
             retries=config.rollout.retries,

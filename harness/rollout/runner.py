@@ -56,7 +56,9 @@ class PluginAgent(agl.LitAgent[dict[str, Any]]):
     def is_async(self) -> bool:
         return True
 
-    async def training_rollout_async(self, task: dict[str, Any], resources: NamedResources, rollout: Rollout) -> None:
+    async def training_rollout_async(
+        self, task: dict[str, Any], resources: NamedResources, rollout: Rollout
+    ) -> None:
         await self._run(task, resources, rollout)
 
     async def validation_rollout_async(
@@ -107,7 +109,9 @@ class ConcurrentRunner(agl.LitAgentRunner[dict[str, Any]]):
                 free = self._concurrency - len(running)
                 taken: list[AttemptedRollout] = []
                 if free:
-                    taken = list(await store.dequeue_many_rollouts(limit=free, worker_id=self.get_worker_id()))
+                    taken = list(
+                        await store.dequeue_many_rollouts(limit=free, worker_id=self.get_worker_id())
+                    )
                 for rollout in taken:
                     task = asyncio.create_task(self._step_impl(rollout))
                     running.add(task)

@@ -89,7 +89,10 @@ def verl_settings(
         },
     }
     if train.lora_rank:
-        _merge(settings, {"actor_rollout_ref": {"model": {"lora_rank": train.lora_rank, "lora_alpha": train.lora_rank}}})
+        _merge(
+            settings,
+            {"actor_rollout_ref": {"model": {"lora_rank": train.lora_rank, "lora_alpha": train.lora_rank}}},
+        )
     if config.ray_address:
         _merge(settings, {"ray_kwargs": {"ray_init": {"address": config.ray_address}}})
     _merge(settings, _DEVICES.get(device, {}))
@@ -99,7 +102,9 @@ def verl_settings(
 
 _DEVICES: dict[str, dict[str, Any]] = {
     "cpu": {
-        "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},  # 8 deadlock on few cores
+        "transfer_queue": {
+            "backend": {"SimpleStorage": {"num_data_storage_units": 1}}
+        },  # 8 deadlock on few cores
         "actor_rollout_ref": {
             "model": {
                 "use_remove_padding": False,  # needs flash-attention
@@ -115,7 +120,11 @@ _DEVICES: dict[str, dict[str, Any]] = {
                     "model_dtype": "fp32",
                     "dtype": "float32",
                     "use_torch_compile": False,
-                    "mixed_precision": {"param_dtype": "fp32", "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
+                    "mixed_precision": {
+                        "param_dtype": "fp32",
+                        "reduce_dtype": "fp32",
+                        "buffer_dtype": "fp32",
+                    },
                 },
             },
             "rollout": {
@@ -167,7 +176,9 @@ def compose(settings: Mapping[str, Any]) -> Any:
         from omegaconf import OmegaConf
         from omegaconf.errors import OmegaConfBaseException
     except ImportError as error:
-        raise EnvironmentProblem(f"training needs verl: pip install 'harness[cpu]' or 'harness[gpu]' ({error})") from error
+        raise EnvironmentProblem(
+            f"training needs verl: pip install 'harness[cpu]' or 'harness[gpu]' ({error})"
+        ) from error
     with initialize_config_module("verl.trainer.config", version_base=None):
         base = hydra_compose("ppo_trainer")
     OmegaConf.set_struct(base, False)

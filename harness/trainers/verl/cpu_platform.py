@@ -54,7 +54,7 @@ def _device_module() -> types.ModuleType:
 
 
 @PlatformRegistry.register(platform="cpu")
-class CpuPlatform(PlatformBase):  # type: ignore[misc]
+class CpuPlatform(PlatformBase):
     """The CPU as verl's device: gloo for communication, one logical GPU for Ray to schedule by."""
 
     _module = _device_module()

@@ -12,5 +12,5 @@ cpu_rollout.register()
 if "cpu" not in EngineRegistry._engines.get("language_model", {}).get("fsdp2", {}):
 
     @EngineRegistry.register(model_type="language_model", backend=["fsdp2"], device="cpu")
-    class CpuFSDP2Engine(FSDPEngineWithLMHead):  # type: ignore[misc]
+    class CpuFSDP2Engine(FSDPEngineWithLMHead):
         """verl's FSDP2 engine as it is; only its registration names the device."""

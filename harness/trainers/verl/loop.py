@@ -7,12 +7,13 @@ from typing import Any
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
-from harness.trainers.verl.session import Session, mode_of, shared_session
+from harness.rollout.session import Session
+from harness.trainers.verl.shared import mode_of, shared_session
 
 _connecting: dict[int, asyncio.Future[None]] = {}
 
 
-class HarnessAgentLoop(AgentLoopBase):  # type: ignore[misc]
+class HarnessAgentLoop(AgentLoopBase):
     """Returns one output a trained transition; an empty list where a rollout teaches nothing.
 
     verl leaves a session without outputs out of its group: masked, not scored 0.

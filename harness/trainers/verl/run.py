@@ -12,7 +12,7 @@ from harness.rollout.processes import stop_process
 from harness.rollout.stack import RolloutWork
 from harness.trainers import Job
 from harness.trainers.monitor import Monitor
-from harness.trainers.verl.session import SessionFile
+from harness.trainers.verl.shared import SessionFile
 
 if TYPE_CHECKING:
     from agentlightning.store.base import LightningStore

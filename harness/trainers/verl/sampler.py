@@ -20,7 +20,7 @@ if os.environ.get("VERL_PLATFORM") == "cpu":
     cpu_rollout.register()
 
 
-class PromptReplayBuffer(ReplayBuffer):  # type: ignore[misc]
+class PromptReplayBuffer(ReplayBuffer):
     """For the synchronous trainer."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -28,7 +28,7 @@ class PromptReplayBuffer(ReplayBuffer):  # type: ignore[misc]
         self.poll_interval = POLL_S
 
 
-class PromptReplayBufferAsync(ReplayBufferAsync):  # type: ignore[misc]
+class PromptReplayBufferAsync(ReplayBufferAsync):
     """For verl's `colocate_async` and `separate_async` trainers."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -17,8 +17,8 @@ from harness.results.record import finished, run_record
 from harness.rollout.processes import RUN_MARK, stop_process
 from harness.trainers import Job
 from harness.trainers.monitor import Monitor
-from harness.trainers.verl.compose import verl_settings, write_agent_loop
 from harness.trainers.order import training_order, validation_order, write_dataset
+from harness.trainers.verl.compose import verl_settings, write_agent_loop
 
 
 class VerlTrainer:
@@ -53,13 +53,17 @@ class VerlTrainer:
         folder.write(record)
         session_file = folder.path / ".session.json"
         write_agent_loop(data_dir / "agent_loop.yaml", session_file)
-        (data_dir / "verl-settings.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+        (data_dir / "verl-settings.yaml").write_text(
+            yaml.safe_dump(settings, sort_keys=False), encoding="utf-8"
+        )
         expected = {"train": config.train.batch_size * config.rollout.group_size, "val": len(val)}
         monitor = Monitor(folder, steps, expected, config.rollout.max_failed_share)
         began = time.time()
         status, reason = "failed", ""
         mark = f"{folder.id}-{os.getpid()}"
-        driver = _start(folder, mark, model_path, device)  # first: its imports take longest, and need nothing of ours
+        driver = _start(
+            folder, mark, model_path, device
+        )  # first: its imports take longest, and need nothing of ours
         try:
             from harness.trainers.verl.run import VerlRun
 

@@ -1,22 +1,19 @@
-"""One rollout for verl: enqueue, wait, score, record, and hand back what may be trained.
+"""One rollout from task to episode: enqueue, wait, score, record, and hand back what may be trained.
 
-Runs inside verl's agent-loop workers, the only processes that hold both token ids and gold; agents run
-elsewhere and see neither.
+Runs where gold is known: in verl's agent-loop workers and in an evaluation. Agents run elsewhere and
+never see it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import re
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from harness.config import Config, validate
+from harness.config import Config
 from harness.gateway.client import GatewayControl
 from harness.plugins import load, reward_spec, task_set_spec
 from harness.records import Attempt, Reward, Task, Transition
@@ -25,25 +22,8 @@ from harness.results.folder import RowLog, RunFolder
 from harness.rollout.client import RolloutClient
 from harness.rollout.request import Mode, RolloutRequest
 
-
-@dataclass(frozen=True, slots=True)
-class SessionFile:
-    """What the trainer's processes are told of the run's services (a file only its owner can read)."""
-
-    run_dir: str
-    store_url: str
-    gateway_url: str
-    control_key: str
-    model: str
-    config: dict[str, Any]
-
-    def write(self, path: Path) -> None:
-        path.touch(mode=0o600)
-        path.write_text(json.dumps({name: getattr(self, name) for name in self.__slots__}))
-
-    @classmethod
-    def read(cls, path: Path) -> SessionFile:
-        return cls(**json.loads(path.read_text()))
+if TYPE_CHECKING:
+    from agentlightning.store.base import LightningStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +61,26 @@ class RewardShuffle:
 
 
 class Session:
-    """All rollouts of one agent-loop worker."""
+    """All rollouts that one process asks for.
 
-    def __init__(self, file: SessionFile) -> None:
-        from agentlightning.store.client_server import LightningStoreClient
+    Args:
+        model: The name under which the policy's servers know it.
+        store: agentlightning's store, or a client of one elsewhere.
+    """
 
-        self.config: Config = validate(file.config)
-        self.model = file.model
+    def __init__(
+        self, config: Config, model: str, store: LightningStore, control: GatewayControl, folder: RunFolder
+    ) -> None:
+        self.config = config
+        self.model = model
         self._task_set = load(task_set_spec(self.config.task.name))(**self.config.task.options)
-        splits: dict[Mode, str] = {"train": self.config.task.train_split, "val": self.config.task.val_split}
         self._tasks: dict[Mode, dict[str, Task]] = {
-            mode: {task.id: task for task in self._task_set.load(split)} for mode, split in splits.items()
+            "train": {task.id: task for task in self._task_set.load(config.task.train_split)},
+            "val": {task.id: task for task in self._task_set.load(config.task.val_split)},
         }
         self._reward = load(reward_spec(self.config.reward.name))(**self.config.reward.options)
-        self._client = RolloutClient(LightningStoreClient(file.store_url))
-        self._control = GatewayControl(file.gateway_url, file.control_key)
-        folder = RunFolder(Path(file.run_dir))
+        self._client = RolloutClient(store)
+        self._control = control
         self._episodes = RowLog(folder, "episodes")
         self._transitions = RowLog(folder, "transitions") if self.config.rollout.keep_transitions else None
         self._matches = re.compile(self.config.agent_match)
@@ -108,6 +92,10 @@ class Session:
         """Point the gateway at the policy's servers, `host:port` each."""
         upstreams = [f"http://{address}/v1" for address in addresses]
         await self._control.set_upstreams(upstreams, model=self.model, token_ids=True)
+
+    def tasks(self, mode: Mode) -> list[Task]:
+        """All tasks of a phase."""
+        return list(self._tasks[mode].values())
 
     async def rollout(self, task_id: str, mode: Mode, step: int, session: int) -> list[Sample]:
         """Run one rollout; the transitions to train, none where nothing can be learned from it.
@@ -188,18 +176,3 @@ class Session:
         if first == attempt.answer:
             return reward, reward.value
         return reward, self._reward.score(task, replace(attempt, answer=first)).value
-
-
-_shared: dict[str, Session] = {}
-
-
-def shared_session(path: str) -> Session:
-    """This process's session for a session file."""
-    if path not in _shared:
-        _shared[path] = Session(SessionFile.read(Path(path)))
-    return _shared[path]
-
-
-def mode_of(extra_info: Mapping[str, Any]) -> Mode:
-    """Which phase a dataset row belongs to."""
-    return "val" if extra_info["split"] == "val" else "train"

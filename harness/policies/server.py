@@ -1,0 +1,219 @@
+"""A policy server for machines without a GPU: an OpenAI-compatible endpoint around `decoder.Decoder`.
+
+It answers `return_token_ids` and `logprobs` as vLLM does. Response ids are random, never reused.
+`python -m harness.policies.server MODEL` serves one and prints its address.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+import uuid
+import zlib
+from array import array
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from harness.policies.decoder import Generation
+
+
+class PolicyServer:
+    """A policy behind an OpenAI-compatible endpoint.
+
+    Args:
+        path: A local folder or a Hugging Face id.
+        slots: Requests decoded at once.
+        response_length: Tokens of a response where a request names no limit.
+        max_length: Prompt and response together, in tokens.
+    """
+
+    def __init__(
+        self, path: str, slots: int, response_length: int, max_length: int, trust_remote_code: bool = False
+    ) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        from harness.policies.decoder import Decoder
+
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1)))
+        model = AutoModelForCausalLM.from_pretrained(
+            path, dtype=torch.float32, trust_remote_code=trust_remote_code
+        )
+        self.tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+        stop = model.generation_config.eos_token_id
+        stops = {*(stop if isinstance(stop, list) else [stop]), self.tokenizer.eos_token_id} - {None}
+        self.decoder = Decoder(model.eval(), slots, max_length, stops)
+        self.max_length = max_length
+        self.response_length = response_length
+        self.model_name = path
+        self._serving: asyncio.Task[None] | None = None
+
+    async def launch(self, port: int = 0) -> str:
+        """Start the endpoint on a loopback port, 0 for a free one, and return `host:port`."""
+        import socket
+
+        import uvicorn
+
+        listener = socket.socket()
+        listener.bind(("127.0.0.1", port))
+        config = uvicorn.Config(self._app(), log_level="warning", access_log=False, http="httptools")
+        self._serving = asyncio.create_task(uvicorn.Server(config).serve(sockets=[listener]))
+        return f"127.0.0.1:{listener.getsockname()[1]}"
+
+    async def sample(self, prompt_ids: list[int], limit: int, sampling: dict[str, Any]) -> Generation:
+        """Token ids in, token ids and log-probabilities out. `sampling`: `temperature`, `top_p`, `seed`."""
+        from harness.policies.decoder import Generation
+
+        loop = asyncio.get_running_loop()
+        finished: asyncio.Future[None] = loop.create_future()
+
+        def done(_: Generation) -> None:
+            loop.call_soon_threadsafe(_set, finished)
+
+        temperature, seed = sampling.get("temperature"), sampling.get("seed")
+        generation = Generation(
+            prompt_ids=prompt_ids,
+            max_tokens=max(1, min(limit, self.max_length - len(prompt_ids))),
+            temperature=1.0 if temperature is None else float(temperature),
+            top_p=float(sampling.get("top_p") or 1.0),
+            # One stream a prompt, so that the calls of a rollout, which share its seed, draw apart.
+            seed=None if seed is None else zlib.crc32(array("I", prompt_ids).tobytes(), seed),
+            done=done,
+        )
+        self.decoder.submit(generation)
+        try:
+            await finished
+        except asyncio.CancelledError:
+            generation.cancelled = True
+            raise
+        if generation.error is not None:
+            raise generation.error
+        return generation
+
+    def _app(self) -> Starlette:
+        from starlette.applications import Starlette
+        from starlette.routing import Route
+
+        return Starlette(
+            routes=[
+                Route("/v1/chat/completions", self._chat, methods=["POST"]),
+                Route("/v1/models", self._models),
+                Route("/health", self._models),
+            ]
+        )
+
+    async def _models(self, request: Request) -> Response:
+        return _json({"object": "list", "data": [{"id": self.model_name, "object": "model"}]})
+
+    async def _chat(self, request: Request) -> Response:
+        from starlette.responses import StreamingResponse
+
+        try:
+            body = orjson.loads(await request.body())
+            messages = body["messages"]
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            return _json({"error": {"message": "the body must be JSON with `messages`", "code": 400}}, 400)
+        try:
+            prompt_ids = self.tokenizer.apply_chat_template(
+                messages,
+                tools=body.get("tools"),
+                add_generation_prompt=True,
+                tokenize=True,
+                return_dict=False,
+            )
+        except Exception as error:
+            return _json(
+                {"error": {"message": f"the chat template refused the messages: {error}", "code": 400}}, 400
+            )
+        if len(prompt_ids) >= self.max_length:
+            message = (
+                f"the prompt has {len(prompt_ids)} tokens, prompt and response may have {self.max_length}"
+            )
+            return _json({"error": {"message": message, "code": 400}}, 400)
+        limit = body.get("max_completion_tokens") or body.get("max_tokens") or self.response_length
+        done = await self.sample(prompt_ids, limit, body)
+        answer = self._answer(body, prompt_ids, done)
+        if body.get("stream"):
+            return StreamingResponse(_events(answer), media_type="text/event-stream")
+        return _json(answer)
+
+    def _answer(self, body: dict[str, Any], prompt_ids: list[int], done: Generation) -> dict[str, Any]:
+        text = self.tokenizer.decode(done.token_ids, skip_special_tokens=True)
+        choice: dict[str, Any] = {
+            "index": 0,
+            "message": {"role": "assistant", "content": text},
+            "finish_reason": done.finish_reason,
+        }
+        if body.get("logprobs"):
+            choice["logprobs"] = {
+                "content": [
+                    {"token": f"token_id:{token}", "logprob": logprob, "bytes": None, "top_logprobs": []}
+                    for token, logprob in zip(done.token_ids, done.logprobs, strict=True)
+                ]
+            }
+        answer: dict[str, Any] = {
+            "id": f"chatcmpl-{uuid.uuid4().hex}",
+            "object": "chat.completion",
+            "created": int(time.time()),
+            "model": body.get("model") or self.model_name,
+            "choices": [choice],
+            "usage": {
+                "prompt_tokens": len(prompt_ids),
+                "completion_tokens": len(done.token_ids),
+                "total_tokens": len(prompt_ids) + len(done.token_ids),
+            },
+        }
+        if body.get("return_token_ids"):
+            choice["token_ids"] = done.token_ids
+            answer["prompt_token_ids"] = prompt_ids
+        return answer
+
+
+def _json(body: dict[str, Any], status: int = 200) -> Response:
+    from starlette.responses import Response
+
+    return Response(orjson.dumps(body), status, media_type="application/json")
+
+
+async def _events(answer: dict[str, Any]) -> AsyncIterator[bytes]:
+    """The whole answer as one chunk of a stream: the engine has no partial text to show earlier."""
+    choice = answer["choices"][0]
+    chunk = {**answer, "object": "chat.completion.chunk"}
+    usage = chunk.pop("usage")
+    chunk["choices"] = [{**{k: v for k, v in choice.items() if k != "message"}, "delta": choice["message"]}]
+    yield b"data: " + orjson.dumps(chunk) + b"\n\n"
+    yield b"data: " + orjson.dumps({**chunk, "choices": [], "usage": usage}) + b"\n\n"
+    yield b"data: [DONE]\n\n"
+
+
+def _set(finished: asyncio.Future[None]) -> None:
+    if not finished.done():
+        finished.set_result(None)
+
+
+async def _serve(path: str, max_length: int) -> None:
+    server = PolicyServer(path, slots=64, response_length=256, max_length=max_length)
+    sys.stdout.write(await server.launch() + "\n")
+    sys.stdout.flush()
+    await asyncio.Event().wait()
+
+
+def main() -> None:
+    """Serve a policy until the parent ends."""
+    from harness.rollout.processes import die_with_parent
+
+    die_with_parent()
+    asyncio.run(_serve(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 2048))
+
+
+if __name__ == "__main__":
+    main()
