@@ -1,0 +1,152 @@
+"""`harness plugins`: list, scaffold and isolate plugins."""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import unquote, urlsplit
+
+import typer
+
+app = typer.Typer(invoke_without_command=True)
+
+
+@app.callback()
+def plugins(
+    context: typer.Context,
+    json_: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+) -> None:
+    """List plugins with their agents, versions and state; a broken one is listed with its problem."""
+    if context.invoked_subcommand is not None:
+        return
+    from harness.cli.common import emit_json, results
+
+    rows = list_plugins()
+    if json_:
+        emit_json(rows)
+        return
+    console = results()
+    width = max(len(row["name"]) for row in rows)
+    for row in rows:
+        own = ", own environment" if row["own_environment"] else ""
+        lines = [f"{row['name']:{width}}  {row['version']:8} {row['state']}{own}"]
+        lines += [", ".join(row["offers"])] if row["offers"] else []
+        lines += [", ".join(f"{name} {version}" for name, version in row["frameworks"].items())]
+        console.print(f"\n{' ' * width}  ".join(line for line in lines if line), markup=False, soft_wrap=True)
+
+
+@app.command()
+def new(
+    name: Annotated[
+        str, typer.Argument(help="Name of the plugin and its agent, for example my_framework_sql.")
+    ],
+    folder: Annotated[Path, typer.Option("--dir", help="Where the package's folder is made.")] = Path("."),
+) -> None:
+    """Write a package that passes the contract suite as it stands; put your framework in its place."""
+    from harness.cli.common import results
+    from harness.cli.scaffold import write_package
+
+    target = write_package(name, folder)
+    results().print(
+        f"{target}\n  pip install -e {target}\n  pytest {target}\n  harness parity {name}",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+@app.command()
+def sync(
+    name: Annotated[str, typer.Argument(help="The plugin, or one of its agents.")],
+    remove: Annotated[bool, typer.Option("--remove", help="Take the plugin's environment away.")] = False,
+    with_: Annotated[
+        list[str] | None, typer.Option("--with", help="A further requirement; repeatable.")
+    ] = None,
+) -> None:
+    """Give a plugin an environment of its own; its runners use it from then on."""
+    from harness.cli.common import progress_console, results
+    from harness.rollout import environments
+
+    plugin, package = _plugin(name)
+    if remove:
+        found = environments.drop(plugin)
+        results().print(
+            f"{plugin}: {'runs in the shared environment again' if found else 'had no own environment'}"
+        )
+        return
+    requirements = [_source_of("harness"), _source_of(package), *(with_ or [])]
+    progress_console().print(
+        f"{plugin}: building from {', '.join(requirements)}", markup=False, soft_wrap=True
+    )
+    results().print(f"{plugin}: {environments.sync(plugin, requirements)}", markup=False, soft_wrap=True)
+
+
+def list_plugins() -> list[dict[str, Any]]:
+    """Every plugin of this environment: name, version, state, what it offers. Imports no framework."""
+    import sys
+
+    from harness.hookspecs import AgentSpec
+    from harness.plugins import framework_versions, registry
+    from harness.rollout.environments import python_for
+
+    found = registry()
+    rows: list[dict[str, Any]] = []
+    for state in found.states:
+        offers: list[str] = []
+        frameworks: dict[str, str] = {}
+        for kind in ("agent", "task set", "reward", "trainer"):
+            for spec in found.specs(kind):
+                if found.owner(kind, spec.name) == state.name:
+                    idiomatic = isinstance(spec, AgentSpec) and not spec.strict
+                    offers.append(f"{'idiomatic ' if idiomatic else ''}{kind} {spec.name}")
+                    if isinstance(spec, AgentSpec):
+                        frameworks |= framework_versions(spec)
+        own = python_for(state.name) != sys.executable
+        missing = [] if own else [name for name, version in frameworks.items() if version == "missing"]
+        problem = state.problem or (
+            f"needs {', '.join(missing)}: pip install {' '.join(missing)}" if missing else None
+        )
+        rows.append(
+            {
+                "name": state.name,
+                "distribution": state.distribution,
+                "version": state.version,
+                "state": problem or "ok",
+                "usable": problem is None,
+                "offers": offers,
+                "frameworks": frameworks,
+                "own_environment": own,
+            }
+        )
+    return rows
+
+
+def _plugin(name: str) -> tuple[str, str]:
+    """Name and distribution of a plugin, by its own name or an agent's."""
+    from harness.errors import PluginError
+    from harness.plugins import agent_spec, registry
+
+    states = {state.name: state.distribution for state in registry().states}
+    owner = name if name in states else registry().owner("agent", agent_spec(name).name)
+    if owner == "builtin":
+        raise PluginError(f"{name!r} is part of harness itself and needs no environment of its own")
+    return owner, states[owner]
+
+
+def _source_of(package: str) -> str:
+    """Where a distribution was installed from: a folder or file that is still there, else `name==version`."""
+    from harness.errors import PluginError
+
+    try:
+        installed = distribution(package)
+    except PackageNotFoundError as error:
+        raise PluginError(
+            f"distribution {package!r} is not installed. Install it with: pip install {package}"
+        ) from error
+    origin = installed.read_text("direct_url.json")
+    if origin:
+        parts = urlsplit(json.loads(origin)["url"])
+        if parts.scheme == "file" and Path(unquote(parts.path)).exists():
+            return unquote(parts.path)
+    return f"{package}=={installed.version}"
