@@ -129,13 +129,8 @@ def _print_report(report: Report, as_json: bool) -> None:
             f"{part.gold_empty:,} with an empty gold result, {len(part.gold_failed)} whose gold query fails"
         )
     if report.missing:
-        lost = {
-            db_id: sum(part.skipped.get(db_id, 0) for part in report.parts.values())
-            for db_id in report.missing
-        }
-        typer.echo(
-            "missing databases: " + ", ".join(f"{db_id} ({count} questions)" for db_id, count in lost.items())
-        )
+        lost = {db_id: sum(part.skipped.get(db_id, 0) for part in report.parts.values()) for db_id in report.missing}
+        typer.echo("missing databases: " + ", ".join(f"{db_id} ({count} questions)" for db_id, count in lost.items()))
     for file, reason in report.damaged.items():
         typer.echo(f"damaged database: {file}: {reason}")
     for name, part in report.parts.items():

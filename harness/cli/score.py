@@ -20,9 +20,7 @@ def score(
         bool,
         typer.Option("--plug-value", help="Also try the prediction with gold's values in place of its own."),
     ] = False,
-    timeout_s: Annotated[
-        float, typer.Option(help="Deadline of each single execution, in seconds.", min=0.01)
-    ] = 10.0,
+    timeout_s: Annotated[float, typer.Option(help="Deadline of each single execution, in seconds.", min=0.01)] = 10.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Say whether a query gives the same result as the gold query: 1, 0 or unscored.
@@ -32,9 +30,7 @@ def score(
     from harness.errors import ConfigError
     from harness.sql.evaluator import VERSION, evaluate
 
-    verdict = evaluate(
-        db, gold, pred, keep_distinct=keep_distinct, plug_value=plug_value, timeout_s=timeout_s
-    )
+    verdict = evaluate(db, gold, pred, keep_distinct=keep_distinct, plug_value=plug_value, timeout_s=timeout_s)
     value = None if verdict.match is None else float(verdict.match)
     if as_json:
         report = {

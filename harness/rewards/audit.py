@@ -80,9 +80,7 @@ ATTACKS = (
         0.0,
         "1, and deletes the rows",
     ),
-    Attack(
-        "empty gold: PRAGMA that writes", _EMPTY, "PRAGMA user_version = 7", 0.0, "1, and changes the file"
-    ),
+    Attack("empty gold: PRAGMA that writes", _EMPTY, "PRAGMA user_version = 7", 0.0, "1, and changes the file"),
     Attack("empty gold: BEGIN", _EMPTY, "BEGIN EXCLUSIVE", 0.0, "1"),
     Attack("empty gold: SAVEPOINT", _EMPTY, "SAVEPOINT s", 0.0, "1"),
     Attack(
@@ -119,7 +117,11 @@ ATTACKS = (
     ),
     Attack("second statement that writes", _NAMES, f"{_NAMES}; DROP TABLE concert", 1.0, "1 (never runs it)"),
     Attack(
-        "write before the answer", _NAMES, f"DELETE FROM concert; {_NAMES}", 0.0, "0, and runs the DELETE"
+        "write before the answer",
+        _NAMES,
+        f"DELETE FROM concert; {_NAMES}",
+        0.0,
+        "0 (runs the DELETE, rolled back)",
     ),
     Attack("writing hidden by a comment", _EMPTY, "/* SELECT */ DROP TABLE concert -- SELECT", 0.0, "1"),
     Attack("load_extension", _NAMES, "SELECT load_extension('evil')", 0.0, "0"),

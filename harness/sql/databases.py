@@ -52,9 +52,7 @@ def databases_of(path: str | Path) -> tuple[str, ...]:
     known = _siblings.get(text)
     if known is not None and known[0] == changed:
         return known[1]
-    others = sorted(
-        entry.path for entry in os.scandir(folder) if entry.name.endswith(".sqlite") and entry.is_file()
-    )
+    others = sorted(entry.path for entry in os.scandir(folder) if entry.name.endswith(".sqlite") and entry.is_file())
     if text != folder:
         if others not in ([], [text]):
             layout = execute(text, _LAYOUT, _LAYOUT_LIMITS)

@@ -49,9 +49,7 @@ FLAGS = {
 """Every flag that a verdict may carry, with its meaning."""
 
 _CURRENT_YEAR = re.compile(r"YEAR\s*\(\s*CURDATE\s*\(\s*\)\s*\)\s*", re.IGNORECASE)
-_CHANGING = re.compile(
-    r"random|current_|\bnow\b|julianday|unixepoch|date\s*\(\s*\)|time\s*\(\s*\)", re.IGNORECASE
-)
+_CHANGING = re.compile(r"random|current_|\bnow\b|julianday|unixepoch|date\s*\(\s*\)|time\s*\(\s*\)", re.IGNORECASE)
 _VALUE_BYTES = 1_000_000
 _KEPT_VERDICTS = 50_000
 
@@ -120,11 +118,7 @@ def evaluate(
         timeout_s=timeout_s,
         cache=cache or _gold_cache,
     )
-    if (
-        verdict.match is not None
-        and "prediction_timeout" not in verdict.flags
-        and not _CHANGING.search(gold + pred)
-    ):
+    if verdict.match is not None and "prediction_timeout" not in verdict.flags and not _CHANGING.search(gold + pred):
         with _lock:
             _verdicts[key] = verdict
             if len(_verdicts) > _KEPT_VERDICTS:
@@ -171,15 +165,13 @@ def _judge(
                 result.error_type or "", "gold_failed"
             )
             flag = "database_damaged" if result.error_type == "damaged_database" else flag
-            return Verdict(
-                None, f"the gold query has no result on {Path(path).name}: {result.error}", (flag,)
-            )
+            return Verdict(None, f"the gold query has no result on {Path(path).name}: {result.error}", (flag,))
         golds.append(result)
     pred_sql, several = _prepared(pred, keep_distinct)
     flags = ["empty_gold"] if all(not result.rows for result in golds) else []
     if several and not keep_distinct:
         flags.append("later_statements_ignored")
-    if all(not statement.strip(" \t\r\n\f;") for statement in split_statements(pred_sql)):
+    if not _has_query(pred_sql):
         return Verdict(False, "there is no query", (*flags, "no_query"))
     first: Verdict | None = None
     for candidate in _candidates(gold_sql, pred_sql, plug_value, flags):
@@ -200,6 +192,12 @@ def _prepared(sql: str, keep_distinct: bool) -> tuple[str, bool]:
         # The reference parses to drop DISTINCT and by that loses all but the first statement.
         sql = without_distinct(statements[0] if statements else "")
     return _CURRENT_YEAR.sub("2020", sql), several
+
+
+def _has_query(sql: str) -> bool:
+    if sql[:1].isalpha():
+        return True
+    return any(statement.strip(" \t\r\n\f;") for statement in split_statements(sql))
 
 
 def _candidates(gold_sql: str, pred_sql: str, plug_value: bool, flags: list[str]) -> Iterator[str]:
@@ -233,9 +231,7 @@ def _on_all(
             if len(result.columns) != len(gold.columns):
                 return Verdict(False, "empty like gold, but with other columns", ("empty_gold_refused",))
             if gold.tables and not (gold.tables & result.tables):
-                return Verdict(
-                    False, "empty like gold, but from none of gold's tables", ("empty_gold_refused",)
-                )
+                return Verdict(False, "empty like gold, but from none of gold's tables", ("empty_gold_refused",))
             continue
         same = None if result.truncated else same_result(gold.rows, result.rows, ordered=ordered)
         if result.truncated or same is False:
@@ -280,7 +276,6 @@ def _reference_sorts_apart(gold: list[Row], pred: list[Row], ordered: bool) -> b
     if not (float in types[0] | types[1] and int in types[0] | types[1]):
         return False
     left, right = (
-        [tuple(sorted(row, key=lambda value: str(value) + str(type(value)))) for row in rows]
-        for rows in (gold, pred)
+        [tuple(sorted(row, key=lambda value: str(value) + str(type(value)))) for row in rows] for rows in (gold, pred)
     )
     return left != right if ordered else set(left) != set(right)

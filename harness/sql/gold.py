@@ -95,13 +95,8 @@ class GoldCache:
             stored = json.loads(file.read_text(encoding="utf-8"))
             if stored["key"] != list(key):
                 return None
-            rows = [
-                tuple(bytes.fromhex(v["x"]) if isinstance(v, dict) else v for v in row)
-                for row in stored["rows"]
-            ]
-            return GoldResult(
-                tuple(stored["columns"]), rows, frozenset(stored["tables"]), stored["size_bytes"]
-            )
+            rows = [tuple(bytes.fromhex(v["x"]) if isinstance(v, dict) else v for v in row) for row in stored["rows"]]
+            return GoldResult(tuple(stored["columns"]), rows, frozenset(stored["tables"]), stored["size_bytes"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
 

@@ -137,14 +137,10 @@ class _Search:
     def _alike(self, group: tuple[list[int], list[int]]) -> bool:
         """Whether it is all the same which column of the group is matched with which."""
         return all(
-            self.sides[side][column] == self.sides[side][group[side][0]]
-            for side in (0, 1)
-            for column in group[side]
+            self.sides[side][column] == self.sides[side][group[side][0]] for side in (0, 1) for column in group[side]
         )
 
-    def _split(
-        self, rows: tuple[list[int], list[int]], left: int, right: int
-    ) -> tuple[list[int], list[int]] | None:
+    def _split(self, rows: tuple[list[int], list[int]], left: int, right: int) -> tuple[list[int], list[int]] | None:
         columns = (self.sides[0][left], self.sides[1][right])
         return _colours([list(zip(rows[side], columns[side], strict=True)) for side in (0, 1)])
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sqlite3
 import threading
 import time
@@ -24,9 +25,7 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
-ErrorType = Literal[
-    "syntax", "denied", "timeout", "too_large", "memory", "missing_database", "damaged_database", "io"
-]
+ErrorType = Literal["syntax", "denied", "timeout", "too_large", "memory", "missing_database", "damaged_database", "io"]
 """`syntax` is every complaint of SQLite about the query itself, unknown names included."""
 
 HEAP_LIMIT_BYTES = int(os.environ.get("HARNESS_SQLITE_HEAP_BYTES", str(1 << 29)))
@@ -36,6 +35,8 @@ _MAX_SQL_CHARS = 100_000
 _MAX_LIKE_PATTERN = 500
 _CONNECTIONS_PER_THREAD = 16
 _STEPS_PER_CHECK = 10_000
+_MAX_PRINTF_WIDTH = 100_000
+_DIGITS = re.compile(r"\d+")
 _READING_PRAGMAS = frozenset(
     {"table_info", "table_xinfo", "table_list", "foreign_key_list", "index_list", "index_info", "index_xinfo"}
 )
@@ -161,7 +162,7 @@ def render(execution: Execution, limits: Limits = AGENT_LIMITS) -> str:
         rows += 1
     if execution.truncated or rows < len(execution.rows):
         notes.append(f"(only the first {rows} {'row is' if rows == 1 else 'rows are'} shown, there are more)")
-    return "\n".join(lines + notes)
+    return _cut("\n".join(lines + notes), limits.max_text_chars)
 
 
 def close_connections() -> None:
@@ -232,6 +233,34 @@ class _Guard:
         return sqlite3.SQLITE_DENY
 
 
+class _Printf:
+    """SQLite's own printf, except that widths have a limit: it counts to two billion before it gives up."""
+
+    def __init__(self) -> None:
+        self._own: sqlite3.Connection | None = None
+
+    def __call__(self, *arguments: Any) -> Any:
+        longest = max((int(digits) for digits in _DIGITS.findall(str(arguments[:1]))), default=0)
+        if "*" in str(arguments[:1]):
+            # The width is some argument, and SQLite would read a text as a number: look at all digits.
+            longest = max(
+                [
+                    longest,
+                    *(int(digits) for digits in _DIGITS.findall(str(arguments[1:]).replace("e", "0000"))),
+                ]
+            )
+        if longest > _MAX_PRINTF_WIDTH:
+            raise OverflowError
+        if self._own is None:
+            self._own = sqlite3.connect(":memory:", check_same_thread=False)
+        marks = ", ".join("?" * len(arguments))
+        return self._own.execute(f"SELECT printf({marks})", arguments).fetchone()[0]
+
+    def __del__(self) -> None:
+        if self._own is not None:
+            self._own.close()
+
+
 class _Session:
     """One thread's connection to one database."""
 
@@ -264,6 +293,9 @@ class _Session:
         for function in ("json_each", "json_tree", *(f"pragma_{name}" for name in _READING_PRAGMAS)):
             with contextlib.suppress(sqlite3.OperationalError):
                 connection.execute(f"SELECT 1 FROM {function} WHERE 0").close()
+        printf = _Printf()
+        for name in ("printf", "format"):
+            connection.create_function(name, -1, printf, deterministic=True)
         connection.set_authorizer(self.guard.authorize)
         connection.set_progress_handler(self.guard.progress, _STEPS_PER_CHECK)
 
@@ -316,9 +348,7 @@ class _Session:
                 rows.append(row)
             if truncated and not rows and limits.max_rows:
                 message = f"one row of the result has more than {limits.max_result_bytes} bytes"
-                return Execution(
-                    False, columns, error=message, error_type="too_large", tables=frozenset(guard.tables)
-                )
+                return Execution(False, columns, error=message, error_type="too_large", tables=frozenset(guard.tables))
             return Execution(True, columns, rows, truncated, tables=frozenset(guard.tables))
         finally:
             cursor.close()
@@ -365,9 +395,7 @@ def _check_file(path: str, stamp: tuple[int, ...]) -> None:
     for suffix in ("-wal", "-journal"):
         # Replaying either would write; reading past it would show a state that never was committed.
         if os.path.exists(path + suffix) and os.path.getsize(path + suffix):
-            raise _CannotOpen(
-                "damaged_database", f"not closed cleanly, {path}{suffix} is left: open it once to repair"
-            )
+            raise _CannotOpen("damaged_database", f"not closed cleanly, {path}{suffix} is left: open it once to repair")
     page = int.from_bytes(header[16:18], "big")
     page = 65536 if page == 1 else page
     pages = int.from_bytes(header[28:32], "big")

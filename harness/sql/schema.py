@@ -78,10 +78,7 @@ def _blocks(path: Path, style: str, sample_rows: int) -> list[tuple[str, str]]:
     )
     blocks: list[tuple[str, str]] = []
     for name, sql, kind in found.rows:
-        if style == "compact":
-            text = _compact(name, _columns(path, name))
-        else:
-            text = f"{str(sql).strip()};"
+        text = _compact(name, _columns(path, name)) if style == "compact" else f"{str(sql).strip()};"
         if sample_rows and kind == "table":
             text += _samples(path, name, sample_rows)
         blocks.append((name, text))
@@ -104,9 +101,7 @@ def _compact(table: str, columns: list[_Column], more: str = "") -> str:
     return f"{_bare(table)}({', '.join([*described, more] if more else described)})"
 
 
-def _first_table(
-    path: Path, blocks: list[tuple[str, str]], style: str, comment: str, limit_chars: int
-) -> str:
+def _first_table(path: Path, blocks: list[tuple[str, str]], style: str, comment: str, limit_chars: int) -> str:
     """The first table with as many columns as fit, when it does not fit whole."""
     name = blocks[0][0]
     columns = _columns(path, name)
@@ -145,9 +140,7 @@ def _samples(path: Path, table: str, count: int) -> str:
     lines = [" | ".join(shown.columns)]
     for row in shown.rows:
         cells = ("NULL" if value is None else " ".join(str(value).split()) for value in row)
-        lines.append(
-            " | ".join(cell if len(cell) <= _SAMPLE_CHARS else cell[:_SAMPLE_CHARS] + "…" for cell in cells)
-        )
+        lines.append(" | ".join(cell if len(cell) <= _SAMPLE_CHARS else cell[:_SAMPLE_CHARS] + "…" for cell in cells))
     return "".join(f"\n-- {line}" for line in lines)
 
 

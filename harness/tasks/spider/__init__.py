@@ -68,9 +68,7 @@ class SpiderTasks:
         seen: Counter[str] = Counter()
         tasks = [task for name in names for task in self._tasks(name, split, seen)]
         if not tasks:
-            raise TaskSetError(
-                f"no question of spider's split {split!r} has its database in {self.folder}/database"
-            )
+            raise TaskSetError(f"no question of spider's split {split!r} has its database in {self.folder}/database")
         return tasks
 
     def schema(self, task: Task) -> str:
@@ -99,9 +97,7 @@ class SpiderTasks:
                 for place in ("database", "test_database")
                 for file in sorted(self.folder.glob(f"{place}/*/*.sqlite"))
             }
-        digest = hashlib.sha256(
-            "\n".join(f"{name} {value}" for name, value in sorted(databases.items())).encode()
-        )
+        digest = hashlib.sha256("\n".join(f"{name} {value}" for name, value in sorted(databases.items())).encode())
         parts = (manifest or {}).get("parts", {})
         return {
             "name": self.name,
@@ -157,9 +153,7 @@ class SpiderTasks:
                 )
             )
         if lost:
-            log.warning(
-                "spider %s: %d questions cannot be used: %s", name, lost.total(), dict(sorted(lost.items()))
-            )
+            log.warning("spider %s: %d questions cannot be used: %s", name, lost.total(), dict(sorted(lost.items())))
         return tasks
 
     def _failing(self, name: str) -> set[tuple[str, str]]:

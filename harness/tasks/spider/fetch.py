@@ -14,9 +14,7 @@ BUNDLE_URL = f"https://drive.usercontent.google.com/download?id={BUNDLE_ID}&expo
 """The bundle that agent-lightning's Spider example names."""
 
 
-def fetch(
-    target: Path, url: str = BUNDLE_URL, progress: Progress | None = None, timeout_s: float = 60.0
-) -> Path:
+def fetch(target: Path, url: str = BUNDLE_URL, progress: Progress | None = None, timeout_s: float = 60.0) -> Path:
     """Downloads an archive and checks the sum of every file in it.
 
     A part of an earlier download (`<target>.part`) is continued if the server can do that.
@@ -29,7 +27,7 @@ def fetch(
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f"{target.name}.part")
     have = part.stat().st_size if part.exists() else 0
-    headers = {"Range": f"bytes={have}-"} if have else {}
+    headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={have}-"} if have else {})}
     try:
         with httpx.stream("GET", url, headers=headers, follow_redirects=True, timeout=timeout_s) as answer:
             if answer.status_code == 416:  # nothing is left to send
@@ -42,7 +40,7 @@ def fetch(
                 have = have if resumed else 0
                 total = have + int(answer.headers.get("content-length", 0))
                 with part.open("ab" if resumed else "wb") as out:
-                    for chunk in answer.iter_bytes(1 << 18):
+                    for chunk in answer.iter_raw():
                         out.write(chunk)
                         have += len(chunk)
                         if progress is not None:
@@ -58,9 +56,7 @@ def fetch(
     return target
 
 
-_BY_HAND = (
-    "Or download Spider by hand from https://yale-lily.github.io/spider and run: harness data spider FILE"
-)
+_BY_HAND = "Or download Spider by hand from https://yale-lily.github.io/spider and run: harness data spider FILE"
 
 
 def _check_zip(file: Path) -> None:
@@ -69,9 +65,7 @@ def _check_zip(file: Path) -> None:
             damaged = archive.testzip()
     except (zipfile.BadZipFile, OSError, EOFError) as error:
         file.unlink(missing_ok=True)
-        raise TaskSetError(
-            f"the download is no readable zip file ({error}); it was removed. {_BY_HAND}"
-        ) from error
+        raise TaskSetError(f"the download is no readable zip file ({error}); it was removed. {_BY_HAND}") from error
     if damaged:
         file.unlink(missing_ok=True)
         raise TaskSetError(f"{damaged} in the download is damaged; the download was removed. Run it again")

@@ -83,14 +83,8 @@ def prepare(source: Path, target: Path, progress: Progress | None = None) -> Rep
     with open_source(source) as opened:
         if lies_at(opened, target):
             return _build(opened, target, say)
-        if (
-            target.exists()
-            and not (target / MANIFEST).is_file()
-            and (not target.is_dir() or any(target.iterdir()))
-        ):
-            raise TaskSetError(
-                f"{target} is not empty and was not prepared by harness. Give another folder with --out"
-            )
+        if target.exists() and not (target / MANIFEST).is_file() and (not target.is_dir() or any(target.iterdir())):
+            raise TaskSetError(f"{target} is not empty and was not prepared by harness. Give another folder with --out")
         target.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
         try:
@@ -113,9 +107,7 @@ def sample_of(count: int, size: int = SAMPLE_SIZE) -> list[int]:
 
     The `size` positions whose SHA-256 of `harness-spider-dev-500:<position>` is smallest.
     """
-    ranked = sorted(
-        range(count), key=lambda position: hashlib.sha256(f"{SAMPLE_SEED}:{position}".encode()).digest()
-    )
+    ranked = sorted(range(count), key=lambda position: hashlib.sha256(f"{SAMPLE_SEED}:{position}".encode()).digest())
     return sorted(ranked[:size])
 
 
@@ -151,9 +143,7 @@ def _build(source: Source, folder: Path, say: Progress) -> Report:
 
 def _check_databases(folder: Path, say: Progress) -> tuple[dict[str, str], dict[str, str]]:
     """Hashes of the usable databases and reasons of the damaged ones, by path below the folder."""
-    files = sorted(
-        file for place in ("database", "test_database") for file in folder.glob(f"{place}/*/*.sqlite")
-    )
+    files = sorted(file for place in ("database", "test_database") for file in folder.glob(f"{place}/*/*.sqlite"))
     good: dict[str, str] = {}
     bad: dict[str, str] = {}
     for count, file in enumerate(files):

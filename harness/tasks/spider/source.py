@@ -40,9 +40,7 @@ def open_source(path: Path) -> Iterator[Source]:
         yield _Folder(path)
         return
     if not path.is_file():
-        raise TaskSetError(
-            f"no file or folder at {path}. Give the Spider archive or the folder it unpacks to"
-        )
+        raise TaskSetError(f"no file or folder at {path}. Give the Spider archive or the folder it unpacks to")
     try:
         archive = zipfile.ZipFile(path)
     except (zipfile.BadZipFile, OSError) as error:
@@ -72,9 +70,7 @@ def read_questions(source: Source, part: Part) -> list[dict[str, str]] | None:
     try:
         return [{column: str(row[column]) for column in _COLUMNS} for row in rows]
     except (KeyError, TypeError) as error:
-        raise TaskSetError(
-            f"{file} of {source.name} lacks {error}; it needs {', '.join(_COLUMNS)}"
-        ) from error
+        raise TaskSetError(f"{file} of {source.name} lacks {error}; it needs {', '.join(_COLUMNS)}") from error
 
 
 def database_files(source: Source) -> list[str]:
@@ -117,9 +113,7 @@ def _root(files: list[str], name: str) -> str:
         key=lambda file: (file.count("/"), file),
     )
     if not found:
-        raise TaskSetError(
-            f"{name} has no dev.json, train_spider.json or Parquet files: it does not look like Spider"
-        )
+        raise TaskSetError(f"{name} has no dev.json, train_spider.json or Parquet files: it does not look like Spider")
     return found[0][: -len(PurePosixPath(found[0]).name)]
 
 

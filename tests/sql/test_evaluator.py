@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from harness.sql.evaluator import FLAGS, evaluate, gold_result
+from harness.sql.gold import GoldCache
+
+NAMES = "SELECT name FROM singer"
+EMPTY = "SELECT name FROM singer WHERE age > 100"
+
+
+@pytest.mark.parametrize(
+    ("gold", "pred", "match"),
+    [
+        # column order is free, with and without ORDER BY
+        ("SELECT name, age FROM singer", "SELECT age, name FROM singer", True),
+        ("SELECT name, age FROM singer ORDER BY age", "SELECT age, name FROM singer ORDER BY age", True),
+        # row order counts only if gold has ORDER BY
+        (NAMES, f"{NAMES} ORDER BY name DESC", True),
+        (f"{NAMES} ORDER BY age", f"{NAMES} ORDER BY age DESC", False),
+        # even where the ORDER BY is inside
+        ("SELECT name FROM (SELECT name FROM singer ORDER BY age)", f"{NAMES} ORDER BY age DESC", False),
+        # results are multisets
+        ("SELECT country FROM singer WHERE age < 45", "SELECT country FROM singer WHERE age = 41", False),
+        (NAMES, f"{NAMES} UNION SELECT name FROM singer", False),
+        # values are compared as Python values
+        ("SELECT count(*) FROM singer", "SELECT 4.0", True),
+        ("SELECT age FROM singer WHERE singer_id = 1", "SELECT '52'", False),
+        ("SELECT NULL", "SELECT NULL", True),
+        # values must stay in their rows
+        ("SELECT 1, 2 UNION ALL SELECT 3, 4", "SELECT 1, 4 UNION ALL SELECT 3, 2", False),
+        # the prediction fails
+        (NAMES, "SELECT nothing FROM singer", False),
+        (NAMES, "this is no SQL", False),
+        # spaces inside operators
+        ("SELECT name FROM singer WHERE age >= 41", "SELECT name FROM singer WHERE age > = 41", True),
+        ("SELECT YEAR(CURDATE())", "SELECT 2020", None),
+    ],
+)
+def test_verdicts_of_the_reference(singers: Path, gold: str, pred: str, match: bool | None) -> None:
+    if match is None:  # replaced by 2020 before it is executed
+        match = True
+    assert evaluate(singers, gold, pred).match is match
+
+
+def test_distinct_is_dropped_unless_kept(singers: Path) -> None:
+    distinct = "SELECT DISTINCT name FROM singer"
+    assert evaluate(singers, NAMES, distinct).match is True
+    assert evaluate(singers, "SELECT count(DISTINCT name) FROM singer", "SELECT count(name) FROM singer").match is True
+    assert evaluate(singers, NAMES, distinct, keep_distinct=True).match is False
+    assert evaluate(singers, "SELECT 'distinct'", "SELECT 'DISTINCT'").match is False
+    assert evaluate(singers, "SELECT 1 IS NOT DISTINCT FROM 1", "SELECT 1").match is True
+
+
+def test_only_the_first_statement_counts(singers: Path) -> None:
+    first = evaluate(singers, NAMES, f"{NAMES}; DROP TABLE singer")
+    assert (first.match, first.flags) == (True, ("later_statements_ignored",))
+    assert evaluate(singers, NAMES, f"SELECT 1; {NAMES}").match is False
+    assert evaluate(singers, NAMES, f"{NAMES}; SELECT 1", keep_distinct=True).match is False
+    assert evaluate(singers, NAMES, f"{NAMES} ; -- done").flags == ()
+    assert evaluate(singers, "SELECT 'a;b'", "SELECT 'a;b';").flags == ()
+
+
+def test_int_and_float_that_are_equal_match_in_any_row(singers: Path) -> None:
+    verdict = evaluate(singers, "SELECT age, age * 1.0 FROM singer", "SELECT age * 1.0, age FROM singer")
+    assert verdict.match is True
+    verdict = evaluate(singers, "SELECT 1, 1.5", "SELECT 1.0, 1.5")
+    assert (verdict.match, verdict.flags) == (True, ("int_float",))
+
+
+def test_empty_gold_asks_for_more_than_emptiness(singers: Path) -> None:
+    assert evaluate(singers, EMPTY, "SELECT name FROM singer WHERE age > 99").flags == ("empty_gold",)
+    for pred in (
+        "SELECT 1 WHERE 0",
+        "SELECT code FROM country WHERE 0",
+        "SELECT name, age FROM singer WHERE 0",
+    ):
+        verdict = evaluate(singers, EMPTY, pred)
+        assert (verdict.match, verdict.flags) == (False, ("empty_gold", "empty_gold_refused"))
+    assert evaluate(singers, EMPTY, NAMES).match is False
+    assert evaluate(singers, NAMES, EMPTY).match is False
+
+
+def test_gold_without_a_result_is_unscored(singers: Path, tmp_path: Path) -> None:
+    assert evaluate(singers, "SELECT nothing FROM singer", NAMES).flags == ("gold_failed",)
+    assert evaluate(singers, "", NAMES).flags == ("gold_failed",)
+    assert evaluate(singers, "DELETE FROM singer", NAMES).flags == ("gold_failed",)
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    assert evaluate(singers, endless, NAMES, timeout_s=0.1).flags == ("gold_timeout",)
+    assert evaluate(tmp_path / "no.sqlite", NAMES, NAMES).flags == ("database_missing",)
+    assert evaluate(tmp_path / "no folder" / "x.sqlite", NAMES, NAMES).flags == ("database_missing",)
+    (tmp_path / "empty folder").mkdir()
+    assert evaluate(tmp_path / "empty folder", NAMES, NAMES).flags == ("database_missing",)
+    (tmp_path / "bad.sqlite").write_bytes(singers.read_bytes()[:5000])
+    assert evaluate(tmp_path / "bad.sqlite", NAMES, NAMES).flags == ("database_damaged",)
+    for verdict in (evaluate(singers, "x", NAMES), evaluate(tmp_path / "no.sqlite", NAMES, NAMES)):
+        assert verdict.match is None
+
+
+def test_prediction_that_never_ends_is_wrong_not_unscored(singers: Path) -> None:
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    verdict = evaluate(singers, NAMES, endless, timeout_s=0.1)
+    assert (verdict.match, verdict.flags) == (False, ("prediction_timeout",))
+
+
+def test_all_databases_of_a_test_suite_must_agree(singers: Path) -> None:
+    older = "SELECT name FROM singer WHERE age > 50"
+    first = "SELECT name FROM singer WHERE singer_id = 1"
+    assert evaluate(singers, older, first).match is True
+    second = singers.with_name("singers_2.sqlite")
+    second.write_bytes(singers.read_bytes())
+    connection = sqlite3.connect(second)
+    connection.execute("UPDATE singer SET age = 60 WHERE singer_id = 2")
+    connection.commit()
+    connection.close()
+    assert evaluate(singers, older, first).match is False
+    assert evaluate(singers.parent, older, first).match is False
+    assert evaluate(singers, older, "SELECT name FROM singer WHERE age >= 51").match is True
+
+
+def test_empty_on_one_database_of_several_is_told_apart_by_the_others(singers: Path) -> None:
+    second = singers.with_name("singers_2.sqlite")
+    second.write_bytes(singers.read_bytes())
+    connection = sqlite3.connect(second)
+    connection.execute("UPDATE singer SET age = 200")
+    connection.commit()
+    connection.close()
+    verdict = evaluate(singers, EMPTY, "SELECT n FROM (SELECT name AS n FROM singer WHERE age > 150)")
+    assert (verdict.match, verdict.flags) == (True, ())
+
+
+def test_unrelated_files_beside_the_database_do_not_count(singers: Path) -> None:
+    connection = sqlite3.connect(singers.with_name("other.sqlite"))
+    connection.executescript("CREATE TABLE other (x)")
+    connection.close()
+    assert evaluate(singers, NAMES, NAMES).match is True
+
+
+def test_plug_value_takes_values_from_gold(singers: Path) -> None:
+    gold = "SELECT name FROM singer WHERE country = 'PE' AND age > 30"
+    pred = 'SELECT name FROM singer WHERE age > -7 AND country = "Peru"'
+    assert evaluate(singers, gold, pred).match is False
+    assert evaluate(singers, gold, pred, plug_value=True).match is True
+    assert evaluate(singers, gold, "SELECT age FROM singer WHERE age > 1", plug_value=True).match is False
+    assert evaluate(singers, NAMES, "SELECT name FROM singer WHERE age > 90", plug_value=True).match is False
+
+
+def test_plug_value_with_many_values_is_capped_and_says_so(singers: Path) -> None:
+    numbers = ", ".join(map(str, range(12)))
+    gold, pred = f"SELECT name FROM singer WHERE age IN ({numbers}, 52)", f"SELECT age IN ({numbers}) FROM singer"
+    verdict = evaluate(singers, gold, pred, plug_value=True)
+    assert verdict.match is False and "plug_value_capped" in verdict.flags
+
+
+def test_every_flag_is_documented() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "evaluator.md").read_text(encoding="utf-8")
+    assert [flag for flag in FLAGS if f"`{flag}`" not in page] == []
+
+
+def test_changed_database_is_judged_anew(singers: Path) -> None:
+    pred = "SELECT name FROM singer WHERE age < 60"
+    assert evaluate(singers, NAMES, pred).match is True
+    connection = sqlite3.connect(singers)
+    connection.execute("UPDATE singer SET age = 70 WHERE singer_id = 1")
+    connection.commit()
+    connection.close()
+    assert evaluate(singers, NAMES, pred).match is False
+
+
+def test_gold_results_are_shared_through_a_folder(singers: Path, tmp_path: Path) -> None:
+    gold = "SELECT name, score, x'00ff', NULL, 9e999 FROM singer"
+    folder = tmp_path / "kept"
+    assert evaluate(singers, gold, gold, cache=GoldCache(folder)).match is True
+    (file,) = folder.rglob("*.json")
+    assert evaluate(singers, gold, f"{gold} LIMIT 9", cache=GoldCache(folder)).match is True
+    file.write_text("damaged")
+    assert evaluate(singers, gold, f"{gold} LIMIT 8", cache=GoldCache(folder)).match is True
+
+
+def test_gold_that_changes_is_not_kept(singers: Path, tmp_path: Path) -> None:
+    evaluate(singers, "SELECT random()", NAMES, cache=GoldCache(tmp_path / "kept"))
+    assert not (tmp_path / "kept").exists()
+
+
+def test_gold_result_says_what_gold_gives(singers: Path) -> None:
+    assert gold_result(singers, "SELECT DISTINCT name FROM singer").rows == [
+        ("Joe",),
+        ("Rose",),
+        ("Tribal",),
+        ("Rose",),
+    ]
+    assert gold_result(singers, "SELECT x").error == "no such column: x"

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from harness.cli import reward as reward_commands
+from harness.cli.score import score
+from harness.errors import UserError
+from harness.records import Attempt, Outcome, Task
+from harness.rewards.audit import audit
+from harness.rewards.execution_accuracy import ExecutionAccuracy
+
+
+def task(db_path: Path, gold: str) -> Task:
+    return Task("t", "test", "val", "?", "singers", str(db_path), gold)
+
+
+def attempt(answer: str | None, outcome: Outcome = "ok") -> Attempt:
+    return Attempt("r", "a", outcome, "", answer, (), (), (), 0.0, 0.0)
+
+
+def test_reward_is_one_zero_or_unscored(singers: Path) -> None:
+    reward = ExecutionAccuracy()
+    gold = task(singers, "SELECT name FROM singer")
+    right = reward.score(gold, attempt("SELECT name FROM singer ORDER BY 1"))
+    assert (right.value, right.version) == (1.0, "execution_accuracy/1")
+    assert reward.score(gold, attempt("SELECT age FROM singer")).value == 0.0
+    assert reward.score(gold, attempt(None)).flags == ("no_query",)
+    assert reward.score(task(singers, "SELECT broken"), attempt("SELECT 1")).value is None
+
+
+@pytest.mark.parametrize("outcome", ["agent_error", "endpoint_error", "timeout", "no_transitions"])
+def test_attempt_that_did_not_end_well_is_unscored(singers: Path, outcome: Outcome) -> None:
+    result = ExecutionAccuracy().score(task(singers, "SELECT 1"), attempt("SELECT 1", outcome))
+    assert result.value is None and outcome in result.reason
+
+
+def test_options_reach_the_evaluator(singers: Path, tmp_path: Path) -> None:
+    reward = ExecutionAccuracy(keep_distinct=True, plug_value=True, timeout_s=3, cache_folder=tmp_path / "gold")
+    gold = task(singers, "SELECT name FROM singer WHERE age > 30")
+    assert reward.score(gold, attempt("SELECT DISTINCT name FROM singer WHERE age > 30")).value == 0.0
+    assert reward.score(gold, attempt("SELECT name FROM singer WHERE age > 99")).value == 1.0
+    assert list((tmp_path / "gold").rglob("*.json"))
+
+
+def test_every_attack_ends_as_documented_and_changes_nothing() -> None:
+    rows = audit(timeout_s=0.3)
+    assert len(rows) > 30
+    assert [(row.attack, row.value, row.reason) for row in rows if not row.holds] == []
+
+
+def test_audit_command_reports_json() -> None:
+    done = CliRunner().invoke(reward_commands.app, ["audit", "--json"])
+    assert done.exit_code == 0
+    assert all(row["holds"] for row in json.loads(done.stdout))
+
+
+def run_score(*arguments: str) -> tuple[int, str, BaseException | None]:
+    app = typer.Typer()
+    app.command()(score)
+    done = CliRunner().invoke(app, list(arguments))
+    return done.exit_code, done.stdout, done.exception
+
+
+def test_score_command(singers: Path) -> None:
+    code, out, _ = run_score(
+        "--db", str(singers), "--gold", "SELECT 4", "--pred", "SELECT count(*) FROM singer", "--json"
+    )
+    assert code == 0
+    assert json.loads(out) == {
+        "reward": 1.0, "match": True, "reason": "same result", "flags": [], "version": "execution_accuracy/1",
+    }  # fmt: skip
+    code, out, _ = run_score("--db", str(singers), "--gold", "SELECT 4", "--pred", "SELECT 5")
+    assert (code, out) == (0, "0: other values than gold's\n")
+    code, out, _ = run_score("--db", str(singers), "--gold", "SELECT nope", "--pred", "SELECT 5")
+    assert code == 0 and out.startswith("unscored: ") and "[gold_failed]" in out
+
+
+def test_score_command_without_a_database_is_a_user_error(tmp_path: Path) -> None:
+    code, out, error = run_score(
+        "--db", str(tmp_path / "no.sqlite"), "--gold", "SELECT 1", "--pred", "SELECT 1", "--json"
+    )
+    assert code != 0 and isinstance(error, UserError)
+    assert json.loads(out)["match"] is None

@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from harness.sql.sandbox import Limits, execute, render
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
+WRITES = [
+    "INSERT INTO singer (name) VALUES ('x')",
+    "INSERT INTO singer (name) VALUES ('x') RETURNING name",
+    "UPDATE singer SET age = 1",
+    "UPDATE singer SET age = 1 RETURNING age",
+    "DELETE FROM singer",
+    "WITH x AS (SELECT 1) DELETE FROM singer",
+    "REPLACE INTO singer (singer_id) VALUES (1)",
+    "CREATE TABLE t (x)",
+    "CREATE TEMP TABLE t (x)",
+    "CREATE TEMP VIEW v AS SELECT 1",
+    "CREATE VIEW v AS SELECT 1",
+    "CREATE INDEX i ON singer (age)",
+    "CREATE TRIGGER r AFTER INSERT ON singer BEGIN SELECT 1; END",
+    "CREATE VIRTUAL TABLE f USING fts5(x)",
+    "DROP TABLE singer",
+    "ALTER TABLE singer ADD COLUMN x",
+    "ALTER TABLE singer RENAME TO s",
+    "ATTACH DATABASE '{folder}/new.sqlite' AS n",
+    "ATTACH ':memory:' AS n",
+    "DETACH main",
+    "VACUUM",
+    "VACUUM INTO '{folder}/copy.sqlite'",
+    "PRAGMA user_version = 3",
+    "PRAGMA journal_mode = WAL",
+    "PRAGMA query_only = 0",
+    "PRAGMA hard_heap_limit = 0",
+    "PRAGMA writable_schema = 1",
+    "PRAGMA wal_checkpoint",
+    "PRAGMA database_list",
+    "BEGIN",
+    "BEGIN IMMEDIATE",
+    "COMMIT",
+    "SAVEPOINT s",
+    "REINDEX",
+    "ANALYZE",
+    "SELECT load_extension('evil')",
+    "SELECT fts3_tokenizer('simple')",
+]
+
+
+def state(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+@pytest.mark.parametrize("sql", WRITES)
+def test_writing_is_refused_and_leaves_no_trace(singers: Path, sql: str) -> None:
+    before = state(singers.parent)
+    result = execute(singers, sql.replace("{folder}", str(singers.parent)))
+    assert not result.ok
+    # FTS3's tokenizer function does not exist in every build
+    assert result.error_type == "denied" or "fts3" in sql
+    assert state(singers.parent) == before
+
+
+def test_rows_columns_and_tables_are_reported(singers: Path) -> None:
+    result = execute(singers, "SELECT s.name, c.title FROM singer s JOIN country c ON s.country = c.code ORDER BY 1;")
+    assert result.ok and result.columns == ("name", "title")
+    assert result.rows[0] == ("Joe", "Chile")
+    assert result.tables == {"singer", "country"}
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        f"{ENDLESS} SELECT count(*) FROM n",
+        f"{ENDLESS} SELECT * FROM n ORDER BY i",
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION SELECT i + 1 FROM n) SELECT count(*) FROM n",
+        f"SELECT count(*) FROM singer{', singer' * 20}",
+    ],
+)
+def test_endless_query_ends_at_its_deadline(singers: Path, sql: str) -> None:
+    started = time.monotonic()
+    result = execute(singers, sql, Limits(timeout_s=0.3))
+    assert result.error_type == "timeout"
+    assert time.monotonic() - started < 2
+    assert execute(singers, "SELECT 1").ok
+
+
+def test_endless_result_stops_at_the_row_cap(singers: Path) -> None:
+    result = execute(singers, f"{ENDLESS} SELECT i FROM n", Limits(max_rows=3))
+    assert result.rows == [(1,), (2,), (3,)] and result.truncated
+
+
+def test_query_that_hoards_memory_is_ended_and_frees_it(singers: Path) -> None:
+    if not Path("/proc/self/status").exists():
+        pytest.skip("needs /proc")
+    # In a process of its own: SQLite's heap limit is per process, and the peak is read from the system.
+    script = f"""
+from pathlib import Path
+from harness.sql.sandbox import Limits, execute
+hoard = ("WITH RECURSIVE n(x) AS (SELECT zeroblob(200000) UNION ALL SELECT zeroblob(200000) FROM n) "
+         "SELECT x FROM n ORDER BY random()")
+print(execute({str(singers)!r}, hoard, Limits(timeout_s=20)).error_type)
+print(execute({str(singers)!r}, "SELECT count(*) FROM singer").rows)
+print(next(line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in line))
+"""
+    environment = {**os.environ, "HARNESS_SQLITE_HEAP_BYTES": str(64 << 20)}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    kind, rows, peak = done.stdout.split("\n")[:3]
+    assert (kind, rows) == ("memory", "[(4,)]"), done.stderr
+    assert int(peak) < 150_000  # KiB
+
+
+def test_huge_values_are_refused_not_built(singers: Path) -> None:
+    started = time.monotonic()
+    for sql in (
+        "SELECT zeroblob(1000000000)",
+        "SELECT printf('%.*c', 500000000, 'x')",
+        "SELECT printf('%.*c', '500000000', 'x')",
+        "SELECT format('%500000000d', 1)",
+        "SELECT hex(zeroblob(200000))",
+    ):
+        assert execute(singers, sql).error_type == "too_large"
+    assert time.monotonic() - started < 1
+    assert execute(singers, "SELECT printf('%05.2f|%s', 2.5, 'a')").rows == [("02.50|a",)]
+
+
+def test_huge_blob_in_the_database_does_not_hide_its_neighbours(tmp_path: Path) -> None:
+    path = tmp_path / "blobs.sqlite"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE photo (id INTEGER, name TEXT, data BLOB)")
+    connection.execute("INSERT INTO photo VALUES (1, 'a', zeroblob(3000000))")
+    connection.commit()
+    connection.close()
+    assert execute(path, "SELECT name FROM photo").rows == [("a",)]
+    assert execute(path, "SELECT data FROM photo").error_type == "too_large"
+    whole = execute(path, "SELECT data FROM photo", Limits(max_value_bytes=4_000_000, max_result_bytes=4_000_000))
+    assert whole.text.endswith("(blob of 3000000 bytes)")
+
+
+def test_undecodable_text_is_read_without_its_bad_bytes(singers: Path) -> None:
+    assert execute(singers, "SELECT CAST(x'ff41fe42' AS TEXT)").rows == [("AB",)]
+    assert execute(singers, "SELECT name FROM singer WHERE singer_id = 1").rows == [("Joe",)]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "",
+        ";",
+        "-- nothing",
+        "SELEC",
+        "SELECT ?",
+        "SELECT 1; SELECT 2",
+        "SELECT '\0'",
+        "SELECT '\ud800'",
+        "SELECT nope",
+    ],
+)
+def test_what_is_no_query_is_an_error_and_no_exception(singers: Path, sql: str) -> None:
+    result = execute(singers, sql)
+    assert (result.ok, result.error_type) == (False, "syntax")
+    assert render(result).startswith("Error: ") and "\n" not in render(result)
+
+
+def test_queries_about_the_schema_are_allowed(singers: Path) -> None:
+    assert execute(singers, "PRAGMA table_info(singer)").ok
+    assert execute(singers, "SELECT name FROM pragma_table_info('singer')").rows[0] == ("singer_id",)
+    assert execute(singers, "SELECT value FROM json_each('[7]')").rows == [(7,)]
+
+
+def test_missing_and_damaged_databases_are_told_apart(tmp_path: Path, singers: Path) -> None:
+    assert execute(tmp_path / "no.sqlite", "SELECT 1").error_type == "missing_database"
+    text = tmp_path / "text.sqlite"
+    text.write_text("not a database" * 20)
+    assert execute(text, "SELECT 1").error_type == "damaged_database"
+    empty = tmp_path / "empty.sqlite"
+    empty.touch()
+    assert execute(empty, "SELECT 1").error_type == "damaged_database"
+    cut = tmp_path / "cut.sqlite"
+    cut.write_bytes(singers.read_bytes()[:-1000])
+    assert execute(cut, "SELECT 1").error_type == "damaged_database"
+    assert sorted(file.name for file in tmp_path.iterdir()) == [
+        "cut.sqlite",
+        "empty.sqlite",
+        "singers",
+        "text.sqlite",
+    ]
+
+
+def test_database_with_an_open_journal_is_not_read(singers: Path) -> None:
+    log = singers.with_name(f"{singers.name}-wal")
+    log.write_bytes(b"x" * 100)
+    assert execute(singers, "SELECT 1").error_type == "damaged_database"
+
+
+def test_changed_file_is_opened_anew(singers: Path) -> None:
+    assert execute(singers, "SELECT count(*) FROM singer").rows == [(4,)]
+    other = singers.with_name("other.sqlite")
+    connection = sqlite3.connect(other)
+    connection.executescript("CREATE TABLE singer (x); INSERT INTO singer VALUES (1)")
+    connection.close()
+    os.replace(other, singers)
+    assert execute(singers, "SELECT count(*) FROM singer").rows == [(1,)]
+
+
+def test_read_only_folder_is_enough(singers: Path) -> None:
+    singers.chmod(0o444)
+    singers.parent.chmod(0o555)
+    try:
+        assert execute(singers, "SELECT count(*) FROM singer").ok
+    finally:
+        singers.parent.chmod(0o755)
+
+
+def test_odd_file_names_are_opened(tmp_path: Path) -> None:
+    path = tmp_path / "a b?c#d%41é.sqlite"
+    connection = sqlite3.connect(path)
+    connection.executescript("CREATE TABLE t (x); INSERT INTO t VALUES (5)")
+    connection.close()
+    assert execute(path, "SELECT x FROM t").rows == [(5,)]
+
+
+def test_many_threads_share_nothing(singers: Path) -> None:
+    def one(number: int) -> object:
+        if number % 7 == 0:
+            return execute(singers, f"{ENDLESS} SELECT count(*) FROM n", Limits(timeout_s=0.05)).error_type
+        return execute(singers, f"SELECT name, {number} FROM singer WHERE singer_id = 2").rows
+
+    with ThreadPoolExecutor(12) as pool:
+        results = list(pool.map(one, range(140)))
+    assert results == ["timeout" if n % 7 == 0 else [("Rose", n)] for n in range(140)]
+
+
+def test_connections_of_ended_threads_are_closed(singers: Path) -> None:
+    def open_files() -> int:
+        return sum(os.path.realpath(f"/proc/self/fd/{fd}") == str(singers) for fd in os.listdir("/proc/self/fd"))
+
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("needs /proc")
+    for _ in range(5):
+        thread = threading.Thread(target=execute, args=(singers, "SELECT 1"))
+        thread.start()
+        thread.join()
+    assert open_files() == 0
+
+
+def _rows_of(path: str) -> list[tuple[object, ...]]:
+    return execute(path, "SELECT count(*) FROM singer").rows
+
+
+def test_forked_processes_open_their_own(singers: Path) -> None:
+    execute(singers, "SELECT 1")
+    with multiprocessing.get_context("fork").Pool(3) as pool:
+        assert pool.map(_rows_of, [str(singers)] * 9) == [[(4,)]] * 9
+
+
+def test_text_of_a_result(singers: Path) -> None:
+    assert execute(singers, "SELECT name, age FROM singer WHERE age > 41").text == "name | age\nJoe | 52"
+    assert execute(singers, "SELECT name FROM singer WHERE 0").text == "no rows"
+    assert execute(singers, "SELECT NULL AS x, 2.0 AS y, x'0102' AS z, 'a\nb' AS w").text == (
+        "x | y | z | w\nNULL | 2.0 | x'0102' | a b"
+    )
+    assert execute(singers, "SELECT nope").text == "Error: no such column: nope"
+
+
+def test_whatever_is_left_out_of_the_text_is_said(singers: Path) -> None:
+    few = Limits(max_rows=2)
+    assert render(execute(singers, "SELECT age FROM singer", few), few) == (
+        "age\n52\n41\n(only the first 2 rows are shown, there are more)"
+    )
+    wide = execute(singers, "SELECT " + ", ".join(f"1 AS column_{n}" for n in range(60)) + " FROM singer")
+    assert len(wide.text) <= 400 and "of 60 columns are shown" in wide.text
+    long = execute(singers, "SELECT printf('%.1000c', 'x') AS x FROM singer")
+    assert len(long.text) <= 400 and "…" in long.text and "there are" not in long.text.split("…")[0]
+
+
+@pytest.mark.parametrize("chars", [40, 120, 400])
+def test_text_keeps_its_limit(singers: Path, chars: int) -> None:
+    limits = Limits(max_rows=50, max_text_chars=chars)
+    for sql in ("SELECT * FROM singer, country", "SELECT 'x' || name FROM singer", f"SELECT {'x' * 500}"):
+        assert len(render(execute(singers, sql, limits), limits)) <= chars

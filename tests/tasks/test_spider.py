@@ -1,0 +1,381 @@
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import threading
+import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from typer.testing import CliRunner
+
+from harness.cli import data as data_commands
+from harness.errors import TaskSetError
+from harness.sql.evaluator import evaluate
+from harness.tasks.spider import SpiderTasks
+from harness.tasks.spider.fetch import fetch
+from harness.tasks.spider.prepare import prepare, sample_of
+from harness.tasks.spider.verify import verify
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+def make_sqlite(path: Path, script: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path)
+    connection.executescript(script)
+    connection.close()
+
+
+def question(db_id: str, text: str, query: str) -> dict[str, str]:
+    return {"db_id": db_id, "question": text, "query": query}
+
+
+@pytest.fixture(autouse=True)
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("VERL_SPIDER_DATA_DIR", raising=False)
+
+
+@pytest.fixture
+def official(tmp_path: Path) -> Path:
+    """A small folder in the official layout: one database missing, one gold failing, one gold empty."""
+    folder = tmp_path / "official" / "spider_data"
+    make_sqlite(folder / "database/farm/farm.sqlite", "CREATE TABLE cow (name TEXT); INSERT INTO cow VALUES ('Elsa')")
+    make_sqlite(
+        folder / "database/zoo/zoo.sqlite",
+        "CREATE TABLE animal (name TEXT); INSERT INTO animal VALUES ('Leo')",
+    )
+    (folder / "database/farm/schema.sql").write_text("CREATE TABLE cow (name TEXT); -- by hand")
+    train = [
+        question("farm", "Which cows?", "SELECT name FROM cow"),
+        question("farm", "Which pigs?", "SELECT name FROM pig"),
+        question("lost", "What?", "SELECT 1"),
+        question("farm", "Which dead cows?", "SELECT name FROM cow WHERE name = 'x'"),
+    ]
+    dev = [question("zoo", f"Which {number}?", f"SELECT name, {number} FROM animal") for number in range(6)]
+    dev.append(question("lost", "How?", "SELECT 2"))
+    (folder / "train_spider.json").write_text(json.dumps(train))
+    (folder / "dev.json").write_text(json.dumps(dev))
+    return folder
+
+
+@pytest.fixture
+def archive(official: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "spider.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as out:
+        for file in sorted(official.parent.rglob("*")):
+            out.write(file, file.relative_to(official.parent))
+    return path
+
+
+def test_archive_becomes_a_prepared_folder(archive: Path, tmp_path: Path) -> None:
+    report = prepare(archive, tmp_path / "out")
+    assert report.missing == ["lost"]
+    train, dev = report.parts["train"], report.parts["dev"]
+    assert (train.questions, train.runnable, train.gold_empty, train.skipped) == (4, 3, 1, {"lost": 1})
+    assert [(item["row"], item["error"]) for item in train.gold_failed] == [(1, "no such table: pig")]
+    assert (dev.questions, dev.runnable) == (7, 6)
+    table = pyarrow.parquet.read_table(tmp_path / "out/test_dev.parquet")
+    assert table.column_names == ["question", "db_id", "query", "db_path"]
+    assert table.to_pylist()[0]["db_path"] == "database/zoo/zoo.sqlite"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["official", "out", "spider.zip"]
+    assert verify(tmp_path / "out")["ok"]
+
+
+def test_preparing_again_gives_the_same_files(archive: Path, official: Path, tmp_path: Path) -> None:
+    prepare(archive, tmp_path / "one")
+    prepare(archive, tmp_path / "one")
+    prepare(official, tmp_path / "two")
+    names = ["train_spider.parquet", "test_dev.parquet", "test_dev_500.parquet"]
+    assert all((tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes() for name in names)
+    manifests = [json.loads((tmp_path / name / "manifest.json").read_text()) for name in ("one", "two")]
+    assert manifests[0]["databases"] == manifests[1]["databases"]
+
+
+def test_folder_can_be_prepared_where_it_is(official: Path) -> None:
+    before = (official / "database/zoo/zoo.sqlite").stat()
+    prepare(official, official)
+    assert (official / "database/zoo/zoo.sqlite").stat() == before
+    assert len(SpiderTasks(str(official)).load("dev")) == 6
+
+
+def test_tasks_leave_out_what_cannot_be_scored(archive: Path, tmp_path: Path) -> None:
+    prepare(archive, tmp_path / "out")
+    tasks = SpiderTasks(str(tmp_path / "out"))
+    assert [task.question for task in tasks.load("train")] == ["Which cows?", "Which dead cows?"]
+    dev = tasks.load("dev")
+    assert len({task.id for task in dev}) == 6 and all(Path(task.db_path).is_file() for task in dev)
+    assert [task.id for task in tasks.load("val")] == [task.id for task in dev]
+    assert all(evaluate(task.db_path, task.gold, task.gold).match for task in dev)
+    with pytest.raises(TaskSetError, match="no split 'test'"):
+        tasks.load("test")
+
+
+def test_schema_is_from_the_database_unless_the_file_is_asked_for(archive: Path, tmp_path: Path) -> None:
+    prepare(archive, tmp_path / "out")
+    first = SpiderTasks(str(tmp_path / "out")).load("train")[0]
+    assert SpiderTasks(str(tmp_path / "out")).schema(first) == "CREATE TABLE cow (name TEXT);"
+    assert SpiderTasks(str(tmp_path / "out"), style="compact").schema(first) == "cow(name text)"
+    assert "-- cow" not in SpiderTasks(str(tmp_path / "out"), sample_rows=1).schema(first)
+    assert "-- Elsa" in SpiderTasks(str(tmp_path / "out"), sample_rows=1).schema(first)
+    (Path(first.db_path).with_name("schema.sql")).write_text("CREATE TABLE cow (by_hand int);")
+    assert "by_hand" in SpiderTasks(str(tmp_path / "out"), use_schema_file=True).schema(first)
+
+
+def test_description_has_counts_and_hashes_but_no_paths(archive: Path, tmp_path: Path) -> None:
+    prepare(archive, tmp_path / "out")
+    described = json.dumps(SpiderTasks(str(tmp_path / "out")).describe())
+    assert str(tmp_path) not in described
+    counts = json.loads(described)["counts"]["train"]
+    assert counts == {"questions": 4, "runnable": 3, "gold_failed": 1, "gold_empty": 1}
+
+
+def test_environment_names_the_folder(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VERL_SPIDER_DATA_DIR", str(tmp_path / "named"))
+    done = CliRunner().invoke(data_commands.app, ["spider", str(archive), "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["parts"]["dev"]["runnable"] == 6
+    assert len(SpiderTasks().load("dev")) == 6
+
+
+def test_folder_of_agent_lightnings_example_is_accepted(official: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "example"
+    shutil.copytree(official / "database", folder / "database")
+    make_sqlite(folder / "test_database/zoo/zoo.sqlite", "CREATE TABLE animal (name TEXT, kind TEXT)")
+    for file, name in (("train_spider.json", "train_spider.parquet"), ("dev.json", "test_dev.parquet")):
+        rows = json.loads((official / file).read_text())
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / name)
+    tasks = SpiderTasks(str(folder))
+    assert len(tasks.load("train")) == 3
+    assert Path(tasks.load("dev")[0].db_path).parts[-3] == "test_database"
+    assert tasks.describe()["databases"] == 3
+    report = prepare(folder, tmp_path / "out")
+    assert report.parts["dev"].runnable == 6
+    assert Path(SpiderTasks(str(tmp_path / "out")).load("dev")[0].db_path).parts[-3] == "test_database"
+
+
+def test_unprepared_folder_says_what_to_run(tmp_path: Path, official: Path) -> None:
+    for folder in (tmp_path / "nothing", official):
+        with pytest.raises(TaskSetError, match=r"Run: harness data spider SOURCE --out"):
+            SpiderTasks(str(folder))
+
+
+@pytest.mark.parametrize("damage", ["half", "text", "flip", "empty"])
+def test_damaged_archive_is_one_line_and_leaves_nothing(archive: Path, tmp_path: Path, damage: str) -> None:
+    content = bytearray(archive.read_bytes())
+    if damage == "half":
+        content = content[: len(content) // 2]
+    elif damage == "text":
+        content = bytearray(b"not a zip file")
+    elif damage == "empty":
+        content = bytearray()
+    else:
+        with zipfile.ZipFile(archive) as opened:
+            entry = opened.getinfo("spider_data/database/farm/farm.sqlite")
+        content[entry.header_offset + 120] ^= 0xFF
+    archive.write_bytes(content)
+    with pytest.raises(TaskSetError) as caught:
+        prepare(archive, tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["official", "spider.zip"]
+
+
+def test_wrong_layout_is_said(tmp_path: Path, official: Path) -> None:
+    (tmp_path / "some").mkdir()
+    with pytest.raises(TaskSetError, match="does not look like Spider"):
+        prepare(tmp_path / "some", tmp_path / "out")
+    with pytest.raises(TaskSetError, match="no file or folder"):
+        prepare(tmp_path / "none", tmp_path / "out")
+    (official / "dev.json").write_text('[{"question": "x"}]')
+    with pytest.raises(TaskSetError, match=r"dev\.json .* lacks 'db_id'"):
+        prepare(official, tmp_path / "out")
+    (official / "dev.json").write_text("[{")
+    with pytest.raises(TaskSetError, match=r"dev\.json .* is damaged"):
+        prepare(official, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_truncated_database_is_reported_and_its_questions_skipped(official: Path, tmp_path: Path) -> None:
+    file = official / "database/farm/farm.sqlite"
+    file.write_bytes(file.read_bytes()[:5000])
+    report = prepare(official, tmp_path / "out")
+    assert list(report.damaged) == ["database/farm/farm.sqlite"]
+    assert report.missing == ["lost"]
+    assert report.parts["train"].runnable == 0 and report.parts["dev"].runnable == 6
+
+
+def test_foreign_folder_is_not_overwritten(archive: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    with pytest.raises(TaskSetError, match="not empty"):
+        prepare(archive, tmp_path / "mine")
+    assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
+
+
+def test_interrupted_work_keeps_what_was_there(archive: Path, tmp_path: Path) -> None:
+    prepare(archive, tmp_path / "out")
+    before = (tmp_path / "out/manifest.json").read_bytes()
+
+    def interrupt(what: str, done: int, total: int) -> None:
+        if what.startswith("running"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(archive, tmp_path / "out", interrupt)
+    assert (tmp_path / "out/manifest.json").read_bytes() == before
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["official", "out", "spider.zip"]
+
+
+def test_verify_names_changed_and_missing_files(archive: Path, tmp_path: Path) -> None:
+    prepare(archive, tmp_path / "out")
+    (tmp_path / "out/database/zoo/zoo.sqlite").unlink()
+    with (tmp_path / "out/test_dev.parquet").open("ab") as file:
+        file.write(b"x")
+    done = CliRunner().invoke(data_commands.app, ["verify", "--dir", str(tmp_path / "out"), "--json"])
+    assert done.exit_code == 1
+    assert sorted(json.loads(done.stdout)["problems"]) == [
+        "database/zoo/zoo.sqlite is missing",
+        "test_dev.parquet has changed",
+    ]
+
+
+def test_zip_members_outside_the_layout_are_not_written(official: Path, archive: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(archive, "a") as out:
+        out.writestr("spider_data/database/../../evil.sqlite", b"x")
+        out.writestr("spider_data/database/farm/run.sh", b"x")
+        out.writestr("../evil.sqlite", b"x")
+    prepare(archive, tmp_path / "out")
+    assert sorted(file.name for file in (tmp_path / "out/database/farm").iterdir()) == [
+        "farm.sqlite",
+        "schema.sql",
+    ]
+    assert not list(tmp_path.rglob("evil.sqlite"))
+
+
+def test_sample_is_fixed() -> None:
+    assert len(sample_of(1034)) == 500 == len(set(sample_of(1034)))
+    assert sample_of(1034)[:5] == FIRST_OF_SAMPLE
+    assert sample_of(3) == [0, 1, 2]
+
+
+FIRST_OF_SAMPLE = [0, 3, 5, 6, 8]
+
+
+class Served:
+    """A file behind HTTP that may break off and resume."""
+
+    def __init__(self, content: bytes, break_at: int | None, content_type: str = "application/zip") -> None:
+        served = self
+        self.ranges: list[str | None] = []
+        self.break_at = break_at
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                wanted = self.headers.get("Range")
+                served.ranges.append(wanted)
+                start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted else 0
+                rest = content[start:]
+                self.send_response(206 if wanted else 200)
+                self.send_header("Content-Type", content_type)
+                self.send_header("Content-Length", str(len(rest)))
+                self.end_headers()
+                self.wfile.write(rest[: served.break_at])
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/spider.zip"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def serve() -> Iterator[Any]:
+    servers: list[Served] = []
+
+    def start(*arguments: Any) -> Served:
+        servers.append(Served(*arguments))
+        return servers[-1]
+
+    yield start
+    for served in servers:
+        served.server.shutdown()
+        served.server.server_close()
+
+
+def test_download_resumes_where_it_broke_off(archive: Path, tmp_path: Path, serve: Any) -> None:
+    served = serve(archive.read_bytes(), 300)
+    with pytest.raises(TaskSetError, match="again to resume"):
+        fetch(tmp_path / "got.zip", served.url)
+    assert not (tmp_path / "got.zip").exists()
+    served.break_at = None
+    fetch(tmp_path / "got.zip", served.url)
+    assert served.ranges == [None, "bytes=300-"]
+    assert (tmp_path / "got.zip").read_bytes() == archive.read_bytes()
+
+
+def test_fetch_command_downloads_and_prepares(archive: Path, tmp_path: Path, serve: Any) -> None:
+    served = serve(archive.read_bytes(), None)
+    arguments = ["fetch", "spider", "--url", served.url, "--out", str(tmp_path / "out"), "--json"]
+    done = CliRunner().invoke(data_commands.app, arguments)
+    assert done.exit_code == 0, done.output
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["official", "out", "spider.zip"]
+
+
+def test_download_of_something_else_is_said(tmp_path: Path, serve: Any) -> None:
+    with pytest.raises(TaskSetError, match="web page"):
+        fetch(tmp_path / "a.zip", serve(b"<html>", None, "text/html").url)
+    with pytest.raises(TaskSetError, match="no readable zip"):
+        fetch(tmp_path / "b.zip", serve(b"x" * 100, None).url)
+    with pytest.raises(TaskSetError, match="cannot download"):
+        fetch(tmp_path / "c.zip", "http://127.0.0.1:9/x.zip")
+    assert [file.name for file in tmp_path.iterdir() if file.suffix in (".zip", ".part")] == []
+
+
+@pytest.fixture(scope="module")
+def spider(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    named = os.environ.get("HARNESS_SPIDER_SOURCE") or os.environ.get("VERL_SPIDER_DATA_DIR")
+    source = Path(named) if named else REPO.parent / "shared" / "data" / "spider_data.zip"
+    if not source.exists():
+        pytest.skip(f"no Spider archive at {source}; set HARNESS_SPIDER_SOURCE")
+    folder = tmp_path_factory.mktemp("spider") / "prepared"
+    return folder, prepare(source, folder)
+
+
+@pytest.mark.spider
+def test_official_counts(spider: Any) -> None:
+    _, report = spider
+    parts = report.parts
+    assert (parts["dev"].questions, parts["train"].questions) == (1034, 7000)
+    assert parts["train_others"].questions == 1659
+    if report.missing == ["baseball_1", "soccer_1", "wta_1"]:
+        assert [parts[name].runnable for name in ("dev", "train", "train_others")] == [972, 6904, 1659]
+        assert len(parts["train"].gold_failed) == 3 and not parts["dev"].gold_failed
+
+
+@pytest.mark.spider
+@pytest.mark.parametrize("split", ["dev", "train", "train_others"])
+def test_gold_against_gold_scores_one_on_every_usable_question(spider: Any, split: str) -> None:
+    tasks = SpiderTasks(str(spider[0])).load(split)
+    wrong = [task.id for task in tasks if evaluate(task.db_path, task.gold, task.gold).match is not True]
+    assert wrong == []
+
+
+@pytest.mark.spider
+def test_constant_empty_answer_scores_nothing_on_dev(spider: Any) -> None:
+    tasks = SpiderTasks(str(spider[0])).load("dev")
+    assert not any(evaluate(task.db_path, task.gold, "SELECT 1 WHERE 0").match for task in tasks)
+
+
+@pytest.mark.spider
+def test_every_schema_fits_and_names_its_tables(spider: Any) -> None:
+    tasks = SpiderTasks(str(spider[0]), schema_chars=4000)
+    for task in tasks.load("dev_500"):
+        assert 0 < len(tasks.schema(task)) <= 4000
