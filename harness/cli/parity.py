@@ -128,14 +128,11 @@ def _show(report: dict[str, Any]) -> None:
     from harness.parity.comparison import ACCEPTED
 
     console = results()
-    strict = {name: row for name, row in report["agents"].items() if row["strict"]}
+    strict = {name: row for name, row in report["agents"].items() if row["strict"] and "error" not in row}
     if strict:
         table = Table("scenario", *strict)
         for one in report["scenarios"]:
-            cells = [
-                "error" if "error" in row else "differs" if one in row["failed"] else "same"
-                for row in strict.values()
-            ]
+            cells = ["differs" if one in row["failed"] else "same" for row in strict.values()]
             table.add_row(one, *cells)
         table.add_section()
         table.add_row("certificate", *((row.get("certificate") or "none")[:12] for row in strict.values()))

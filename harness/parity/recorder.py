@@ -172,7 +172,8 @@ def record_in_process(
             ) from error
         if done.returncode or not out.is_file():
             lines = [line for line in done.stderr.strip().splitlines() if line.strip()] or ["no message"]
-            raise PluginError(f"agent {agent_name!r} could not be recorded: {lines[-1]}")
+            reason = lines[-1].removeprefix("harness.errors.PluginError: ")
+            raise PluginError(f"agent {agent_name!r} could not be recorded: {reason}")
         return [Recording.parse(row) for row in json.loads(out.read_text(encoding="utf-8"))]
 
 

@@ -1,0 +1,184 @@
+"""What a framework costs around each model call, against plain Python and the openai client.
+
+    python benchmarks/framework_overhead.py [--json] [--repeat 3] [AGENT ...]
+
+Each agent runs in a process of its own against a scripted model in another process that answers at once, without
+the gateway in between. Every agent gets the same connection pool and builds its client for each call, as in a run.
+The best of `--repeat` rounds counts: what disturbs a measurement only ever adds to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+QUESTION = "How many singers are there?"
+SCHEMA = "\n".join(f"CREATE TABLE t{n} (id INTEGER PRIMARY KEY, name TEXT, value REAL);" for n in range(12))
+RESULT = "name | value\nAna | 3\nBo | 4"
+CONCURRENT = 32
+
+
+def script(request: Any) -> str:
+    """The model of all agents: a wrong query, a remark, a right query, approval."""
+    from harness.prompts import APPROVED, REJECTED
+
+    text = "\n".join(str(message.get("content")) for message in request.messages)
+    if "You check whether" in text:
+        return APPROVED if "SELECT 2" in text else f"It counts the wrong table.\n{REJECTED}"
+    return "```sql\nSELECT 2\n```" if "You repair" in text or REJECTED in text else "```sql\nSELECT 1\n```"
+
+
+class BenchToolbox:
+    """A toolbox whose execution costs nothing."""
+
+    max_turns = 3
+
+    def __init__(self, base_url: str, http_client: Any) -> None:
+        from harness.prompts import PROMPTS
+
+        self.prompts = PROMPTS
+        self.http_client = http_client
+        self._base_url = base_url
+
+    def llm(self, role: str) -> Any:
+        from harness.toolbox import LLM
+
+        return LLM(
+            self._base_url, "k", "scripted", {"temperature": 0.7, "top_p": 0.9, "max_tokens": 96}, 60.0
+        )
+
+    async def execute(self, sql: str) -> str:
+        return RESULT
+
+
+async def measure(agent_name: str, base_url: str, repeat: int) -> dict[str, Any]:
+    """All figures of one agent, in this process."""
+    import httpx
+    import psutil
+
+    from harness.plugins import agent_spec, load
+    from harness.records import Problem
+
+    import openai  # noqa: F401  isort: skip  (in every runner; not what a framework adds)
+
+    process = psutil.Process()
+    rss_before = process.memory_info().rss
+    began = time.perf_counter()
+    agent = load(agent_spec(agent_name))()
+    import_s = time.perf_counter() - began
+    problem = Problem("task", QUESTION, "db", SCHEMA)
+    calls: list[int] = []
+
+    async def count(request: httpx.Request) -> None:
+        body = json.loads(request.content)
+        calls.append(sum(len(str(message.get("content") or "")) for message in body["messages"]))
+
+    async with httpx.AsyncClient(trust_env=False, timeout=None, event_hooks={"request": [count]}) as client:
+        await agent.solve(problem, BenchToolbox(base_url, client))
+    figures: dict[str, Any] = {"calls": len(calls), "prompt_chars": sum(calls), "import_s": import_s}
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
+    async with httpx.AsyncClient(trust_env=False, timeout=None, limits=limits) as client:
+        toolbox = BenchToolbox(base_url, client)
+
+        async def many(count: int, width: int) -> tuple[float, float]:
+            """Seconds of wall clock and of this process's CPU for one rollout."""
+            todo = iter(range(count))
+
+            async def work() -> None:
+                for _ in todo:
+                    await agent.solve(problem, toolbox)
+
+            wall, cpu = time.perf_counter(), time.process_time()
+            await asyncio.gather(*(asyncio.create_task(work()) for _ in range(width)))
+            return (time.perf_counter() - wall) / count, (time.process_time() - cpu) / count
+
+        await many(CONCURRENT, CONCURRENT)
+        for name, width, count in (("alone", 1, 40), ("concurrent", CONCURRENT, 6 * CONCURRENT)):
+            rounds = [await many(count, width) for _ in range(repeat)]
+            figures[f"{name}_wall_ms"] = 1000 * min(wall for wall, _ in rounds)
+            figures[f"{name}_cpu_ms"] = 1000 * min(cpu for _, cpu in rounds)
+    figures["added_mb"] = (process.memory_info().rss - rss_before) / 2**20
+    figures["runner_mb"] = process.memory_info().rss / 2**20
+    return figures
+
+
+def measure_all(names: list[str], repeat: int) -> dict[str, dict[str, Any]]:
+    """Measure agents one after the other, each in a process of its own."""
+    here = Path(__file__).resolve()
+    path = os.pathsep.join([str(here.parent), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": path}
+    command = [sys.executable, "-m", "harness.testing.scripted_server", "--script", f"{here.stem}:script"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    found: dict[str, dict[str, Any]] = {}
+    try:
+        assert server.stdout is not None
+        url = f"http://127.0.0.1:{json.loads(server.stdout.readline())['port']}/v1"
+        for name in names:
+            sys.stderr.write(f"{name} ...\n")
+            command = [sys.executable, str(here), "--one", name, "--url", url, "--repeat", str(repeat)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+            if done.returncode:
+                raise SystemExit(f"{name} failed:\n{done.stderr[-2000:]}")
+            found[name] = json.loads(done.stdout.splitlines()[-1])
+    finally:
+        server.terminate()
+        server.wait()
+    return found
+
+
+def table(found: dict[str, dict[str, Any]]) -> str:
+    """The figures as Markdown; times of a call are a rollout's divided by its calls."""
+    base = found["reference_sql"]
+
+    def of(name: str, key: str) -> float:
+        return float(found[name][key] / found[name]["calls"])
+
+    lines = [
+        "| agent | ms a call, alone | ratio | ms a call, 32 at once | ratio | CPU ms a call, 32 at once | ratio "
+        "| added ms a rollout, alone / 32 at once | import s | runner MB | calls | prompt characters |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, row in found.items():
+        cells = [f"`{name}`"]
+        for key in ("alone_wall_ms", "concurrent_wall_ms", "concurrent_cpu_ms"):
+            cells += [f"{of(name, key):.2f}", f"{of(name, key) / of('reference_sql', key):.2f}x"]
+        added = [row[key] - base[key] for key in ("alone_wall_ms", "concurrent_wall_ms")]
+        cells.append(" / ".join(f"{value:+.1f}" for value in added))
+        cells += [f"{row['import_s']:.1f}", f"{row['runner_mb']:.0f}", str(row["calls"])]
+        cells.append(f"{row['prompt_chars']} ({row['prompt_chars'] / base['prompt_chars']:.2f}x)")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("agents", nargs="*", help="default: all that are installed")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--url", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        figures = asyncio.run(measure(options.one, options.url, options.repeat))
+        sys.stdout.write("\n" + json.dumps(figures) + "\n")
+        return
+    from harness.plugins import registry
+
+    names = options.agents or [spec.name for spec in registry().specs("agent")]
+    found = measure_all(
+        ["reference_sql", *(name for name in names if name != "reference_sql")], options.repeat
+    )
+    sys.stdout.write((json.dumps(found, indent=2) if options.json else table(found)) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,5 @@
+from harness.testing.contract import AgentContract
+
+
+class TestContract(AgentContract):
+    agent = "pydantic_ai_sql"
