@@ -301,7 +301,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--plain", action="store_true", help="know nothing of token ids, refuse unknown fields"
     )
-    parser.add_argument("--forget", action="store_true", help="keep no record of requests, for long benchmarks")
+    parser.add_argument(
+        "--forget", action="store_true", help="keep no record of requests, for long benchmarks"
+    )
     parser.add_argument("--model", default="scripted")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
