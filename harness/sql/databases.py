@@ -11,7 +11,7 @@ from harness.sql.sandbox import Limits, execute
 
 _lock = threading.Lock()
 _hashes: dict[str, tuple[tuple[int, ...], str]] = {}
-_siblings: dict[str, tuple[int, tuple[str, ...]]] = {}
+_siblings: dict[str, tuple[str, int, tuple[str, ...]]] = {}
 _LAYOUT_LIMITS = Limits(max_rows=100_000, max_result_bytes=1 << 26)
 _LAYOUT = """
     SELECT lower(m.name), lower(c.name) FROM sqlite_master m, pragma_table_info(m.name) c
@@ -43,18 +43,23 @@ def databases_of(path: str | Path) -> tuple[str, ...]:
     A folder stands for every `*.sqlite` in it. A file stands for itself and for those `*.sqlite` beside it
     that have the same tables and columns: the further databases of a test suite. The result is sorted.
     """
-    text = os.path.abspath(path)
+    name = os.fspath(path)
+    known = _siblings.get(name)
     try:
+        if known is not None and os.stat(known[0]).st_mtime_ns == known[1]:
+            return known[2]
+        text = os.path.abspath(name)
         folder = text if os.path.isdir(text) else os.path.dirname(text)
         changed = os.stat(folder).st_mtime_ns
+        others = sorted(
+            entry.path for entry in os.scandir(folder) if entry.name.endswith(".sqlite") and entry.is_file()
+        )
     except (OSError, ValueError):
-        return (text,)
-    known = _siblings.get(text)
-    if known is not None and known[0] == changed:
-        return known[1]
-    others = sorted(entry.path for entry in os.scandir(folder) if entry.name.endswith(".sqlite") and entry.is_file())
+        return (os.path.abspath(name),)
     if text != folder:
-        if others not in ([], [text]):
+        if others in ([], [text]):
+            others = [text]
+        else:
             layout = execute(text, _LAYOUT, _LAYOUT_LIMITS)
             same = [
                 other
@@ -62,8 +67,7 @@ def databases_of(path: str | Path) -> tuple[str, ...]:
                 if layout.ok and other != text and execute(other, _LAYOUT, _LAYOUT_LIMITS).rows == layout.rows
             ]
             others = sorted([text, *same])
-        else:
-            others = [text]
-    with _lock:
-        _siblings[text] = (changed, tuple(others))
+    if os.path.isabs(name):  # a relative name may mean another file tomorrow
+        with _lock:
+            _siblings[name] = (folder, changed, tuple(others))
     return tuple(others)
