@@ -7,6 +7,8 @@ import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from harness.errors import UserError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -16,7 +18,8 @@ def results() -> Console:
     """Where results go: stdout."""
     from rich.console import Console
 
-    return Console(highlight=False)
+    wide = None if sys.stdout.isatty() else 160  # a pipe has no width; do not cut to 80
+    return Console(highlight=False, soft_wrap=True, width=wide)
 
 
 @cache
@@ -25,6 +28,25 @@ def progress_console() -> Console:
     from rich.console import Console
 
     return Console(stderr=True, highlight=False)
+
+
+def first_model(endpoint: str, api_key: str | None) -> str:
+    """The model that an endpoint offers first.
+
+    Raises:
+        UserError: It does not answer `GET /models`.
+    """
+    import httpx
+
+    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+    try:
+        answer = httpx.get(f"{endpoint.rstrip('/')}/models", headers=headers, timeout=30)
+        answer.raise_for_status()
+        return str(answer.json()["data"][0]["id"])
+    except (httpx.HTTPError, ValueError, LookupError) as error:
+        raise UserError(
+            f"{endpoint} does not list its models ({error}); check the URL, or give --model NAME"
+        ) from error
 
 
 def emit_json(data: Any) -> None:

@@ -45,16 +45,12 @@ class RolloutClient:
         spans = await self._store.query_spans(rollout_id, attempt_id="latest")
         attempt = from_spans(list(spans))
         if attempt is not None:
-            if attempt.rollout_id != rollout_id or any(
-                call.rollout_id != rollout_id for call in attempt.transitions
-            ):
+            if attempt.rollout_id != rollout_id or any(call.rollout_id != rollout_id for call in attempt.transitions):
                 raise AssertionError(f"spans of rollout {attempt.rollout_id} came back for {rollout_id}")
             return attempt
         latest = await self._store.get_latest_attempt(rollout_id)
         lost = (latest.metadata or {}).get("lost") if latest else None
-        detail = (
-            f"runner {lost}" if lost else f"the store ended it: {latest.status if latest else 'no attempt'}"
-        )
+        detail = f"runner {lost}" if lost else f"the store ended it: {latest.status if latest else 'no attempt'}"
         return Attempt(
             rollout_id=rollout_id,
             attempt_id=latest.attempt_id if latest else "",

@@ -82,6 +82,4 @@ def _run(command: list[str], plugin_name: str) -> None:
     if done.returncode:
         lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         reason = lines[-1] if lines else f"status {done.returncode}"
-        raise EnvironmentProblem(
-            f"no environment for plugin {plugin_name!r}: {' '.join(command[:4])} failed: {reason}"
-        )
+        raise EnvironmentProblem(f"no environment for plugin {plugin_name!r}: {' '.join(command[:4])} failed: {reason}")

@@ -53,17 +53,19 @@ class PluginAgent(agl.LitAgent[dict[str, Any]]):
         self.control = control
         self._http: Any = None
 
+    async def aclose(self) -> None:
+        """Close the connections to the gateway."""
+        await self.control.aclose()
+        if self._http is not None:
+            await self._http.aclose()
+
     def is_async(self) -> bool:
         return True
 
-    async def training_rollout_async(
-        self, task: dict[str, Any], resources: NamedResources, rollout: Rollout
-    ) -> None:
+    async def training_rollout_async(self, task: dict[str, Any], resources: NamedResources, rollout: Rollout) -> None:
         await self._run(task, resources, rollout)
 
-    async def validation_rollout_async(
-        self, task: dict[str, Any], resources: NamedResources, rollout: Rollout
-    ) -> None:
+    async def validation_rollout_async(self, task: dict[str, Any], resources: NamedResources, rollout: Rollout) -> None:
         await self._run(task, resources, rollout)
 
     async def _run(self, task: dict[str, Any], resources: NamedResources, rollout: Rollout) -> None:
@@ -109,9 +111,7 @@ class ConcurrentRunner(agl.LitAgentRunner[dict[str, Any]]):
                 free = self._concurrency - len(running)
                 taken: list[AttemptedRollout] = []
                 if free:
-                    taken = list(
-                        await store.dequeue_many_rollouts(limit=free, worker_id=self.get_worker_id())
-                    )
+                    taken = list(await store.dequeue_many_rollouts(limit=free, worker_id=self.get_worker_id()))
                 for rollout in taken:
                     task = asyncio.create_task(self._step_impl(rollout))
                     running.add(task)
@@ -128,6 +128,9 @@ class ConcurrentRunner(agl.LitAgentRunner[dict[str, Any]]):
             await asyncio.gather(*running, return_exceptions=True)
             if stop_heartbeat is not None:
                 await stop_heartbeat()
+            agent = self.get_agent()
+            if isinstance(agent, PluginAgent):
+                await agent.aclose()
 
     async def _heartbeat(self) -> None:
         while True:

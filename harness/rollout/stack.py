@@ -15,9 +15,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-os.environ.setdefault(
-    "LITELLM_LOCAL_MODEL_COST_MAP", "True"
-)  # agentlightning imports LiteLLM, which downloads
+os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # agentlightning imports LiteLLM, which downloads
 
 import agentlightning as agl
 from agentlightning.store.client_server import LightningStoreServer

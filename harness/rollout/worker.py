@@ -36,9 +36,7 @@ def main() -> None:
     from harness.rollout.processes import die_with_parent
 
     die_with_parent()
-    os.environ.setdefault(
-        "LITELLM_LOCAL_MODEL_COST_MAP", "True"
-    )  # agentlightning imports LiteLLM, which downloads
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # agentlightning imports LiteLLM, which downloads
     settings = WorkerSettings(**json.loads(sys.stdin.readline()))
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
@@ -71,7 +69,6 @@ def main() -> None:
             pass
         finally:
             await store.close()
-            await control.aclose()
 
     asyncio.run(serve())
 

@@ -1,0 +1,80 @@
+"""`harness run`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.common import emit_json, first_model, results
+from harness.config import load_config
+from harness.errors import RunFailed, UserError
+from harness.records import Attempt
+
+app = typer.Typer()
+
+
+@app.command()
+def run(
+    question: Annotated[str, typer.Option(help="The question.")],
+    db: Annotated[Path, typer.Option(help="A SQLite database.")],
+    endpoint: Annotated[str, typer.Option(help="An OpenAI-compatible URL, ending in /v1.")],
+    model: Annotated[str | None, typer.Option(help="Its model; by default the first that it lists.")] = None,
+    plugin: Annotated[str, typer.Option(help="The agent.")] = "langgraph_sql",
+    api_key_env: Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")] = "OPENAI_API_KEY",
+    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value, dotted; repeatable.")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print the attempt as JSON.")] = False,
+) -> None:
+    """Ask one question about a database, every turn shown."""
+    from harness.cli.dev import tree
+
+    if not db.is_file():
+        raise UserError(f"no database at {db}; --db takes a SQLite file")
+    resolved = load_config("endpoint", None, set_ or [], plugin=plugin)
+    from harness.plugins import agent_spec, load
+    from harness.records import Problem
+    from harness.rollout.request import RolloutRequest, sampling_of
+    from harness.sql.schema import schema_text
+
+    agent = load(agent_spec(plugin))()
+    key = os.environ.get(api_key_env)
+    name = model or first_model(endpoint, key)
+    schema = schema_text(db, limit_chars=resolved.task.options.get("schema_chars", 8000))
+    request = RolloutRequest(
+        problem=Problem("question", question, db.stem, schema),
+        db_path=str(db),
+        mode="val",
+        max_turns=resolved.max_turns,
+        sampling=sampling_of(resolved, "val"),
+        sandbox=resolved.sandbox.model_dump(),
+        timeout_s=resolved.rollout.timeout_s,
+        retries=0,
+    )
+
+    async def ask() -> Attempt:
+        import httpx
+
+        from harness.gateway.server import GatewayServer
+        from harness.rollout.host import run_attempt
+
+        gateway = GatewayServer()
+        await asyncio.to_thread(gateway.start)
+        try:
+            async with gateway.control() as control, httpx.AsyncClient(timeout=None, trust_env=False) as http:
+                upstream = {"base_url": endpoint.rstrip("/"), "api_key": key}
+                await control.set_upstreams([upstream], model=name, token_ids=False)
+                return await run_attempt(agent, request, "question", "1", control, gateway.key, name, http)
+        finally:
+            await asyncio.to_thread(gateway.stop)
+
+    attempt = asyncio.run(ask())
+    if json_:
+        emit_json(asdict(attempt))
+    else:
+        results().print(tree(attempt))
+    if attempt.outcome != "ok":
+        raise RunFailed(f"{attempt.outcome}: {attempt.detail}")

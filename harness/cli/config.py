@@ -1,0 +1,37 @@
+"""`harness config`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.common import emit_json, results
+from harness.config import load_config, presets
+
+app = typer.Typer(no_args_is_help=True, help="Show presets and resolved configurations.")
+
+
+@app.command("list")
+def list_presets(json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False) -> None:
+    """List the presets."""
+    found = presets()
+    if json_:
+        emit_json(found)
+        return
+    for name, summary in found.items():
+        results().print(f"{name:16} {summary}")
+
+
+@app.command()
+def show(
+    preset: Annotated[str | None, typer.Argument(help="A preset.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A YAML file.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value, dotted; repeatable.")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """Print the configuration that a preset, a file and settings resolve to."""
+    from harness.cli.train import show_config
+
+    show_config(load_config(preset, config, set_ or []), json_)

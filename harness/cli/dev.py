@@ -1,0 +1,135 @@
+"""`harness dev`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from harness.cli.common import emit_json, first_model, results
+from harness.config import load_config
+from harness.records import CallFailure
+
+if TYPE_CHECKING:
+    from harness.config import Config
+    from harness.records import Attempt, Transition
+
+app = typer.Typer()
+
+
+@app.command()
+def dev(
+    plugin: Annotated[str, typer.Option(help="The agent.")],
+    endpoint: Annotated[str, typer.Option(help="An OpenAI-compatible URL, ending in /v1.")],
+    model: Annotated[str | None, typer.Option(help="Its model; by default the first that it lists.")] = None,
+    api_key_env: Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")] = "OPENAI_API_KEY",
+    tasks: Annotated[int, typer.Option(min=1, max=10, help="How many tasks.")] = 3,
+    task: Annotated[str, typer.Option(help="The task set.")] = "pocket",
+    split: Annotated[str | None, typer.Option(help="The split; by default the one of validation.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A YAML file.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value, dotted; repeatable.")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print every span as JSON.")] = False,
+) -> None:
+    """Dry run through agentlightning's Trainer.dev: a few tasks, every span shown as a tree."""
+    from harness.cli.train import check
+    from harness.plugins import load, task_set_spec
+    from harness.rollout.request import RolloutRequest
+    from harness.trainers.order import validation_order
+
+    overrides = [f"task.name={task}", f"task.val_limit={tasks}", *(set_ or [])]
+    if split is not None:
+        overrides.append(f"task.val_split={split}")
+    resolved = load_config("endpoint", config, overrides, plugin=plugin)
+    check(resolved)
+    task_set = load(task_set_spec(task))(**resolved.task.options)
+    chosen = validation_order(task_set.load(resolved.task.val_split), resolved)
+    requests = [RolloutRequest.build(one, task_set.schema(one), resolved, "val").dump() for one in chosen]
+    key = os.environ.get(api_key_env)
+    spans = _run(resolved, requests, endpoint.rstrip("/"), model or first_model(endpoint, key), key)
+    if json_:
+        emit_json([span.model_dump() for attempt in spans for span in attempt])
+        return
+    from harness.rollout.spans import from_spans
+
+    for attempt_spans in spans:
+        attempt = from_spans(attempt_spans)
+        if attempt is not None:
+            results().print(tree(attempt))
+
+
+def tree(attempt: Attempt) -> Any:
+    """One attempt as a tree: its calls with role, tokens and time, the queries that ran, the end."""
+    from rich.markup import escape
+    from rich.tree import Tree
+
+    mark = "[green]ok[/]" if attempt.outcome == "ok" else f"[red]{attempt.outcome}[/] {escape(attempt.detail)}"
+    top = Tree(f"[bold]{attempt.rollout_id}[/] {mark} {attempt.elapsed_s:.2f} s")
+    turns = list(attempt.turns)
+    calls: list[Transition | CallFailure] = [*attempt.transitions, *attempt.failures]
+    calls.sort(key=lambda call: call.index)
+    for call in calls:
+        if isinstance(call, CallFailure):
+            status = call.status if call.status is not None else "no answer"
+            top.add(f"[red]{call.role}[/] {status}: {escape(call.detail)}")
+            continue
+        tokens = f"{call.prompt_tokens or '?'} + {call.response_tokens or '?'} tokens"
+        node = top.add(f"[cyan]{call.role}[/] {tokens}, {1000 * call.latency_s:.0f} ms")
+        for message in call.messages:
+            node.add(f"[dim]{message.get('role')}[/] {escape(str(message.get('content')))}")
+        node.add(f"[bold]reply[/] {escape(call.response_text)}")
+        if call.overridden:
+            node.add(f"[yellow]asked for, not granted:[/] {escape(str(dict(call.overridden)))}")
+        if call.role != "check_query" and turns:
+            turn = turns.pop(0)
+            top.add(f"[magenta]execute[/] {1000 * turn.elapsed_s:.0f} ms\n{escape(turn.text)}")
+    top.add(f"[bold]answer[/] {escape(attempt.answer or '-')}")
+    return top
+
+
+def _run(
+    config: Config, requests: list[dict[str, Any]], endpoint: str, model: str, api_key: str | None
+) -> list[list[Any]]:
+    """Every rollout's spans, in order of the requests."""
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    import logging
+
+    import agentlightning as agl
+    from agentlightning.execution.shared_memory import SharedMemoryExecutionStrategy
+    from agentlightning.store.memory import InMemoryLightningStore
+
+    from harness.gateway.server import GatewayServer
+    from harness.plugins import agent_spec, load
+    from harness.rollout.runner import POLICY_RESOURCE, ConcurrentRunner, GatewayTracer, PluginAgent
+
+    logging.getLogger("agentlightning").setLevel(logging.CRITICAL)
+    agent = load(agent_spec(config.plugin))()
+    store = InMemoryLightningStore(thread_safe=True)
+    with GatewayServer() as gateway:
+        asyncio.run(_point(gateway.control(), endpoint, model, api_key))
+        runner = ConcurrentRunner(config.rollout.concurrency, lambda: None)
+        trainer = agl.Trainer(
+            n_runners=1,
+            algorithm=agl.Baseline(polling_interval=0.1, train_split=0.5, span_verbosity="none"),
+            tracer=GatewayTracer(),
+            runner=runner,
+            store=store,
+            strategy=SharedMemoryExecutionStrategy(main_thread="algorithm"),
+            initial_resources={POLICY_RESOURCE: agl.LLM(endpoint=gateway.base_url, model=model, api_key=gateway.key)},
+        )
+        trainer.dev(PluginAgent(agent, gateway.control()), val_dataset=requests)
+
+    async def collect() -> list[list[Any]]:
+        rollouts = await store.query_rollouts()
+        order = {request["problem"]["task_id"]: position for position, request in enumerate(requests)}
+        ordered = sorted(rollouts, key=lambda rollout: order[rollout.input["problem"]["task_id"]])
+        return [list(await store.query_spans(rollout.rollout_id, attempt_id="latest")) for rollout in ordered]
+
+    return asyncio.run(collect())
+
+
+async def _point(control: Any, endpoint: str, model: str, api_key: str | None) -> None:
+    async with control:
+        await control.set_upstreams([{"base_url": endpoint, "api_key": api_key}], model=model, token_ids=False)

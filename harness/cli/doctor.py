@@ -1,0 +1,31 @@
+"""`harness doctor`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from harness.cli.common import emit_json, results
+
+app = typer.Typer()
+
+
+@app.command()
+def doctor(json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False) -> None:
+    """Check this machine; each line is ok or says what to do. Exit status 1 where something must be done."""
+    from rich.markup import escape
+
+    from harness.diagnosis import examine
+
+    findings = examine()
+    if json_:
+        emit_json([{"check": f.check, "state": f.state, "found": f.found, "advice": f.advice} for f in findings])
+    else:
+        colours = {"ok": "green", "note": "yellow", "problem": "red"}
+        for finding in findings:
+            advice = f" -> {escape(finding.advice)}" if finding.advice else ""
+            state = f"[{colours[finding.state]}]{finding.state:7}[/]"
+            results().print(f"{state} {finding.check:26} {escape(finding.found)}{advice}")
+    if any(finding.state == "problem" for finding in findings):
+        raise typer.Exit(1)

@@ -1,0 +1,127 @@
+"""`harness eval`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from harness.cli.common import duration, emit_json, first_model, percent, progress_console, results
+from harness.config import load_config, resolve_device
+from harness.errors import UserError
+from harness.results.folder import RunFolder
+
+app = typer.Typer()
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path | None, typer.Argument(help="A run folder: its newest checkpoint is measured.")] = None,
+    plugin: Annotated[str | None, typer.Option(help="The agent; by default the run's.")] = None,
+    endpoint: Annotated[str | None, typer.Option(help="An OpenAI-compatible URL, ending in /v1.")] = None,
+    model: Annotated[str | None, typer.Option(help="The endpoint's model name, or a policy to serve here.")] = None,
+    api_key_env: Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")] = "OPENAI_API_KEY",
+    step: Annotated[int | None, typer.Option(help="A checkpoint other than the newest.")] = None,
+    task: Annotated[str | None, typer.Option(help="The task set.")] = None,
+    split: Annotated[str | None, typer.Option(help="The split; by default the one of validation.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only so many tasks, a fixed sample.")] = None,
+    preset: Annotated[str | None, typer.Option(help="A preset of `harness config list`.")] = None,
+    config: Annotated[Path | None, typer.Option(help="A YAML file.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value, dotted; repeatable.")] = None,
+    runs_dir: Annotated[Path, typer.Option(help="Where the evaluation's folder is made.")] = Path("runs"),
+    json_: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
+) -> None:
+    """Measure accuracy: of a run's checkpoint, of a policy served here (--model), or of any endpoint."""
+    from harness.cli.train import check
+
+    overrides = list(set_ or [])
+    for key, value in (("task.name", task), ("task.val_split", split), ("task.val_limit", limit)):
+        if value is not None:
+            overrides.append(f"{key}={value}")
+    if task == "spider" and split is None:
+        overrides.append("task.val_split=dev")
+    trained = RunFolder.open(run) if run is not None else None
+    if trained is not None:
+        if endpoint is not None or model is not None:
+            raise UserError("give either a run or --endpoint/--model, not both")
+        resolved = load_config(None, trained.path / "config.yaml", overrides, plugin=plugin)
+    else:
+        if endpoint is None and model is None:
+            raise UserError("nothing to measure: give a run folder, --endpoint URL --model NAME, or --model POLICY")
+        if preset is None and config is None:
+            preset = ("spider" if task == "spider" else "cpu") if endpoint is None else "endpoint"
+        resolved = load_config(preset, config, overrides, plugin=plugin)
+    check(resolved)
+    folder = RunFolder.create(runs_dir, f"eval-{resolved.plugin}")
+    if endpoint is not None:
+        key = os.environ.get(api_key_env)
+        record = _measure(resolved, folder, endpoint, model or first_model(endpoint, key), key, False, "")
+    else:
+        from harness.policies import resolve
+        from harness.policies.export import checkpoint_model
+        from harness.policies.serve import served
+
+        device = resolve_device(resolved.device)
+        policy = str(checkpoint_model(trained, step)) if trained is not None else resolve(str(model))
+        length = resolved.sampling.max_prompt_tokens + resolved.sampling.max_response_tokens
+        with served(policy, device, length, folder.logs / "policy.log") as url:
+            record = _measure(resolved, folder, url, policy, None, True, policy)
+    if json_:
+        emit_json(record)
+    else:
+        _show(folder, record)
+
+
+def _measure(
+    config: Any, folder: RunFolder, url: str, model: str, key: str | None, token_ids: bool, policy: str
+) -> dict[str, Any]:
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    from harness.evaluation import Endpoint, evaluate
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=progress_console()) as bar:
+        line = bar.add_task(f"{config.plugin} on {config.task.name}/{config.task.val_split}", total=None)
+        return evaluate(
+            config,
+            folder,
+            Endpoint(url.rstrip("/"), model, key, token_ids),
+            lambda done, total: bar.update(line, completed=done, total=total),
+            policy,
+        )
+
+
+def _show(folder: RunFolder, record: dict[str, Any]) -> None:
+    result = record["result"]
+    out = results()
+    low, high = result["interval_95"] or (None, None)
+    out.print(
+        f"{record['plugin']}: accuracy {percent(result['accuracy'])} "
+        f"(95 % interval {percent(low)} to {percent(high)}) on {result['scored']} scored of {result['tasks']} tasks, "
+        f"{duration(result['wall_s'])}"
+    )
+    levels = result["by_difficulty"].items()
+    out.print(
+        "by difficulty: " + ", ".join(f"{name} {percent(row['accuracy'])} ({row['tasks']})" for name, row in levels)
+    )
+    if result["empty_golds"]:
+        out.print(f"{result['empty_golds']} of the golds return no row: an empty answer to them proves little")
+    if result["unscored"]:
+        rest = ", ".join(f"{name} {count}" for name, count in sorted(result["outcomes"].items()) if name != "ok")
+        out.print(f"{result['unscored']} unscored (never counted as wrong): {rest}")
+    out.print(str(folder.path))

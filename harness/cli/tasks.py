@@ -1,0 +1,37 @@
+"""`harness tasks`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from harness.cli.common import emit_json, results
+
+app = typer.Typer(invoke_without_command=True)
+
+
+@app.callback()
+def tasks(
+    name: Annotated[str | None, typer.Option("--name", help="Describe this task set: counts, hashes, licence.")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
+    """List task sets, or describe one."""
+    from harness.plugins import load, registry, task_set_spec
+
+    if name is not None:
+        described = dict(load(task_set_spec(name))().describe())
+        if json_:
+            emit_json(described)
+        else:
+            for key, value in described.items():
+                results().print(f"{key}: {value}")
+        return
+    specs = registry().specs("task set")
+    if json_:
+        emit_json(
+            [{"name": s.name, "summary": s.summary, "plugin": registry().owner("task set", s.name)} for s in specs]
+        )
+        return
+    for spec in specs:
+        results().print(f"{spec.name:16} {spec.summary}")

@@ -1,0 +1,131 @@
+"""What `harness doctor` looks at."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import platform
+import shutil
+import socket
+import sqlite3
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+from packaging.version import Version
+
+from harness.config import resolve_device
+
+State = Literal["ok", "note", "problem"]
+
+TRAINING = ("torch", "verl", "transformers", "ray", "TransferQueue", "tensordict")
+_CLASHES = (
+    ("opentelemetry-sdk", "1.45", "agentlightning 0.3.0 loses every span: pip install 'opentelemetry-sdk<1.45'"),
+    ("agentlightning", "0.3.1", "1.x has no store or runners: pip install agentlightning==0.3.0"),
+    ("verl", "0.10", "harness is written for verl 0.9.1: pip install verl==0.9.1"),
+    ("openai", "3", "crewai and harness need openai<3: pip install 'openai<3'"),
+)
+"""Distribution, first version known to break, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report."""
+
+    check: str
+    state: State
+    found: str
+    advice: str = ""
+
+
+def examine() -> list[Finding]:
+    """Look at everything that training and evaluation need. Imports nothing heavy."""
+    return [*_python(), *_libraries(), *_device(), *_plugins(), *_machine(), *_folders()]
+
+
+def _python() -> Iterator[Finding]:
+    found = platform.python_version()
+    fine = (3, 11) <= sys.version_info[:2] < (3, 14)
+    yield Finding("python", "ok" if fine else "problem", found, "" if fine else "use Python 3.11, 3.12 or 3.13")
+    fine = sqlite3.sqlite_version_info >= (3, 35)
+    advice = "" if fine else "queries that need newer SQLite will fail: use a newer Python build"
+    yield Finding("sqlite", "ok" if fine else "note", sqlite3.sqlite_version, advice)
+
+
+def _libraries() -> Iterator[Finding]:
+    for name in ("agentlightning", *TRAINING, "vllm", "openai", "opentelemetry-sdk"):
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            needed = "the CPU and GPU extras" if name in TRAINING else "the GPU extra"
+            advice = f"only for {needed}: pip install 'harness[{'cpu' if name in TRAINING else 'gpu'}]'"
+            yield Finding(name, "problem" if name == "agentlightning" else "note", "not installed", advice)
+            continue
+        clash = next((c for c in _CLASHES if c[0] == name and Version(found) >= Version(c[1])), None)
+        yield Finding(name, "problem" if clash else "ok", found, clash[2] if clash else "")
+
+
+def _device() -> Iterator[Finding]:
+    device = resolve_device("auto")
+    if device == "cuda":
+        have = importlib.util.find_spec("vllm") is not None
+        advice = "" if have else "training on it needs vLLM: pip install 'harness[gpu]'"
+        yield Finding("device", "ok" if have else "note", "CUDA", advice)
+    else:
+        yield Finding("device", "ok", f"CPU, {_cores()} cores")
+
+
+def _plugins() -> Iterator[Finding]:
+    from harness.plugins import registry
+
+    for state in registry().states:
+        found = f"{state.distribution} {state.version}"
+        yield Finding(f"plugin {state.name}", "problem" if state.problem else "ok", found, state.problem or "")
+
+
+def _machine() -> Iterator[Finding]:
+    import psutil
+
+    memory = psutil.virtual_memory()
+    free = memory.available / 2**30
+    advice = "" if free >= 8 else "the default training takes about 8 GiB: free some memory"
+    yield Finding("memory", "ok" if free >= 8 else "note", f"{free:.1f} GiB free of {memory.total / 2**30:.1f}", advice)
+    shm = Path("/dev/shm")
+    if shm.is_dir():
+        free = shutil.disk_usage(shm).free / 2**30
+        advice = "" if free >= 1.5 else "Ray's object store wants 1 GiB here: mount it larger (docker: --shm-size=2g)"
+        yield Finding("shared memory", "ok" if free >= 1.5 else "problem", f"{free:.1f} GiB free", advice)
+    try:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+        yield Finding("ports", "ok", "loopback ports can be opened")
+    except OSError as error:
+        yield Finding("ports", "problem", str(error), "allow this user to listen on 127.0.0.1")
+    soft = _open_files()
+    advice = "" if soft >= 4096 else "many concurrent rollouts need more: ulimit -n 65536"
+    yield Finding("open files", "ok" if soft >= 4096 else "note", str(soft), advice)
+
+
+def _folders() -> Iterator[Finding]:
+    free = shutil.disk_usage(Path.cwd()).free / 2**30
+    advice = "" if free >= 5 else "checkpoints and logs need room: free some disk, or use --runs-dir elsewhere"
+    yield Finding("disk", "ok" if free >= 5 else "note", f"{free:.1f} GiB free here", advice)
+    writable = os.access(Path.cwd(), os.W_OK)
+    advice = "" if writable else "run folders cannot be made here: use --runs-dir"
+    yield Finding("run folders", "ok" if writable else "problem", str(Path.cwd()), advice)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _open_files() -> int:
+    try:
+        import resource
+
+        return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    except ImportError:
+        return 1 << 16

@@ -1,0 +1,169 @@
+"""Measures an agent on a split: the same rollouts and scoring as in training, without the training."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from harness.config import Config
+from harness.errors import HarnessError, RunFailed
+from harness.plugins import load, task_set_spec
+from harness.records import Task
+from harness.results.folder import RunFolder
+from harness.results.record import run_record
+from harness.rollout.session import Session
+from harness.rollout.stack import RolloutWork
+from harness.trainers.order import validation_order
+
+if TYPE_CHECKING:
+    from agentlightning.store.base import LightningStore
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """An OpenAI-compatible endpoint.
+
+    Attributes:
+        base_url: Ends in `/v1`.
+        model: The name it knows the model by.
+        token_ids: Whether it reports token ids on request, as vLLM does.
+    """
+
+    base_url: str
+    model: str
+    api_key: str | None = None
+    token_ids: bool = False
+
+
+def evaluate(
+    config: Config,
+    folder: RunFolder,
+    endpoint: Endpoint,
+    on_progress: Callable[[int, int], None],
+    policy: str = "",
+) -> dict[str, Any]:
+    """Run every task of the validation split greedily against an endpoint and score it.
+
+    Args:
+        on_progress: Called with finished and all rollouts.
+        policy: What the endpoint serves, for the record: a folder, an id, or nothing known.
+
+    Returns:
+        The record as written to `run.json`; its `result` has accuracy, interval and counts.
+
+    Raises:
+        RunFailed: Too large a share of the rollouts brought no result, or the workers keep dying.
+    """
+    task_set = load(task_set_spec(config.task.name))(**config.task.options)
+    tasks = validation_order(task_set.load(config.task.val_split), config)
+    identity = policy or f"{endpoint.model} at {endpoint.base_url}"
+    record = run_record(config, folder, task_set, [], tasks, identity, config.device, kind="eval")
+    folder.write(record)
+    folder.write_config(config)
+    began = time.time()
+    status, reason = "failed", ""
+    try:
+        _Evaluation(config, folder, endpoint, tasks, on_progress).execute()
+        status = "finished"
+    except HarnessError as error:
+        reason = str(error)
+        raise
+    except KeyboardInterrupt:
+        status = "interrupted"
+        raise
+    finally:
+        folder.compact()
+        rows = list(folder.rows("episodes"))
+        record |= {
+            "status": status,
+            "result": accuracy_of(rows, len(tasks)) | {"wall_s": round(time.time() - began, 2)},
+        }
+        if reason:
+            record["reason"] = reason
+        folder.write(record)
+    return folder.read()
+
+
+def accuracy_of(rows: Sequence[dict[str, Any]], expected: int) -> dict[str, Any]:
+    """Accuracy over scored episodes with its 95 % Wilson interval, and how the rest ended."""
+    from statsmodels.stats.proportion import proportion_confint
+
+    scored = [row["reward"] for row in rows if row["reward"] is not None]
+    outcomes: dict[str, int] = {}
+    for row in rows:
+        name = row["outcome"] if row["outcome"] != "ok" or row["reward"] is not None else "unscored"
+        outcomes[name] = outcomes.get(name, 0) + 1
+    levels: dict[str, list[float]] = {}
+    for row in rows:
+        if row["reward"] is not None:
+            levels.setdefault(row["difficulty"] or "all", []).append(row["reward"])
+    flags: dict[str, int] = {}
+    for row in rows:
+        for flag in row["reward_flags"]:
+            flags[flag] = flags.get(flag, 0) + 1
+    accuracy = sum(scored) / len(scored) if scored else None
+    interval = None
+    if scored:
+        low, high = proportion_confint(sum(value >= 1.0 for value in scored), len(scored), method="wilson")
+        interval = [round(float(low), 4), round(float(high), 4)]
+    return {
+        "accuracy": accuracy,
+        "interval_95": interval,
+        "tasks": expected,
+        "scored": len(scored),
+        "unscored": expected - len(scored),
+        "outcomes": outcomes,
+        "by_difficulty": {
+            name: {"accuracy": sum(values) / len(values), "tasks": len(values)} for name, values in levels.items()
+        },
+        "reward_flags": flags,
+        "empty_golds": flags.get("empty_gold", 0),
+    }
+
+
+class _Evaluation(RolloutWork):
+    def __init__(
+        self,
+        config: Config,
+        folder: RunFolder,
+        endpoint: Endpoint,
+        tasks: Sequence[Task],
+        on_progress: Callable[[int, int], None],
+    ) -> None:
+        super().__init__(config, endpoint.model, folder.logs, f"{folder.id}-{os.getpid()}")
+        self._folder = folder
+        self._endpoint = endpoint
+        self._tasks = tasks
+        self._on_progress = on_progress
+
+    async def work(self, store: LightningStore) -> None:
+        endpoint = self._endpoint
+        async with self.gateway.control() as control:
+            upstream = {"base_url": endpoint.base_url, "api_key": endpoint.api_key}
+            await control.set_upstreams([upstream], model=endpoint.model, token_ids=endpoint.token_ids)
+            session = Session(self.config, endpoint.model, store, control, self._folder)
+            gate = asyncio.Semaphore(self.config.rollout.runners * self.config.rollout.concurrency)
+            done = failed = 0
+
+            async def one(task: Task) -> None:
+                nonlocal done, failed
+                async with gate:
+                    samples = await session.rollout(task.id, "val", 0, 0)
+                done += 1
+                failed += not samples
+                self._on_progress(done, len(self._tasks))
+                limit = self.config.rollout.max_failed_share * len(self._tasks)
+                if failed > max(limit, 1):
+                    raise RunFailed(
+                        f"{failed} of {done} rollouts brought no score, more than "
+                        f"rollout.max_failed_share={self.config.rollout.max_failed_share:g} allows; "
+                        f"why is in `detail` and `reward_reason` of {self._folder.path / 'episodes.parquet'}"
+                    )
+
+            async with asyncio.TaskGroup() as group:
+                for task in self._tasks:
+                    group.create_task(one(task))

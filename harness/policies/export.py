@@ -1,0 +1,68 @@
+"""Checkpoints as Hugging Face folders."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from harness.errors import RunFailed, UserError
+from harness.results.folder import RunFolder
+
+
+def checkpoint_dir(folder: RunFolder, step: int | None = None) -> tuple[int, Path]:
+    """Step and folder of a run's checkpoint, by default the newest.
+
+    Raises:
+        UserError: There is no such checkpoint; the message names those there are.
+    """
+    latest = folder.latest_checkpoint()
+    if latest is None:
+        raise UserError(f"{folder.path} has no checkpoint; it has trained {_trained(folder)} steps")
+    if step is None:
+        return latest
+    chosen = folder.checkpoints / f"global_step_{step}"
+    if not chosen.is_dir():
+        there = sorted(int(path.name.rsplit("_", 1)[1]) for path in folder.checkpoints.glob("global_step_*"))
+        raise UserError(f"{folder.path} has no checkpoint of step {step}; it has {', '.join(map(str, there))}")
+    return step, chosen
+
+
+def checkpoint_model(folder: RunFolder, step: int | None = None) -> Path:
+    """A Hugging Face folder of a checkpoint, merged on first use and kept beside it."""
+    _, checkpoint = checkpoint_dir(folder, step)
+    target = checkpoint / "hf"
+    if not (target / "config.json").is_file():
+        export(checkpoint, target)
+    return target
+
+
+def export(checkpoint: Path, target: Path) -> None:
+    """Write a checkpoint (FSDP shards, LoRA merged) as a folder that transformers and vLLM load.
+
+    Raises:
+        UserError: The target exists and is not empty.
+        RunFailed: verl's merger failed; the message has its last line.
+    """
+    if target.exists() and any(target.iterdir()):
+        raise UserError(f"{target} exists and is not empty; choose another folder")
+    temporary = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(temporary, ignore_errors=True)
+    command = [sys.executable, "-m", "verl.model_merger", "merge", "--backend", "fsdp"]
+    command += ["--local_dir", str(checkpoint / "actor"), "--target_dir", str(temporary)]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if done.returncode != 0 or not (temporary / "config.json").is_file():
+        lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        raise RunFailed(f"merging {checkpoint} failed: {lines[-1][:300] if lines else 'no output'}")
+    if target.exists():
+        target.rmdir()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(temporary, target)
+
+
+def _trained(folder: RunFolder) -> int:
+    result = folder.read().get("result") or {}
+    return int(result.get("steps", 0))

@@ -1,0 +1,100 @@
+"""Serves a policy for as long as a `with` block lasts: harness's own server on a CPU, vLLM on a GPU."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from harness.errors import EnvironmentProblem, RunFailed
+from harness.rollout.processes import stop_process
+
+
+@contextmanager
+def served(model: str, device: str, max_length: int, log: Path) -> Iterator[str]:
+    """The endpoint's base URL, ending in `/v1`. Both kinds report token ids.
+
+    Args:
+        model: A local folder or a Hugging Face id.
+        device: `cpu` or `cuda`.
+        max_length: Prompt and response together, in tokens.
+        log: Where the server's output goes.
+
+    Raises:
+        EnvironmentProblem: What the device needs is not installed.
+        RunFailed: The server ended before it was ready.
+    """
+    environment = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    if Path(model).exists():
+        environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        if device == "cpu":
+            process = subprocess.Popen(
+                [sys.executable, "-m", "harness.policies.server", model, str(max_length)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                env=environment,
+                start_new_session=True,
+            )
+        else:
+            port = _free_port()
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
+                    *("--model", model, "--max-model-len", str(max_length)),
+                    *("--host", "127.0.0.1", "--port", str(port)),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=environment,
+                start_new_session=True,
+            )
+    try:
+        yield f"http://{_address(process, log) if device == 'cpu' else _ready(process, port, log)}/v1"
+    finally:
+        stop_process(process)
+
+
+def _address(process: subprocess.Popen[bytes], log: Path, timeout_s: float = 300.0) -> str:
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], timeout_s)
+    line = process.stdout.readline().decode().strip() if ready else ""
+    if not line:
+        raise _failure(process, log)
+    return line
+
+
+def _ready(process: subprocess.Popen[bytes], port: int, log: Path, timeout_s: float = 900.0) -> str:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2):
+                return f"127.0.0.1:{port}"
+        except OSError:
+            time.sleep(0.5)
+    raise _failure(process, log)
+
+
+def _failure(process: subprocess.Popen[bytes], log: Path) -> RunFailed | EnvironmentProblem:
+    text = log.read_text(errors="replace")
+    lines = [line for line in text.splitlines() if line.strip()]
+    last = lines[-1][:300] if lines else "no output"
+    if "No module named" in last:
+        return EnvironmentProblem(f"{last}. Install it with: pip install 'harness[cpu]' (or [gpu])")
+    return RunFailed(f"the policy server did not start (status {process.poll()}): {last} (whole log: {log})")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
