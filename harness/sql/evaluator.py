@@ -33,12 +33,13 @@ FLAGS = {
     "database_damaged": "unscored: not SQLite, cut off or not closed cleanly",
     "gold_failed": "unscored: the gold query does not run (the reference stops with an assertion)",
     "gold_timeout": "unscored: the gold query passed its deadline (the reference's never fires)",
-    "out_of_resources": "unscored: memory or input/output, nothing that the prediction is to blame for",
+    "out_of_resources": "unscored: input/output, or memory for gold; nothing that the prediction is to blame for",
     "undecided": "unscored: columns that cannot be told apart in time (the reference may never end)",
     "no_query": "no match: the prediction is blank (the reference crashes)",
     "statement_refused": "no match: the prediction does more than read (the reference runs it)",
     "prediction_timeout": "no match: the prediction passed its deadline (the reference's never fires)",
-    "prediction_too_large": "no match: a value longer than the limit, or the result is longer than gold's",
+    "prediction_too_large": "no match: a value longer than the limit, too much memory (twice), or one row longer "
+    "than all of gold",
     "later_statements_ignored": "only the first statement of the prediction counts, as in the reference",
     "empty_gold": "the gold result is empty, so a match says little",
     "empty_gold_refused": "no match: empty like gold, but with other columns or from none of gold's tables "
@@ -72,6 +73,7 @@ class Verdict:
 _gold_cache = GoldCache()
 _verdicts: OrderedDict[tuple[object, ...], Verdict] = OrderedDict()
 _lock = threading.Lock()
+_hoarders = threading.Lock()
 
 
 def evaluate(
@@ -191,7 +193,7 @@ def _prepared(sql: str, keep_distinct: bool) -> tuple[str, bool]:
     if not keep_distinct:
         # The reference parses to drop DISTINCT and by that loses all but the first statement.
         sql = without_distinct(statements[0] if statements else "")
-    return _CURRENT_YEAR.sub("2020", sql), several
+    return _CURRENT_YEAR.sub("2020 ", sql), several
 
 
 def _has_query(sql: str) -> bool:
@@ -218,11 +220,12 @@ def _on_all(
     empty = all(not gold.rows for gold in golds)
     for (path, _), gold in zip(databases, golds, strict=True):
         # One row or byte more than gold's is enough to know that the results differ.
-        result = execute(
-            path,
-            sql,
-            replace(limits, max_rows=len(gold.rows) + 1, max_result_bytes=max(gold.size_bytes, 1 << 16)),
-        )
+        capped = replace(limits, max_rows=len(gold.rows) + 1, max_result_bytes=max(gold.size_bytes, 1 << 16))
+        result = execute(path, sql, capped)
+        if result.error_type == "memory":
+            # SQLite's heap is the process's, so another thread may be to blame: once more, one at a time.
+            with _hoarders:
+                result = execute(path, sql, capped)
         if not result.ok:
             if not (result.error_type == "too_large" and result.columns):
                 return _failed(result)
@@ -246,7 +249,7 @@ def _on_all(
 def _failed(result: Execution) -> Verdict:
     kind = result.error_type
     reason = f"the prediction fails: {result.error}"
-    if kind in ("memory", "io"):
+    if kind == "io":
         return Verdict(None, reason, ("out_of_resources",))
     if kind in ("missing_database", "damaged_database"):
         return Verdict(None, reason, (f"database_{kind.split('_')[0]}",))
@@ -254,6 +257,7 @@ def _failed(result: Execution) -> Verdict:
         "denied": "statement_refused",
         "timeout": "prediction_timeout",
         "too_large": "prediction_too_large",
+        "memory": "prediction_too_large",
     }
     return Verdict(False, reason, (flag[kind],) if kind in flag else ())
 

@@ -193,3 +193,16 @@ def test_gold_result_says_what_gold_gives(singers: Path) -> None:
         ("Rose",),
     ]
     assert gold_result(singers, "SELECT x").error == "no such column: x"
+
+
+def test_prediction_that_hoards_memory_is_wrong_not_unscored(singers: Path) -> None:
+    hoard = (
+        "WITH RECURSIVE n(x) AS (SELECT zeroblob(900000) UNION ALL SELECT zeroblob(900000) FROM n) "
+        "SELECT x FROM n ORDER BY random()"
+    )
+    verdict = evaluate(singers, NAMES, hoard, timeout_s=30)
+    assert verdict.match is False and verdict.flags[0] in ("prediction_too_large", "prediction_timeout")
+
+
+def test_current_year_may_be_followed_by_a_word(singers: Path) -> None:
+    assert evaluate(singers, "SELECT year ( curdate() ) AS y", "SELECT 2020").match is True

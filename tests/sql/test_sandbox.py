@@ -130,7 +130,7 @@ def test_huge_values_are_refused_not_built(singers: Path) -> None:
         "SELECT hex(zeroblob(200000))",
     ):
         assert execute(singers, sql).error_type == "too_large"
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 3
     assert execute(singers, "SELECT printf('%05.2f|%s', 2.5, 'a')").rows == [("02.50|a",)]
 
 
