@@ -2,8 +2,9 @@
 
     python benchmarks/framework_overhead.py [--json] [--repeat 3] [AGENT ...]
 
-Each agent runs in a process of its own against a scripted model in another process that answers at once, without
-the gateway in between. Every agent gets the same connection pool and builds its client for each call, as in a run.
+Each agent runs in a process of its own against a scripted model in another process that answers at once,
+without the gateway in between. Every agent gets the same connection pool and builds its client for each call,
+as in a run.
 The best of `--repeat` rounds counts: what disturbs a measurement only ever adds to it.
 """
 
@@ -141,8 +142,8 @@ def table(found: dict[str, dict[str, Any]]) -> str:
         return float(found[name][key] / found[name]["calls"])
 
     lines = [
-        "| agent | ms a call, alone | ratio | ms a call, 32 at once | ratio | CPU ms a call, 32 at once | ratio "
-        "| added ms a rollout, alone / 32 at once | import s | runner MB | calls | prompt characters |",
+        "| agent | ms a call, alone | ratio | ms a call, 32 at once | ratio | CPU ms a call, 32 at once "
+        "| ratio | added ms a rollout, alone / 32 at once | import s | runner MB | calls | prompt chars |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, row in found.items():

@@ -1,0 +1,158 @@
+"""Parity finds every difference between a plugin and the reference, and names its place."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.agents.reference_sql import ReferenceSQL
+from harness.parity.comparison import compare, measure
+from harness.parity.recorder import Recording, record
+from harness.parity.scenarios import SCENARIOS, Scenario
+from harness.prompts import Prompt
+from harness.records import Problem
+from harness.toolbox import LLM, Toolbox
+
+pytest.importorskip("langchain_openai")
+CHOSEN = [one for one in SCENARIOS if one.name in ("wrong_then_fixed", "unicode", "server_error")]
+
+
+@pytest.fixture(scope="module")
+def reference() -> list[Recording]:
+    return asyncio.run(record(ReferenceSQL(), CHOSEN))
+
+
+def langgraph_recordings(scenarios: list[Scenario] = CHOSEN) -> list[Recording]:
+    from harness_langgraph_sql.agent import LangGraphSQL
+
+    return asyncio.run(record(LangGraphSQL(), scenarios))
+
+
+def test_the_langgraph_plugin_is_the_reference(reference: list[Recording]) -> None:
+    verdict = compare("langgraph_sql", langgraph_recordings(), reference)
+    assert verdict.passed, [str(one) for one in verdict.mismatches]
+    assert verdict.accepted == ("max_completion_tokens", "stream_false")
+
+
+def test_one_changed_byte_of_a_prompt_is_named(
+    reference: list[Recording], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from harness_langgraph_sql import agent
+
+    original = agent.ask
+
+    async def ask(toolbox: Toolbox, prompt: Prompt) -> str:
+        if prompt.role == "check_query":
+            prompt = replace(prompt, user=prompt.user.replace("Result:\n", "Result: \n"))
+        return await original(toolbox, prompt)
+
+    monkeypatch.setattr(agent, "ask", ask)
+    verdict = compare("langgraph_sql", langgraph_recordings(), reference)
+    assert not verdict.passed
+    assert verdict.failed[0] == "wrong_then_fixed"
+    first = verdict.mismatches[0]
+    assert first.place.startswith("call 1 (check_query) messages[1].content at character ")
+    assert "Result:\\n" in first.expected and "Result: \\n" in first.got
+
+
+def test_a_changed_temperature_is_named(reference: list[Recording], monkeypatch: pytest.MonkeyPatch) -> None:
+    from harness_langgraph_sql import agent
+
+    original = agent.chat_model
+
+    def chat_model(llm: LLM, toolbox: Toolbox) -> Any:
+        return original(replace(llm, sampling={**llm.sampling, "temperature": 0.0}), toolbox)
+
+    monkeypatch.setattr(agent, "chat_model", chat_model)
+    verdict = compare("langgraph_sql", langgraph_recordings(CHOSEN[:1]), reference)
+    places = [(one.place, one.expected, one.got) for one in verdict.mismatches]
+    assert ("call 0 (write_query) temperature", "0.7", "0.0") in places
+
+
+class Skips(ReferenceSQL):
+    """Leaves the check out."""
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        sql = toolbox.prompts.parse_sql(await self._ask(toolbox, toolbox.prompts.write(problem)))
+        await toolbox.execute(sql + " ")
+        return sql
+
+
+def test_another_course_of_calls_is_named(reference: list[Recording]) -> None:
+    recordings = asyncio.run(record(Skips(), CHOSEN[:1]))
+    places = [one.place for one in compare("skips", recordings, reference).mismatches]
+    assert places == ["sequence of roles", "executed query 0", "answer"]
+
+
+def test_a_leaked_gold_is_named(reference: list[Recording]) -> None:
+    leaking = [replace(reference[0], leaks=["call 0"])]
+    assert [one.place for one in compare("leaks", leaking, reference).mismatches] == ["gold"]
+
+
+def test_a_deviation_is_measured_not_judged(reference: list[Recording]) -> None:
+    deviation = measure("skips", asyncio.run(record(Skips(), CHOSEN[:1])), reference)
+    assert deviation.calls == (1, 4)
+    assert deviation.same_answer == (0, 1)
+    assert deviation.prompt_chars[0] < deviation.prompt_chars[1]
+    assert deviation.injected == ()
+
+
+def test_every_scenario_is_reached_by_its_script() -> None:
+    recordings = {one.scenario: one for one in asyncio.run(record(ReferenceSQL()))}
+    assert {name: one.outcome for name, one in recordings.items() if one.outcome != "ok"} == {
+        "server_error": "endpoint_error",
+        "rate_limited": "endpoint_error",
+        "refused": "endpoint_error",
+        "broken_connection": "endpoint_error",
+        "timeout": "timeout",
+    }
+    assert len(recordings["never_approved"].calls) == 5
+    assert recordings["single_turn"].executed == []
+    assert "…" in str(recordings["long_result"].calls) or "rows are shown" in str(
+        recordings["long_result"].calls
+    )
+    assert "Verkäufe" in str(recordings["unicode"].calls[0]) and "Verkäufe (" not in str(
+        recordings["long_schema"].calls
+    )
+
+
+def test_command_writes_a_certificate_that_a_changed_plugin_loses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from harness.parity import certificate
+
+    monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path))
+    assert certificate.certificate_for("openai_agents_sql") is None
+    command = [sys.executable, "-m", "harness", "parity", "openai_agents_sql", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    row = json.loads(done.stdout)["agents"]["openai_agents_sql"]
+    found = certificate.certificate_for("openai_agents_sql")
+    assert found is not None and found["hash"] == row["certificate"] and found["strict"]
+    assert found["fingerprint"]["frameworks"]["openai-agents"]
+
+    hash_of = certificate._source_hash
+    monkeypatch.setattr(
+        certificate,
+        "_source_hash",
+        lambda module: hash_of(module)[:-1] + "x" if "agents_sql" in module else hash_of(module),
+    )
+    assert certificate.certificate_for("openai_agents_sql") is None
+
+
+def test_unknown_scenario_and_agent_are_refused() -> None:
+    for arguments, message in (
+        (["langgraph_sql", "--scenario", "unicod"], "did you mean 'unicode'?"),
+        (["langgraf_sql"], "did you mean 'langgraph_sql'?"),
+        ([], "Name agents, or say --all"),
+    ):
+        command = [sys.executable, "-m", "harness", "parity", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 2 and message in done.stderr

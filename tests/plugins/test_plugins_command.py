@@ -1,0 +1,126 @@
+"""`harness plugins`: the list, its speed, broken and missing plugins, environments of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.cli.scaffold import write_package
+from harness.errors import ConfigError, EnvironmentProblem
+from harness.rollout import environments
+
+
+def fake_plugin(site: Path, name: str, module: str, body: str) -> None:
+    """Lay out an installed distribution by hand."""
+    metadata = site / f"harness_{name}-0.0.1.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: harness-{name}\nVersion: 0.0.1\n")
+    (metadata / "entry_points.txt").write_text(f"[harness]\n{name} = {module}\n")
+    (site / f"{module}.py").write_text(body)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    site = tmp_path / "site"
+    fake_plugin(site, "broken", "broken_plugin", "import a_framework_that_is_not_there\nHARNESS_API = 1\n")
+    spec = "AgentSpec('absent', 'absent_plugin:Agent', 'x', roles=('r',), frameworks=('no-such-framework',))"
+    body = "from harness.hookspecs import AgentSpec, hookimpl\nHARNESS_API = 1\n"
+    body += f"@hookimpl\ndef harness_agents():\n    return [{spec}]\n"
+    fake_plugin(site, "absent", "absent_plugin", body)
+    fake_plugin(site, "old", "old_plugin", "HARNESS_API = 0\n")
+    return site
+
+
+def run(
+    *arguments: str, site: Path | None = None, cache: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    environment = dict(os.environ)
+    if site is not None:
+        environment["PYTHONPATH"] = str(site)
+    if cache is not None:
+        environment["HARNESS_CACHE_DIR"] = str(cache)
+    command = [sys.executable, "-m", "harness", "plugins", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+def test_broken_missing_and_outdated_plugins_are_listed_beside_working_ones(site: Path) -> None:
+    done = run("--json", site=site)
+    assert done.returncode == 0, done.stderr
+    rows = {row["name"]: row for row in json.loads(done.stdout)}
+    assert rows["builtin"]["usable"]
+    assert "No module named 'a_framework_that_is_not_there'" in rows["broken"]["state"]
+    assert rows["absent"]["state"] == "needs no-such-framework: pip install no-such-framework"
+    assert "harness API 0" in rows["old"]["state"]
+    assert not any(rows[name]["usable"] for name in ("broken", "absent", "old"))
+
+
+def test_list_is_quick_and_imports_no_framework(site: Path) -> None:
+    took = []
+    for _ in range(3):
+        began = time.perf_counter()
+        assert run(site=site).returncode == 0
+        took.append(time.perf_counter() - began)
+    busy = os.getloadavg()[0] > (os.cpu_count() or 1)
+    assert min(took) < (5.0 if busy else 1.0)
+    code = (
+        "import sys; from harness.cli.plugins import list_plugins; list_plugins(); print(list(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    for framework in (
+        "langgraph",
+        "langchain_openai",
+        "crewai",
+        "autogen_agentchat",
+        "agents",
+        "torch",
+        "openai",
+    ):
+        assert f"'{framework}'" not in done.stdout
+
+
+def test_builtin_parts_need_no_environment() -> None:
+    done = run("sync", "reference_sql")
+    assert done.returncode == 2 and "part of harness itself" in done.stderr
+
+
+def test_python_for_follows_the_record_and_survives_its_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path))
+    assert environments.python_for("crewai_sql") == sys.executable
+    folder = tmp_path / "environments" / "crewai_sql"
+    folder.mkdir(parents=True)
+    python = folder / "python"
+    python.touch()
+    (folder / "environment.json").write_text(json.dumps({"python": str(python)}))
+    assert environments.python_for("crewai_sql") == str(python)
+    python.unlink()
+    assert environments.python_for("crewai_sql") == sys.executable
+    assert environments.drop("crewai_sql") and not environments.drop("crewai_sql")
+
+
+def test_a_failed_sync_says_why_and_leaves_no_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path))
+    with pytest.raises(EnvironmentProblem, match="'crewai_sql'"):
+        environments.sync("crewai_sql", [str(tmp_path / "no-such-wheel.whl")])
+    assert environments.python_for("crewai_sql") == sys.executable
+
+
+@pytest.mark.parametrize("name", ["My_sql", "1st", "a-b", "a__b", "", "reference_sql"])
+def test_names_that_cannot_be_a_plugins_are_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="plugin name"):
+        write_package(name, tmp_path)
+
+
+def test_an_existing_folder_is_left_alone(tmp_path: Path) -> None:
+    write_package("my_sql", tmp_path)
+    with pytest.raises(ConfigError, match="exists already"):
+        write_package("my_sql", tmp_path)

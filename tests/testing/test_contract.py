@@ -1,0 +1,131 @@
+"""The contract suite catches what it is there to catch."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.agents.reference_sql import ReferenceSQL
+from harness.gateway.server import GatewayServer
+from harness.prompts import Prompt
+from harness.records import Problem
+from harness.testing.contract import AgentContract
+from harness.toolbox import Toolbox
+
+
+class TestReference(AgentContract):
+    agent = "reference_sql"
+
+
+def test_the_contract_cannot_be_overridden() -> None:
+    with pytest.raises(TypeError, match="overrides test_respects_max_turns"):
+        type("Mine", (AgentContract,), {"test_respects_max_turns": lambda self: None})
+
+
+class Environment(ReferenceSQL):
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        os.environ["HARNESS_TEST_LEFTOVER"] = "1"
+        return await super().solve(problem, toolbox)
+
+
+class Telemetry(ReferenceSQL):
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        with socket.socket() as other:
+            other.settimeout(0.1)
+            other.connect_ex(("127.0.0.1", 9))
+        return await super().solve(problem, toolbox)
+
+
+class Warmer(ReferenceSQL):
+    async def _ask(self, toolbox: Toolbox, prompt: Prompt) -> str:
+        from dataclasses import replace
+
+        class Changed:
+            http_client = toolbox.http_client
+
+            def llm(self, role: str) -> Any:
+                llm = toolbox.llm(role)
+                return replace(llm, sampling={**llm.sampling, "temperature": 1.3})
+
+        return await super()._ask(Changed(), prompt)  # type: ignore[arg-type]
+
+
+class Swallows(ReferenceSQL):
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        try:
+            return await super().solve(problem, toolbox)
+        except Exception:
+            return "SELECT 1"
+
+
+class Lingers(ReferenceSQL):
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        self.left = asyncio.create_task(asyncio.sleep(60))
+        return await super().solve(problem, toolbox)
+
+
+class Mixes(ReferenceSQL):
+    """Keeps one rollout's problem on the instance."""
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        self.problem = problem
+        await asyncio.sleep(0.01)
+        return await super().solve(self.problem, toolbox)
+
+
+@pytest.fixture(scope="module")
+def gateway() -> Any:
+    with GatewayServer() as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("agent", "test", "arguments"),
+    [
+        (Environment, "test_solves_the_scripted_episode", {}),
+        (Telemetry, "test_solves_the_scripted_episode", {}),
+        (Warmer, "test_solves_the_scripted_episode", {}),
+        (Lingers, "test_cancellation_ends_promptly_and_leaves_nothing_running", {}),
+        (Mixes, "test_concurrent_rollouts_stay_apart", {}),
+    ],
+)
+def test_a_broken_agent_is_caught(
+    agent: type[ReferenceSQL],
+    test: str,
+    arguments: dict[str, str],
+    gateway: GatewayServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HARNESS_TEST_LEFTOVER", "0")
+    suite = AgentContract()
+    folder = tmp_path / agent.__name__
+    folder.mkdir()
+    fresh = GatewayServer()  # attempts have fixed names: each case needs a gateway of its own
+    with fresh, pytest.raises(AssertionError):
+        getattr(suite, test)(agent(), fresh, folder, **arguments)
+
+
+def test_a_swallowed_server_error_is_still_seen(gateway: GatewayServer, tmp_path: Path) -> None:
+    AgentContract().test_an_error_of_the_server_surfaces(Swallows(), gateway, tmp_path, "server_error")
+
+
+def test_a_scaffolded_plugin_passes_the_contract_as_it_stands(tmp_path: Path) -> None:
+    from harness.cli.scaffold import write_package
+
+    package = write_package("scaffold_sql", tmp_path)
+    metadata = tmp_path / "site" / "harness_scaffold_sql-0.1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: harness-scaffold-sql\nVersion: 0.1.0\n")
+    (metadata / "entry_points.txt").write_text("[harness]\nscaffold_sql = harness_scaffold_sql\n")
+    environment = {**os.environ, "PYTHONPATH": f"{metadata.parent}{os.pathsep}{package / 'src'}"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(package)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=package)
+    assert done.returncode == 0, done.stdout[-3000:]
