@@ -8,7 +8,10 @@ from typing import Annotated
 
 import typer
 
+app = typer.Typer()
 
+
+@app.command()
 def score(
     db: Annotated[Path, typer.Option(help="SQLite file, or folder with several of one test suite.")],
     gold: Annotated[str, typer.Option(help="The gold query.")],

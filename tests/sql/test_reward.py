@@ -4,11 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from harness.cli import reward as reward_commands
-from harness.cli.score import score
+from harness.cli import score as score_commands
 from harness.errors import UserError
 from harness.records import Attempt, Outcome, Task
 from harness.rewards.audit import audit
@@ -60,9 +59,7 @@ def test_audit_command_reports_json() -> None:
 
 
 def run_score(*arguments: str) -> tuple[int, str, BaseException | None]:
-    app = typer.Typer()
-    app.command()(score)
-    done = CliRunner().invoke(app, list(arguments))
+    done = CliRunner().invoke(score_commands.app, list(arguments))
     return done.exit_code, done.stdout, done.exception
 
 
