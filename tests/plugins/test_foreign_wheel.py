@@ -26,7 +26,7 @@ def call(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.train
 @pytest.mark.timeout(600)
 def test_example_wheel_installs_passes_its_contract_and_uninstalls(tmp_path: Path) -> None:
     home = tmp_path / "venv"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from harness_crewai_sql import quiet  # noqa: F401  isort: skip  (first, it keeps telemetry off)
 from crewai.events.utils.console_formatter import set_suppress_console_output
@@ -22,12 +22,9 @@ class AsyncLLM(OpenAICompletion):
         return None
 
 
-L = TypeVar("L", bound=AsyncLLM)
-
-
-def chat_model(role: str, toolbox: Toolbox, kind: type[L] = AsyncLLM) -> L:  # type: ignore[assignment]
+def chat_model(role: str, toolbox: Toolbox) -> AsyncLLM:
     llm = toolbox.llm(role)
-    return kind(
+    return AsyncLLM(
         model=llm.model,
         base_url=llm.base_url,
         api_key=llm.api_key,

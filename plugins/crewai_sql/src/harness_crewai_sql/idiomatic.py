@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import Future
-from typing import Any
-
-from harness_crewai_sql.agent import AsyncLLM, chat_model  # isort: skip  (first, it keeps telemetry off)
+from harness_crewai_sql.agent import chat_model  # isort: skip  (first, it keeps telemetry off)
 from crewai import Agent, Crew, Task
+from crewai.agents.crew_agent_executor import CrewAgentExecutor
 from crewai.events.utils.console_formatter import set_suppress_console_output
-from pydantic import PrivateAttr
 
 from harness.prompts import ROLES, Prompt
 from harness.records import Problem
@@ -27,38 +23,19 @@ OUTPUTS = {
 }
 
 
-class BridgedLLM(AsyncLLM):
-    """A crew calls its model from threads; this sends each call through the runner's event loop."""
-
-    _loop: Any = PrivateAttr(default_factory=asyncio.get_running_loop)
-    _calls: list[Future[Any]] = PrivateAttr(default_factory=list)
-
-    def call(self, *args: Any, **kwargs: Any) -> Any:
-        call = asyncio.run_coroutine_threadsafe(self.acall(*args, **kwargs), self._loop)
-        self._calls.append(call)
-        return call.result()
-
-    def cancel(self) -> None:
-        for call in self._calls:
-            call.cancel()
-
-
 async def ask(prompt: Prompt, toolbox: Toolbox) -> str:
-    llm = chat_model(prompt.role, toolbox, BridgedLLM)
     agent = Agent(
         role=prompt.role,
         goal=GOALS[prompt.role],
         backstory=prompt.system,
-        llm=llm,
+        llm=chat_model(prompt.role, toolbox),
+        executor_class=CrewAgentExecutor,  # the newer default holds a thread for each call under way
         allow_delegation=False,
         max_iter=1,
         max_retry_limit=0,
     )
     task = Task(description=prompt.user, expected_output=OUTPUTS[prompt.role], agent=agent)
-    try:
-        return str((await Crew(agents=[agent], tasks=[task], tracing=False).akickoff()).raw)
-    finally:
-        llm.cancel()
+    return str((await Crew(agents=[agent], tasks=[task], tracing=False).akickoff()).raw)
 
 
 class CrewAISQLIdiomatic:

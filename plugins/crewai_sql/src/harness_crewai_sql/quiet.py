@@ -7,13 +7,16 @@ question is answered here, before `import crewai` builds the exporter, its threa
 from __future__ import annotations
 
 import os
+import warnings
 
 from crewai_core.telemetry import Telemetry
 
 Telemetry._is_telemetry_disabled = classmethod(lambda cls: True)  # type: ignore[method-assign, assignment]
 
 _before = os.environ.get("TOKENIZERS_PARALLELISM")
-import crewai.llms.retry  # noqa: E402  (sets that variable while it is imported)
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", ImportWarning)  # of CrewAI's own packages, also where warnings are errors
+    import crewai.llms.retry  # (sets that variable while it is imported)
 
 if _before is None:
     os.environ.pop("TOKENIZERS_PARALLELISM", None)
