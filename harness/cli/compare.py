@@ -1,0 +1,61 @@
+"""`harness compare`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.errors import UserError
+
+app = typer.Typer()
+FORMATS = ("table", "md", "csv", "json", "latex", "html")
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Runs, folders of runs, or a study (its file or folder).")],
+    baseline: Annotated[str | None, typer.Option(help="The arm, or its agent, that others are held against.")] = None,
+    form: Annotated[str, typer.Option("--format", help=f"One of {', '.join(FORMATS)}.")] = "table",
+    allow: Annotated[
+        list[str] | None, typer.Option(help="A key that may differ though it should not; repeatable.")
+    ] = None,
+    margin: Annotated[
+        float | None, typer.Option(help="Differences below this are none, e.g. 0.05; a study states its own.")
+    ] = None,
+    references: Annotated[
+        bool | None,
+        typer.Option(
+            "--references/--no-references", help="Figures published by others; by default for their task set."
+        ),
+    ] = None,
+    runs_dir: Annotated[Path, typer.Option(help="Where runs named by id are looked for.")] = Path("runs"),
+    out: Annotated[Path | None, typer.Option(help="Write to this file instead of stdout.")] = None,
+) -> None:
+    """Compare runs: what differs, by how much, how sure that is, and what it cost."""
+    from harness.cli.common import progress_console, results
+    from harness.compare.comparison import compare as compare_runs
+    from harness.compare.formats import render, show
+    from harness.compare.references import reference_rows
+    from harness.compare.runs import select
+
+    if form not in FORMATS:
+        raise UserError(f"no format called {form!r}. There are: {', '.join(FORMATS)}")
+    found = compare_runs(select(runs, runs_dir), baseline, allow or [], margin)
+    task_set = None if references else str(found["task_set"])
+    rows = [] if references is False else reference_rows(task_set)
+    if form == "table" and out is None:
+        show(results(), found, rows)
+        return
+    text = render(found, "md" if form == "table" else form, rows)  # type: ignore[arg-type]
+    if out is None:
+        sys.stdout.write(text)
+        return
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error.strerror}") from error
+    progress_console().print(f"wrote {out}", markup=False)

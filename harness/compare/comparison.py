@@ -1,0 +1,283 @@
+"""Compares arms: one plain-data document that tables, reports and tests are made from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from harness.compare import statistics
+from harness.compare.estimates import Estimate, accuracy, crossed_mean
+from harness.compare.identity import check_identity, check_parity, circumstances
+from harness.compare.measures import measure
+from harness.compare.views import views
+from harness.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from harness.compare.runs import Run, Selection
+
+ALPHA = 0.05
+POWER = 0.8
+MEANS = (
+    "transitions_per_rollout",
+    "prompt_tokens_per_rollout",
+    "response_tokens_per_rollout",
+    "rewritten",
+    "helped",
+    "hurt",
+    "steps",
+    "step_s",
+    "wall_s",
+    "gpu_hours",
+    "overhead_ms_per_call",
+    "gateway_ms_per_call",
+    "optimizer_steps",
+    "trained_transitions",
+    "trained_tokens",
+)
+"""Figures of a run that an arm shows as the mean over its seeds."""
+
+
+def compare(
+    selection: Selection, baseline: str | None = None, allow: Iterable[str] = (), margin: float | None = None
+) -> dict[str, Any]:
+    """Compare every arm with the baseline, by the last checkpoint of every finished run.
+
+    Args:
+        baseline: Name of an arm, or of its agent; by default the study's, else the first arm.
+        allow: Identity keys that may differ.
+        margin: Differences below it count as none, between 0 and 1; by default the study's. Without one,
+            nothing can be called equivalent.
+
+    Raises:
+        NotComparable: Runs differ in what must be identical.
+        UserError: No run has finished, or there is no such baseline.
+    """
+    allow = list(allow)
+    margin = selection.study.get("margin") if margin is None else margin
+    if margin is not None and not 0 < margin < 1:
+        raise UserError(f"a margin lies between 0 and 1 (0.05 is 5 points), got {margin:g}")
+    usable, remarks = _usable(selection.runs)
+    if not usable:
+        states = ", ".join(f"{run.id}: {run.record['status']}" for run in selection.runs[:4])
+        raise UserError(f"no run has finished and been validated yet ({states})")
+    permitted = [name for name in allow if name != "parity"]
+    exceptions = check_identity(usable, permitted, selection.varied)
+    remarks += check_parity(usable, allow) + circumstances(usable)
+    by_arm: dict[str, list[Run]] = {}
+    for run in usable:
+        by_arm.setdefault(run.arm, []).append(run)
+    for group in by_arm.values():
+        group.sort(key=lambda run: run.seed)
+    base = _baseline(baseline or selection.study.get("baseline"), by_arm, asked=baseline is not None)
+    pairs = [_pair(name, runs, base, by_arm[base], margin) for name, runs in by_arm.items() if name != base]
+    _decide(pairs, margin)
+    return {
+        "name": selection.name,
+        "question": selection.study.get("question", ""),
+        "task_set": usable[0].record["identity"]["task_set"].get("name", ""),
+        "kind": usable[0].record.get("kind", "train"),
+        "baseline": base,
+        "margin": margin,
+        "alpha": ALPHA,
+        "power": POWER,
+        "checkpoint_rule": "last",
+        "one_seed": all(len(runs) == 1 for runs in by_arm.values()),
+        "arms": [_arm(name, runs) for name, runs in by_arm.items()],
+        "pairs": pairs,
+        "views": views(by_arm),
+        "exceptions": exceptions,
+        "remarks": remarks,
+        "missing": selection.missing,
+        "failed": [
+            {"run": run.id, "arm": run.arm, "seed": run.seed, "status": run.record["status"], "reason": _reason(run)}
+            for run in selection.runs
+            if run not in usable
+        ],
+        "identity": {
+            run.id: {"identity": run.record["identity"], "parity": run.record.get("parity")} for run in usable
+        },
+    }
+
+
+def scores(runs: Sequence[Run], step: int | None = None) -> pd.DataFrame:
+    """Scored validation episodes of several runs: columns seed, db_id, task_id, difficulty, value."""
+    import pandas as pd
+
+    frames = []
+    for run in runs:
+        rows = run.validation(step)
+        rows = rows[rows["reward"].notna()]
+        frame = rows[["db_id", "task_id", "difficulty"]].assign(seed=run.seed, value=rows["reward"].astype(float))
+        frames.append(frame.groupby(["seed", "db_id", "task_id", "difficulty"], as_index=False)[["value"]].mean())
+    return pd.concat(frames, ignore_index=True)
+
+
+def paired_differences(first: pd.DataFrame, second: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """First minus second, question by question, and how they were paired: `seed` or `task`.
+
+    Arms without a common seed are averaged over their seeds first; the doubt of training is then lost.
+    """
+    common = set(first["seed"]) & set(second["seed"])
+    keys = ["seed", "db_id", "task_id"]
+    paired = "seed"
+    if not common:
+        keys, paired = ["db_id", "task_id"], "task"
+        first, second = (table.groupby(keys, as_index=False)[["value"]].mean() for table in (first, second))
+    both = first[[*keys, "value"]].merge(second[[*keys, "value"]], on=keys, suffixes=("_first", "_second"))
+    both["value"] = both["value_first"] - both["value_second"]
+    return (both if common else both.assign(seed=0)), paired
+
+
+def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
+    """Finished and validated runs, one an arm and seed (the newest), with remarks on what was left out."""
+    chosen: dict[tuple[str, int], Run] = {}
+    remarks: list[str] = []
+    for run in runs:
+        if not run.finished or run.validation().empty or run.validation()["reward"].notna().sum() == 0:
+            continue
+        older = chosen.get((run.arm, run.seed))
+        if older is not None:
+            remarks.append(f"{run.arm} seed {run.seed} ran twice; {older.id} is left out for the newer {run.id}.")
+        chosen[(run.arm, run.seed)] = run
+    unscored = sum(int(run.validation()["reward"].isna().sum()) for run in chosen.values())
+    if unscored:
+        remarks.append(f"{unscored} validation rollouts could not be scored; they count neither as right nor as wrong.")
+    resumed = [run.id for run in chosen.values() if len(run.record.get("launches", [])) > 1]
+    if resumed:
+        remarks.append(f"Resumed after an interruption: {', '.join(resumed)}.")
+    return list(chosen.values()), remarks
+
+
+def _baseline(name: str | None, arms: dict[str, list[Run]], *, asked: bool) -> str:
+    if name is None:
+        return next(iter(arms))
+    if name in arms:
+        return name
+    matching = [arm for arm, runs in arms.items() if name in (runs[0].record["plugin"], runs[0].id)]
+    if len(matching) == 1:
+        return matching[0]
+    if not asked:  # the study's own baseline did not finish
+        return next(iter(arms))
+    raise UserError(f"no arm called {name!r}. Arms: {', '.join(repr(arm) for arm in arms)}")
+
+
+def _arm(name: str, runs: Sequence[Run]) -> dict[str, Any]:
+    per_seed = [measure(run) for run in runs]
+    final = scores(runs)
+    trained = runs[0].record.get("kind", "train") == "train"
+    initial = scores([run for run in runs if 0 in run.val_curve()] or runs, 0) if trained else final.iloc[:0]
+    matrix = final.pivot_table(index="seed", columns="db_id", values="value").to_numpy(float)
+    areas = [statistics.area_under_curve(figures["val_curve"]) for figures in per_seed]
+    causes = dict.fromkeys(cause for figures in per_seed for cause in figures["failures"])
+    return {
+        "name": name,
+        "plugin": runs[0].record["plugin"],
+        "agent_match": runs[0].record["agent_match"],
+        "seeds": [run.seed for run in runs],
+        "parity": per_seed[0]["parity"],
+        "accuracy_initial": _plain(accuracy(initial)),
+        "accuracy_final": _plain(accuracy(final)),
+        "interquartile_mean": statistics.interquartile_mean(matrix.ravel().tolist()),
+        "interquartile_mean_interval": statistics.interval_of(statistics.interquartile_mean, matrix),
+        "area_under_curve": _mean(areas),
+        **{key: _mean([figures[key] for figures in per_seed]) for key in MEANS},
+        "shares": {
+            part: _mean([figures["shares"].get(part) for figures in per_seed])
+            for part in dict.fromkeys(part for figures in per_seed for part in figures["shares"])
+        },
+        "unscored": sum(figures["unscored"] for figures in per_seed),
+        "failures": {cause: sum(figures["failures"].get(cause, 0) for figures in per_seed) for cause in causes},
+        "trained_by_role": _roles(per_seed),
+        "per_seed": per_seed,
+    }
+
+
+def _pair(name: str, runs: Sequence[Run], base: str, base_runs: Sequence[Run], margin: float | None) -> dict[str, Any]:
+    mine, theirs = scores(runs), scores(base_runs)
+    rows, paired = paired_differences(mine, theirs)
+    difference = crossed_mean(rows)
+    if difference is None:
+        raise UserError(f"{name!r} and {base!r} have no scored validation question in common")
+    binary = set(mine["value"]) | set(theirs["value"]) <= {0.0, 1.0}
+    items = []
+    if binary and paired == "seed":
+        for seed in sorted(set(rows["seed"])):
+            group = rows[rows["seed"] == seed]
+            test = statistics.mcnemar_exact(group["value_first"].tolist(), group["value_second"].tolist())
+            items.append({"seed": int(seed), **asdict(test)})
+    training: dict[str, Any] = {}
+    if difference.seeds > 1:
+        mine_by_seed, theirs_by_seed = (table.groupby("seed")["value"].mean().tolist() for table in (mine, theirs))
+        areas = [
+            [area for run in group if (area := statistics.area_under_curve(run.val_curve())) is not None]
+            for group in (runs, base_runs)
+        ]
+        training = {
+            "hierarchical_bootstrap": statistics.hierarchical_bootstrap(rows),
+            "probability_of_improvement": statistics.probability_of_improvement(mine_by_seed, theirs_by_seed),
+            "interquartile_mean_difference": statistics.interquartile_mean(mine_by_seed)
+            - statistics.interquartile_mean(theirs_by_seed),
+            "area_under_curve_difference": (_mean(areas[0]) or 0.0) - (_mean(areas[1]) or 0.0) if all(areas) else None,
+        }
+    return {
+        "arm": name,
+        "baseline": base,
+        "paired_by": paired,
+        "difference": _plain(difference),
+        "p": difference.p_difference(),
+        "p_equivalence": None if margin is None else difference.p_equivalence(margin),
+        "detectable": difference.detectable(POWER, ALPHA),
+        "one_seed": difference.seeds == 1,
+        "item": {
+            "mcnemar": items,
+            "cluster_bootstrap": statistics.cluster_bootstrap(rows),
+            "databases": difference.databases,
+            "few_databases": difference.databases < statistics.FEW_CLUSTERS,
+        },
+        "training": training,
+    }
+
+
+def _decide(pairs: list[dict[str, Any]], margin: float | None) -> None:
+    """Add corrected p values and the verdict to every pair; the family is all pairs."""
+    corrected = statistics.holm([pair["p"] for pair in pairs])
+    equivalence = statistics.holm([pair["p_equivalence"] for pair in pairs]) if margin is not None else None
+    for index, pair in enumerate(pairs):
+        pair["p_holm"] = corrected[index]
+        pair["p_equivalence_holm"] = equivalence[index] if equivalence else None
+        pair["verdict"] = verdict(pair["p_holm"], pair["p_equivalence_holm"])
+
+
+def verdict(p: float, p_equivalence: float | None) -> str:
+    """`equivalent`, `different` or `cannot tell`; a real difference inside the margin is equivalent."""
+    if p_equivalence is not None and p_equivalence < ALPHA:
+        return "equivalent"
+    return "different" if p < ALPHA else "cannot tell"
+
+
+def _roles(per_seed: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """Trained transitions and tokens by role, means over seeds."""
+    names = dict.fromkeys(role for figures in per_seed for role in figures["trained_by_role"])
+    return {
+        role: {
+            what: sum(figures["trained_by_role"].get(role, {}).get(what, 0) for figures in per_seed) / len(per_seed)
+            for what in ("transitions", "tokens")
+        }
+        for role in names
+    }
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _plain(estimate: Estimate | None) -> dict[str, Any] | None:
+    return None if estimate is None else asdict(estimate)
+
+
+def _reason(run: Run) -> str:
+    return str(run.record.get("reason") or ("not validated" if run.finished else "not finished"))

@@ -1,0 +1,174 @@
+"""A comparison as a terminal table, Markdown, CSV, JSON, LaTeX or HTML."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+from harness.compare.layout import Table, sentences, tables
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Format = Literal["table", "md", "csv", "json", "latex", "html"]
+_LATEX = str.maketrans(
+    {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}"}
+    | {"^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "<": r"$<$", ">": r"$>$", "|": r"$|$", "±": r"$\pm$"}
+)
+
+
+def render(comparison: Mapping[str, Any], form: Format, references: list[dict[str, Any]] | None = None) -> str:
+    """The comparison as text in one of the formats for files."""
+    if form == "json":
+        data = {**comparison, "references": references or []}
+        return json.dumps(data, indent=2, ensure_ascii=False, default=str) + "\n"
+    found, words = tables(comparison, references), sentences(comparison)
+    if form == "md":
+        return _markdown(comparison["name"], comparison["question"], found, words)
+    if form == "csv":
+        return _csv(comparison)
+    if form == "latex":
+        return _latex(found, words)
+    if form == "html":
+        return _html(comparison["name"], comparison["question"], found, words)
+    raise ValueError(f"{form} is not a format for files")
+
+
+def show(console: Console, comparison: Mapping[str, Any], references: list[dict[str, Any]] | None = None) -> None:
+    """The comparison on a terminal."""
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table as RichTable
+
+    if comparison["question"]:
+        console.print(comparison["question"], style="bold")
+    for table in tables(comparison, references):
+        shown = RichTable(
+            title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, caption=table.note or None
+        )
+        for index, head in enumerate(table.heads):
+            shown.add_column(head, justify="left" if index == 0 or not _numeric(table, index) else "right")
+        for row in table.rows:
+            shown.add_row(*(_styled(escape(cell)) for cell in row))
+        shown.caption_justify = "left"
+        console.print(shown)
+    for sentence in sentences(comparison):
+        console.print(sentence, markup=False, soft_wrap=True)
+
+
+def _styled(cell: str) -> str:
+    for start, style in (("different", "bold yellow"), ("equivalent", "green"), ("cannot tell", "dim")):
+        if cell.startswith(start):
+            return f"[{style}]{cell}[/]"
+    return cell
+
+
+def _numeric(table: Table, index: int) -> bool:
+    cells = [row[index] for row in table.rows if row[index] not in ("", "-")]
+    return bool(cells) and all(cell[:1] in "0123456789+-<" for cell in cells)
+
+
+def _markdown(name: str, question: str, found: list[Table], words: list[str]) -> str:
+    lines = [f"# {name}", ""]
+    if question:
+        lines += [question, ""]
+    for table in found:
+        lines += [f"## {table.title}", ""]
+        lines.append("| " + " | ".join(_pipe(head) for head in table.heads) + " |")
+        lines.append("|" + "|".join(" ---: " if _numeric(table, i) else " --- " for i in range(len(table.heads))) + "|")
+        lines += ["| " + " | ".join(_pipe(cell) for cell in row) + " |" for row in table.rows]
+        lines += ["", *([table.note, ""] if table.note else [])]
+    lines += [f"- {sentence}" for sentence in words]
+    return "\n".join(lines) + "\n"
+
+
+def _pipe(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _csv(comparison: Mapping[str, Any]) -> str:
+    """One row an arm, numbers unrounded."""
+    by_arm = {pair["arm"]: pair for pair in comparison["pairs"]}
+    rows: list[dict[str, Any]] = []
+    for arm in comparison["arms"]:
+        pair = by_arm.get(arm["name"], {})
+        row: dict[str, Any] = {"arm": arm["name"], "plugin": arm["plugin"], "agent_match": arm["agent_match"]}
+        row["seeds"] = " ".join(map(str, arm["seeds"]))
+        for key in ("accuracy_initial", "accuracy_final"):
+            estimate = arm[key] or {}
+            row |= {f"{key}{suffix}": estimate.get(part) for part, suffix in _PARTS.items()}
+        row |= {f"difference{suffix}": (pair.get("difference") or {}).get(part) for part, suffix in _PARTS.items()}
+        row |= {key: pair.get(key) for key in ("p", "p_holm", "p_equivalence_holm", "detectable", "verdict")}
+        row |= {key: value for key, value in arm.items() if isinstance(value, int | float) or value is None}
+        row |= {f"{part}_share": share for part, share in arm["shares"].items()}
+        row |= {f"failures_{cause}": count for cause, count in arm["failures"].items()}
+        rows.append({key: value for key, value in row.items() if not isinstance(value, dict)})
+    heads = list(dict.fromkeys(key for row in rows for key in row))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, heads, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+_PARTS = {"mean": "", "low": "_low", "high": "_high"}
+
+
+def _latex(found: list[Table], words: list[str]) -> str:
+    lines = ["% needs \\usepackage{booktabs}"]
+    for table in found:
+        columns = "".join("r" if _numeric(table, index) else "l" for index in range(len(table.heads)))
+        lines += ["\\begin{table}", "\\centering", "\\small", f"\\caption{{{table.title.translate(_LATEX)}}}"]
+        lines += [f"\\label{{tab:{table.key}}}", f"\\begin{{tabular}}{{{columns}}}", "\\toprule"]
+        lines.append(" & ".join(head.translate(_LATEX) for head in table.heads) + r" \\")
+        lines.append("\\midrule")
+        lines += [" & ".join(cell.translate(_LATEX) for cell in row) + r" \\" for row in table.rows]
+        lines += ["\\bottomrule", "\\end{tabular}", "\\end{table}", ""]
+    return "\n".join([*lines, *(f"% {sentence}" for sentence in words)]) + "\n"
+
+
+def html_tables(found: list[Table]) -> str:
+    """The tables as HTML elements, each in a box that scrolls sideways."""
+    parts = []
+    for table in found:
+        heads = "".join(
+            f'<th scope="col"{_right(table, index)}>{html.escape(head)}</th>' for index, head in enumerate(table.heads)
+        )
+        body = "".join(
+            "<tr>"
+            + "".join(f"<td{_right(table, index)}>{html.escape(cell)}</td>" for index, cell in enumerate(row))
+            + "</tr>"
+            for row in table.rows
+        )
+        note = f'<p class="note">{html.escape(table.note)}</p>' if table.note else ""
+        parts.append(
+            f'<section class="table" id="table-{table.key}"><h3>{html.escape(table.title)}</h3>'
+            '<div class="scroll" tabindex="0">'
+            f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
+            f"{note}</section>"
+        )
+    return "\n".join(parts)
+
+
+def _right(table: Table, index: int) -> str:
+    return ' class="number"' if index and _numeric(table, index) else ""
+
+
+def _html(name: str, question: str, found: list[Table], words: list[str]) -> str:
+    style = (
+        ":root{color-scheme:light dark}"
+        "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem}"
+        ".scroll{overflow-x:auto}table{border-collapse:collapse}th,td{padding:.3rem .6rem;text-align:left;"
+        "border-bottom:1px solid #8884}.number{text-align:right;font-variant-numeric:tabular-nums}.note{opacity:.75}"
+    )
+    remarks = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in words)
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{html.escape(name)}</title><style>{style}</style></head><body><h1>{html.escape(name)}</h1>"
+        f"<p>{html.escape(question)}</p>{html_tables(found)}<ul>{remarks}</ul></body></html>\n"
+    )

@@ -1,0 +1,285 @@
+"""What the tables of a comparison show: columns, cells and the sentences around them, free of any format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table: a title, column heads, and cells as text, [rows, columns]. `key` names it in files."""
+
+    key: str
+    title: str
+    heads: list[str]
+    rows: list[list[str]]
+    note: str = ""
+
+
+def tables(comparison: Mapping[str, Any], references: list[dict[str, Any]] | None = None) -> list[Table]:
+    """All tables of a comparison, in reading order; empty ones are left out."""
+    made = [
+        _accuracy(comparison),
+        _behaviour(comparison),
+        _cost(comparison),
+        _evidence(comparison),
+        _views(comparison),
+        _exceptions(comparison),
+        _failed(comparison),
+        _references(references or []),
+    ]
+    return [table for table in made if table.rows]
+
+
+def sentences(comparison: Mapping[str, Any]) -> list[str]:
+    """How to read the tables, and what speaks against reading too much into them."""
+    margin = comparison["margin"]
+    found = [
+        f"Baseline: {comparison['baseline']}. Checkpoint: the last of every run. Intervals: 95 %. "
+        f"p values are corrected over all comparisons (Holm); different means p < {comparison['alpha']:g}.",
+        "Equivalent means: the difference is shown to lie within "
+        f"±{100 * margin:g} points, the margin stated beforehand (TOST, p < {comparison['alpha']:g})."
+        if margin is not None
+        else "No margin was stated, so nothing can be called equivalent.",
+    ]
+    if comparison["one_seed"]:
+        found.append(
+            "One seed an arm: this compares these checkpoints. It says nothing about what another training would reach."
+        )
+    elif any(pair["one_seed"] for pair in comparison["pairs"]):
+        found.append("Where only one seed is common, the comparison is of these checkpoints alone.")
+    if any(pair["item"]["few_databases"] for pair in comparison["pairs"]):
+        found.append(
+            "Few databases: verdicts rest on t intervals over seeds and databases; bootstrap intervals are too narrow."
+        )
+    found += comparison["remarks"]
+    found += [f"Not in the comparison: {text}." for text in comparison["missing"]]
+    return found
+
+
+def points(value: float | None, signed: bool = False) -> str:
+    """A share as percent or a difference as points, one decimal; a dash for None."""
+    if value is None:
+        return "-"
+    return f"{100 * value:+.1f}" if signed else f"{100 * value:.1f}"
+
+
+def with_interval(estimate: Mapping[str, Any] | None, signed: bool = False) -> str:
+    """`62.5 [58.1, 66.9]`."""
+    if estimate is None:
+        return "-"
+    low, high = (points(estimate[side], signed) for side in ("low", "high"))
+    return f"{points(estimate['mean'], signed)} [{low}, {high}]"
+
+
+def number(value: float | None, digits: int = 1) -> str:
+    """A plain number, or a dash."""
+    if value is None:
+        return "-"
+    return f"{value:,.{digits}f}"
+
+
+def p_value(value: float | None) -> str:
+    """`0.031`, `<0.001`, or a dash."""
+    if value is None:
+        return "-"
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _accuracy(comparison: Mapping[str, Any]) -> Table:
+    by_arm = {pair["arm"]: pair for pair in comparison["pairs"]}
+    rows = []
+    for arm in comparison["arms"]:
+        pair = by_arm.get(arm["name"])
+        rows.append(
+            [
+                arm["name"],
+                _seeds(arm),
+                with_interval(arm["accuracy_initial"]),
+                with_interval(arm["accuracy_final"]),
+                "baseline" if pair is None else with_interval(pair["difference"], signed=True),
+                "" if pair is None else p_value(pair["p_holm"]),
+                "" if pair is None else p_value(pair["p_equivalence_holm"]),
+                "" if pair is None else verdict_text(pair),
+            ]
+        )
+    heads = ["arm", "seeds", "initial %", "final %", "difference (points)", "p", "p equivalence", "verdict"]
+    if comparison["kind"] == "eval":
+        rows = [[cell for index, cell in enumerate(row) if index != 2] for row in rows]
+        heads.remove("initial %")
+    return Table("accuracy", "Accuracy on validation", heads, rows)
+
+
+def verdict_text(pair: Mapping[str, Any]) -> str:
+    """The verdict, with the smallest difference that would have been found, and a warning for one seed."""
+    text = str(pair["verdict"])
+    if text == "cannot tell" and pair["detectable"] is not None:
+        text += f" (could find {points(pair['detectable'])})"
+    return f"{text}, one seed" if pair["one_seed"] else text
+
+
+def _behaviour(comparison: Mapping[str, Any]) -> Table:
+    cells: dict[str, Callable[[Row], str]] = {
+        "arm": lambda arm: arm["name"],
+        "calls/rollout": lambda arm: number(arm["transitions_per_rollout"], 2),
+        "prompt tokens": lambda arm: number(arm["prompt_tokens_per_rollout"], 0),
+        "response tokens": lambda arm: number(arm["response_tokens_per_rollout"], 0),
+        "rewritten": lambda arm: number(arm["rewritten"], 1),
+        "helped": lambda arm: number(arm["helped"], 1),
+        "hurt": lambda arm: number(arm["hurt"], 1),
+        "unscored": lambda arm: number(arm["unscored"], 0),
+        "failures": lambda arm: ", ".join(f"{name} {count}" for name, count in arm["failures"].items()) or "none",
+        "parity": lambda arm: arm["parity"],
+    }
+    return _from_cells(
+        "behaviour",
+        "What the agents did (last validation; failures over the whole run)",
+        cells,
+        comparison["arms"],
+        "Per rollout, means over seeds. Rewritten, helped and hurt count questions of one validation.",
+    )
+
+
+def _cost(comparison: Mapping[str, Any]) -> Table:
+    cells: dict[str, Callable[[Row], str]] = {
+        "arm": lambda arm: arm["name"],
+        "steps": lambda arm: number(arm["steps"], 0),
+        "s/step": lambda arm: number(arm["step_s"], 1),
+        "rollout %": lambda arm: points(arm["shares"].get("rollout")),
+        "update %": lambda arm: points(arm["shares"].get("update")),
+        "weights %": lambda arm: points(arm["shares"].get("weights")),
+        "other %": lambda arm: points(arm["shares"].get("other")),
+        "run (min)": lambda arm: number(None if arm["wall_s"] is None else arm["wall_s"] / 60, 1),
+        "GPU-hours": lambda arm: number(arm["gpu_hours"], 2),
+        "framework ms/call": lambda arm: number(arm["overhead_ms_per_call"], 2),
+        "gateway ms/call": lambda arm: number(arm["gateway_ms_per_call"], 2),
+    }
+    return _from_cells(
+        "cost",
+        "What it cost",
+        cells,
+        comparison["arms"],
+        "Seconds a step without checkpoints and validation. Framework: time of a rollout outside calls and SQL.",
+    )
+
+
+def _evidence(comparison: Mapping[str, Any]) -> Table:
+    rows = []
+    for pair in comparison["pairs"]:
+        item, training = pair["item"], pair["training"]
+        tests = item["mcnemar"]
+        rows.append(
+            [
+                pair["arm"],
+                "; ".join(f"{one['only_first']}:{one['only_second']} p {p_value(one['p'])}" for one in tests) or "-",
+                _range(item["cluster_bootstrap"]),
+                _range(training.get("hierarchical_bootstrap")),
+                points(training.get("interquartile_mean_difference"), signed=True),
+                number(training.get("probability_of_improvement"), 2),
+                points(training.get("area_under_curve_difference"), signed=True),
+            ]
+        )
+    heads = [
+        "arm against baseline",
+        "McNemar, by seed",
+        "bootstrap over databases",
+        "bootstrap over seeds and databases",
+        "IQM difference",
+        "P(better)",
+        "area under curve",
+    ]
+    return Table("evidence", "Further evidence", heads, rows, "Differences in points. No verdict rests on these.")
+
+
+def _views(comparison: Mapping[str, Any]) -> Table:
+    found = comparison["views"]
+    if not found:
+        return Table("views", "", [], [])
+    heads = ["arm", *(_view_head(view) for view in found), "optimizer steps", "trained tokens", "trained calls by role"]
+    rows = []
+    for arm in comparison["arms"]:
+        cells = [points(view["arms"][arm["name"]]["accuracy"]) for view in found]
+        roles = ", ".join(f"{role} {number(one['transitions'], 0)}" for role, one in arm["trained_by_role"].items())
+        rows.append(
+            [
+                arm["name"],
+                *cells,
+                number(arm["optimizer_steps"], 0),
+                number(arm["trained_tokens"], 0),
+                roles or number(arm["trained_transitions"], 0),
+            ]
+        )
+    note = "Accuracy in % of the last validation within the budget of the arm that used least; means over seeds."
+    return Table("views", "Fair views on what was trained", heads, rows, note)
+
+
+def _view_head(view: Row) -> str:
+    if view["budget"] is None:
+        return "as configured %"
+    what = "optimizer steps" if view["key"] == "equal_optimizer_steps" else "trained tokens"
+    return f"at {view['budget']:,} {what} %"
+
+
+def _exceptions(comparison: Mapping[str, Any]) -> Table:
+    rows = []
+    for one in comparison["exceptions"]:
+        values = list(dict.fromkeys(_cell(value) for value in one["values"].values()))
+        why = "varied by the study" if one["why"] == "varied" else "allowed by --allow"
+        rows.append([one["key"], why, "; ".join(values)])
+    return Table("exceptions", "Not identical, with permission", ["key", "why", "values"], rows)
+
+
+def _failed(comparison: Mapping[str, Any]) -> Table:
+    rows = [
+        [one["arm"], str(one["seed"]), one["status"], one["reason"][:160], one["run"]] for one in comparison["failed"]
+    ]
+    return Table("failed", "Runs that are not in the comparison", ["arm", "seed", "status", "reason", "run"], rows)
+
+
+def _references(found: list[dict[str, Any]]) -> Table:
+    from harness.compare.references import reference_note
+
+    cells: dict[str, Callable[[Row], str]] = {
+        "published by others": lambda row: row["label"],
+        "task set": lambda row: row["task_set"],
+        "initial %": lambda row: points(row.get("accuracy_initial")),
+        "final %": lambda row: points(row.get("accuracy_final")),
+        "best %": lambda row: points(row.get("accuracy_best")),
+        "s/step": lambda row: number(row.get("step_s"), 1),
+        "rollout %": lambda row: points(row.get("rollout_share")),
+        "update %": lambda row: points(row.get("update_share")),
+        "remark": lambda row: row.get("remark", ""),
+        "source": lambda row: row["source"],
+    }
+    return _from_cells("references", "Reference figures, published by others", cells, found, reference_note())
+
+
+def _from_cells(
+    key: str, title: str, cells: Mapping[str, Callable[[Row], str]], rows: list[Any], note: str = ""
+) -> Table:
+    filled = [[cell(row) for cell in cells.values()] for row in rows]
+    empty = {
+        index
+        for index in range(1, len(cells))
+        if filled and all(row[index] in ("-", "") for row in filled)  # nothing was measured: no column
+    }
+    heads = [head for index, head in enumerate(cells) if index not in empty]
+    return Table(key, title, heads, [[c for i, c in enumerate(row) if i not in empty] for row in filled], note)
+
+
+def _seeds(arm: Row) -> str:
+    seeds = arm["seeds"]
+    return "1 (one seed)" if len(seeds) == 1 else f"{len(seeds)} ({', '.join(map(str, seeds))})"
+
+
+def _range(interval: tuple[float, float] | None) -> str:
+    return "-" if interval is None else f"[{points(interval[0], True)}, {points(interval[1], True)}]"
+
+
+def _cell(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

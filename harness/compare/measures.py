@@ -1,0 +1,181 @@
+"""The figures of one run: what it reached, what its agent did, and what it cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from harness.compare.runs import Run
+
+PARTS = {
+    "rollout": ("timing_s/gen",),
+    "update": ("timing_s/update_actor", "timing_s/old_log_prob", "timing_s/ref"),
+    "weights": ("timing_s/update_weights",),
+}
+"""What of a step each part of the cost split sums, by verl's names."""
+
+REFUSED = "the prediction fails"
+"""How a reward's reason begins where the final query does not run."""
+
+
+def measure(run: Run) -> dict[str, Any]:
+    """All figures of one run as plain data; None where something was not measured."""
+    curve = run.val_curve()
+    val = run.validation()
+    train = run.episodes[run.episodes["phase"] == "train"] if len(run.episodes) else run.episodes
+    first = min(curve) if curve else None
+    last = max(curve) if curve else None
+    trained = run.record.get("kind", "train") == "train"
+    result = run.record.get("result") or {}
+    return {
+        "run": run.id,
+        "seed": run.seed,
+        "status": run.record["status"],
+        "reason": run.record.get("reason", ""),
+        "launches": len(run.record.get("launches", [])),
+        "accuracy_initial": curve[0] if trained and first == 0 else None,
+        "accuracy_final": None if last is None or (trained and last == 0) else curve[last],
+        "val_curve": curve,
+        "val_tasks": len(val),
+        "unscored": int(val["reward"].isna().sum()) if len(val) else 0,
+        "steps": int(result.get("steps") or 0),
+        "wall_s": result.get("wall_s"),
+        "gpu_hours": gpu_hours(run.record),
+        **behaviour(val),
+        "failures": failures(run.episodes),
+        "by_difficulty": _by(val, "difficulty"),
+        "by_database": _by(val, "db_id"),
+        **cost(run.steps),
+        "overhead_ms_per_call": overhead_ms(run),
+        "gateway_ms_per_call": _median_ms(run.transitions, "gateway_s"),
+        "optimizer_steps": optimizer_steps(run)[-1][1] if len(train) else None,
+        "trained_transitions": int(train["trained_transitions"].sum()) if len(train) else None,
+        "trained_tokens": int(train["trained_tokens"].sum()) if len(train) else None,
+        "trained_by_role": run.trained_by_role,
+        "parity": parity_label(run.record),
+    }
+
+
+def behaviour(rows: pd.DataFrame) -> dict[str, Any]:
+    """What agents did in a set of episodes, means per rollout."""
+    names = ("transitions", "prompt_tokens", "response_tokens")
+    if not len(rows):
+        return dict.fromkeys([f"{name}_per_rollout" for name in names] + ["rewritten", "helped", "hurt"])
+    pairs = rows[rows["reward"].notna() & rows["first_reward"].notna() & (rows["rewrites"] > 0)]
+    return {
+        **{f"{name}_per_rollout": float(rows[name].mean()) for name in names},
+        "rewritten": len(pairs),
+        "helped": int((pairs["reward"] > pairs["first_reward"]).sum()),
+        "hurt": int((pairs["reward"] < pairs["first_reward"]).sum()),
+    }
+
+
+def failures(rows: pd.DataFrame) -> dict[str, int]:
+    """Episodes without a score by how they ended, and scored ones whose final query did not run."""
+    if not len(rows):
+        return {}
+    counts = rows.loc[rows["outcome"] != "ok", "outcome"].value_counts().to_dict()
+    unscored = int(((rows["outcome"] == "ok") & rows["reward"].isna()).sum())
+    broken = int(rows["reward_reason"].fillna("").str.startswith(REFUSED).sum())
+    found = {str(name): int(count) for name, count in sorted(counts.items())}
+    return found | ({"unscored": unscored} if unscored else {}) | ({"query_fails": broken} if broken else {})
+
+
+def cost(steps: pd.DataFrame) -> dict[str, Any]:
+    """Seconds a step without checkpoints (verl counts validation apart), and the shares of its parts."""
+    empty: dict[str, Any] = {"step_s": None, "shares": {}}
+    if not len(steps) or "timing_s/step" not in steps:
+        return empty
+    rows = steps[steps["timing_s/step"].notna()]
+    if not len(rows):
+        return empty
+    net = rows["timing_s/step"]
+    if "timing_s/save_checkpoint" in rows:
+        net = net - rows["timing_s/save_checkpoint"].fillna(0)
+    total = float(net.sum())
+    shares = {
+        part: float(sum(rows[name].fillna(0).sum() for name in names if name in rows)) / total
+        for part, names in PARTS.items()
+    }
+    shares["other"] = max(0.0, 1.0 - sum(shares.values()))
+    return {"step_s": float(net.median()), "shares": shares}
+
+
+def gpu_hours(record: Mapping[str, Any]) -> float | None:
+    """Accelerator hours of all launches; None where no accelerator was used."""
+    wall_s = (record.get("result") or {}).get("wall_s")
+    if wall_s is None or record.get("device") == "cpu":
+        return None
+    config = record["config"]
+    return float(wall_s) * int(config.get("gpus", 1)) * int(config.get("nodes", 1)) / 3600
+
+
+def overhead_ms(run: Run) -> float | None:
+    """What the framework itself takes per call, in milliseconds.
+
+    The time of an attempt that is neither a call (as the gateway saw it) nor the execution of a query, over its
+    calls; the median over the attempts that ended well. Needs transitions.
+    """
+    if run.transitions is None or not len(run.episodes):
+        return None
+    rows = run.episodes[(run.episodes["outcome"] == "ok") & (run.episodes["transitions"] > 0)]
+    calls_s = run.transitions.groupby("attempt_id")["latency_s"].sum()
+    rest = rows["elapsed_s"] - rows["attempt_id"].map(calls_s) - rows["turns"].map(_sql_s)
+    found = (rest / rows["transitions"]).median()
+    return None if math.isnan(found) else float(found) * 1000
+
+
+def optimizer_steps(run: Run) -> list[tuple[int, int, int]]:
+    """Training step, optimizer steps up to it, trained tokens up to it.
+
+    verl fills a step's transitions up to whole mini-batches of `mini_batch_size` x `group_size` sequences, so
+    more trained roles mean more optimizer steps.
+    """
+    rows = run.episodes[run.episodes["phase"] == "train"]
+    config = run.record["config"]
+    batch = (config["train"]["mini_batch_size"] or config["train"]["batch_size"]) * config["rollout"]["group_size"]
+    found: list[tuple[int, int, int]] = []
+    steps = tokens = 0
+    sums = rows.groupby("step")[["trained_transitions", "trained_tokens"]].sum()
+    for step, calls, trained in zip(sums.index.tolist(), *(sums[name].tolist() for name in sums), strict=True):
+        steps += math.ceil(calls / batch)
+        tokens += trained
+        found.append((step, steps, tokens))
+    return found or [(0, 0, 0)]
+
+
+def parity_label(record: Mapping[str, Any]) -> str:
+    """`reference`, `strict HASH`, `idiomatic` or `none`."""
+    found = record.get("parity")
+    if record["plugin"] == "reference_sql":
+        return "reference"
+    if not found:
+        return "none"
+    return f"strict {str(found.get('hash', ''))[:8]}" if found.get("strict") else "idiomatic"
+
+
+def _by(rows: pd.DataFrame, column: str) -> dict[str, dict[str, Any]]:
+    if not len(rows):
+        return {}
+    scored = rows[rows["reward"].notna()]
+    return {
+        str(name): {"accuracy": float(group["reward"].mean()), "tasks": len(group)}
+        for name, group in scored.groupby(column)
+    }
+
+
+def _sql_s(turns: str | None) -> float:
+    import orjson
+
+    return float(sum(turn["elapsed_s"] for turn in orjson.loads(turns))) if turns else 0.0
+
+
+def _median_ms(table: pd.DataFrame | None, column: str) -> float | None:
+    if table is None or not len(table):
+        return None
+    found = table[column].median()
+    return None if math.isnan(found) else float(found) * 1000

@@ -1,0 +1,211 @@
+"""Finds runs and studies on disk and reads what a comparison needs of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import UserError
+from harness.results.folder import RunFolder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STUDY_FILE = "study.json"
+
+
+@dataclass(eq=False)
+class Run:
+    """One run as read from its folder.
+
+    Attributes:
+        arm: Name of the arm that it belongs to; all runs of an arm differ in their seed only.
+    """
+
+    folder: RunFolder
+    record: dict[str, Any]
+    arm: str = ""
+
+    @property
+    def id(self) -> str:
+        return str(self.record.get("id", self.folder.id))
+
+    @property
+    def seed(self) -> int:
+        return int(self.record["seed"])
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.record["status"] == "finished")
+
+    @cached_property
+    def episodes(self) -> pd.DataFrame:
+        """One row a rollout; rewards are NaN where unscored."""
+        return self._table("episodes")
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """One row a step."""
+        return self._table("steps").sort_values("step") if len(self._table("steps")) else self._table("steps")
+
+    @cached_property
+    def transitions(self) -> pd.DataFrame | None:
+        """One row a call, without token ids; None where the run kept none."""
+        table = self._table("transitions", drop=("prompt_ids", "response_ids", "logprobs"))
+        return table if len(table) else None
+
+    @cached_property
+    def trained_by_role(self) -> dict[str, dict[str, int]]:
+        """Trained transitions and their response tokens by role; empty where transitions were not kept."""
+        table = self._table("transitions", only=("role", "trained", "response_ids"))
+        if not len(table):
+            return {}
+        table = table[table["trained"].astype(bool)]
+        lengths = table["response_ids"].map(lambda ids: 0 if ids is None else len(ids))
+        return {
+            str(role): {"transitions": len(group), "tokens": int(lengths[group.index].sum())}
+            for role, group in table.groupby("role")
+        }
+
+    def validation(self, step: int | None = None) -> pd.DataFrame:
+        """Validation episodes of one step; of the last one where none is named."""
+        rows = self.episodes
+        if not len(rows):
+            return rows
+        rows = rows[rows["phase"] == "val"]
+        if not len(rows):
+            return rows
+        return rows[rows["step"] == (rows["step"].max() if step is None else step)]
+
+    def val_curve(self) -> dict[int, float]:
+        """Mean validation reward of scored episodes by step."""
+        if not len(self.episodes):
+            return {}
+        rows = self.episodes[(self.episodes["phase"] == "val") & self.episodes["reward"].notna()]
+        return {int(step): float(mean) for step, mean in rows.groupby("step")["reward"].mean().to_dict().items()}
+
+    def _table(self, kind: str, only: Sequence[str] = (), drop: Sequence[str] = ()) -> pd.DataFrame:
+        import pandas as pd
+        import pyarrow.parquet as pq
+
+        path = self.folder.path / f"{kind}.parquet"
+        if path.is_file():
+            names = [name for name in pq.read_schema(path).names if name not in drop and (not only or name in only)]
+            return pd.read_parquet(path, columns=names)
+        if kind == "steps":
+            from harness.results.tables import step_rows
+
+            rows = step_rows(list(self.folder.rows("steps")), list(self.folder.rows("episodes")))
+        else:
+            rows = list(self.folder.rows(kind))
+        frame = pd.DataFrame(rows)
+        if kind == "episodes" and len(frame):
+            frame["reward"] = frame["reward"].astype(float)
+            frame["first_reward"] = frame["first_reward"].astype(float)
+        return frame.drop(columns=[name for name in drop if name in frame.columns])
+
+
+@dataclass
+class Selection:
+    """The runs of one comparison.
+
+    Attributes:
+        study: The study's description where the runs come from one.
+        missing: What a study asked for and no run stands for, in words.
+        varied: Configuration keys that the study varies on purpose.
+    """
+
+    runs: list[Run]
+    name: str = ""
+    study: dict[str, Any] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    varied: list[str] = field(default_factory=list)
+
+
+def select(paths: Iterable[Path], runs_dir: Path = Path("runs")) -> Selection:
+    """The runs that paths name: run folders, run ids, folders of runs, a study's folder or its YAML file.
+
+    Raises:
+        UserError: A path is none of these, or a study has no run yet.
+    """
+    chosen = Selection([])
+    for path in paths:
+        found = _find(path, runs_dir)
+        if (found / STUDY_FILE).is_file():
+            _add_study(chosen, found)
+        elif (found / "run.json").is_file():
+            chosen.runs.append(read_run(found))
+        else:
+            chosen.runs += [read_run(one.parent) for one in sorted(found.glob("*/run.json"))]
+            chosen.name = chosen.name or found.name
+    unique = {run.folder.path: run for run in chosen.runs}
+    chosen.runs = list(unique.values())
+    if not chosen.runs:
+        raise UserError("there is no run yet to look at. `harness runs list` shows what there is")
+    if not all(run.arm for run in chosen.runs):
+        name_arms(chosen.runs)
+    chosen.name = chosen.name or (chosen.runs[0].id if len(chosen.runs) == 1 else f"{len(chosen.runs)} runs")
+    return chosen
+
+
+def read_run(path: Path) -> Run:
+    """The run in a folder."""
+    folder = RunFolder.open(path)
+    return Run(folder, folder.read())
+
+
+def find_all(root: Path) -> list[Run]:
+    """All runs below a folder, in studies too, oldest first."""
+    paths = [path for pattern in ("*/run.json", "*/*/run.json") for path in root.glob(pattern)]
+    return [read_run(path.parent) for path in sorted(paths, key=lambda path: path.parent.name)]
+
+
+def name_arms(runs: Sequence[Run]) -> None:
+    """Name arms by what sets them apart: always the agent, and every other configuration key that differs."""
+    from harness.compare.identity import flatten
+
+    configs = [flatten(run.record["config"]) for run in runs]
+    keys = [
+        key
+        for key in dict.fromkeys(key for config in configs for key in config)
+        if key not in ("plugin", "seed", "device") and len({str(config.get(key)) for config in configs}) > 1
+    ]
+    for run, config in zip(runs, configs, strict=True):
+        rest = [f"{key.rpartition('.')[2]}={config.get(key)}" for key in keys]
+        run.arm = run.arm or " ".join([str(config["plugin"]), *rest])
+
+
+def _find(path: Path, runs_dir: Path) -> Path:
+    if path.is_dir():
+        return path
+    if path.suffix in (".yaml", ".yml") and path.is_file():
+        from harness.study.plan import read_study
+
+        folder: Path = runs_dir / read_study(path).name
+        if not (folder / STUDY_FILE).is_file():
+            raise UserError(f"study {path} has no runs under {folder} yet. Start it: harness study {path}")
+        return folder
+    if (runs_dir / path).is_dir():
+        return runs_dir / path
+    close = [run for run in runs_dir.glob(f"*{path.name}*") if (run / "run.json").is_file()]
+    if len(close) == 1:
+        return close[0]
+    raise UserError(f"{path} is neither a run, a study nor a folder of runs. `harness runs list` shows those found")
+
+
+def _add_study(chosen: Selection, folder: Path) -> None:
+    data = json.loads((folder / STUDY_FILE).read_text(encoding="utf-8"))
+    chosen.study, chosen.name = data, data["name"]
+    chosen.varied += [key for key in data.get("varied", []) if key not in chosen.varied]
+    for job in data["jobs"]:
+        path = folder / job["run"] if job.get("run") else None
+        if path is None or not (path / "run.json").is_file():
+            chosen.missing.append(f"{job['arm']} seed {job['seed']}: {job.get('state', 'not run')}")
+            continue
+        run = read_run(path)
+        run.arm = job["arm"]
+        chosen.runs.append(run)

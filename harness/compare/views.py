@@ -1,0 +1,61 @@
+"""Fair views on what was trained: as configured, at equal optimizer steps, and at equal trained tokens.
+
+More trained roles mean more transitions, so more optimizer steps and more tokens from the same rollouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from harness.compare.measures import optimizer_steps
+
+if TYPE_CHECKING:
+    from harness.compare.runs import Run
+
+VIEWS = {
+    "stock": "As configured: the last checkpoint of every run",
+    "equal_optimizer_steps": "At the optimizer steps of the arm with the fewest",
+    "equal_trained_tokens": "At the trained tokens of the arm with the fewest",
+}
+
+
+def views(arms: Mapping[str, Sequence[Run]]) -> list[dict[str, Any]]:
+    """Accuracy of every arm at each view: the last validation within the budget of every run.
+
+    Returns:
+        One entry a view: key, title, budget (None for stock), and arms with accuracy (mean over seeds), the
+        training steps that were looked at, and the share of the budget used there. Empty for evaluations.
+    """
+    runs = [run for group in arms.values() for run in group]
+    if any(run.record.get("kind", "train") != "train" or not (run.episodes["phase"] == "train").any() for run in runs):
+        return []
+    counted = {run.id: optimizer_steps(run) for run in runs}
+    found = []
+    for key, title in VIEWS.items():
+        index = {"stock": 0, "equal_optimizer_steps": 1, "equal_trained_tokens": 2}[key]
+        budget = None if key == "stock" else min(entries[-1][index] for entries in counted.values())
+        rows = {}
+        for name, group in arms.items():
+            seen = [_within(run, counted[run.id], index, budget) for run in group]
+            values = [value for _, value, _ in seen if value is not None]
+            rows[name] = {
+                "accuracy": sum(values) / len(values) if values else None,
+                "steps": [step for step, _, _ in seen],
+                "used": None if budget is None else sum(used for *_, used in seen) / len(seen) / max(budget, 1),
+            }
+        found.append({"key": key, "title": title, "budget": budget, "arms": rows})
+    return found
+
+
+def _within(
+    run: Run, counted: Sequence[tuple[int, int, int]], index: int, budget: int | None
+) -> tuple[int, float | None, int]:
+    """The last validated step whose count is within the budget, its accuracy, and the count there."""
+    spent = {entry[0]: entry[index] for entry in counted} | {0: 0}
+    curve = run.val_curve()
+    fitting = [step for step in curve if budget is None or spent.get(step, 0) <= budget]
+    if not fitting:
+        return 0, None, 0
+    step = max(fitting)
+    return step, curve[step], spent.get(step, 0)

@@ -1,0 +1,195 @@
+"""Run folders written through the project's own writers, with rollouts of known accuracy."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from harness.config import load_config
+from harness.plugins import load, task_set_spec
+from harness.records import Attempt, Reward, Task, Transition, Turn
+from harness.results.episodes import episode_row, transition_rows
+from harness.results.folder import RowLog, RunFolder
+from harness.results.record import finished, run_record
+from harness.trainers.order import training_order, validation_order
+
+CERTIFICATE = {
+    "schema": 1,
+    "strict": True,
+    "hash": "c0ffee0123456789",
+    "fingerprint": {"prompts": "p", "scenarios": "s", "reference": "r"},
+    "scenarios": 12,
+    "made": "2026-11-20T00:00:00Z",
+}
+
+
+@cache
+def pocket() -> Any:
+    return load(task_set_spec("pocket"))()
+
+
+def write_run(
+    root: Path,
+    plugin: str = "reference_sql",
+    seed: int = 0,
+    *,
+    accuracy: tuple[float, float] = (0.3, 0.6),
+    steps: int = 4,
+    status: str = "finished",
+    overrides: Sequence[str] = (),
+    calls: int = 3,
+    agent_match: str = "write",
+    unscored: int = 0,
+    step_s: float = 2.0,
+    val_limit: int = 60,
+    parity: dict[str, Any] | None = CERTIFICATE,
+    kind: str = "train",
+    model: str = "synthetic-policy",
+    keep_transitions: bool = True,
+) -> RunFolder:
+    """A run whose validation accuracy climbs from `accuracy[0]` to `accuracy[1]` over its steps."""
+    config = load_config(
+        "cpu",
+        None,
+        [
+            f"train.steps={steps}",
+            "train.batch_size=4",
+            "rollout.group_size=2",
+            f"task.val_limit={val_limit}",
+            "train.val_every=2",
+            *overrides,
+        ],
+        plugin=plugin,
+        agent_match=agent_match,
+        seed=seed,
+    )
+    folder = RunFolder.create(root, plugin)
+    folder.write_config(config)
+    train = training_order(pocket().load("train"), config) if kind == "train" else []
+    val = validation_order(pocket().load("val"), config)
+    record = run_record(config, folder, pocket(), train, val, model, "cpu", kind=kind)
+    record["parity"] = parity
+    folder.write(record)
+    writer = _Writer(folder, config, keep_transitions)
+    seen = steps if status == "finished" else steps // 2
+    for step in range(seen + 1):
+        share = accuracy[0] + (accuracy[1] - accuracy[0]) * (step / steps if kind == "train" else 1)
+        if step and kind == "train":
+            batch = train[(step - 1) * 4 : step * 4]
+            for task in batch:
+                for session in range(2):
+                    writer.episode(task, "train", step, session, share, calls)
+            writer.step(step, step_s)
+        if kind == "train" and (step % 2 == 0 or step == steps):
+            for index, task in enumerate(val):
+                failed = step == seen and index < unscored
+                writer.episode(task, "val", step, 0, share, calls, failed=failed)
+        if kind == "eval":
+            for task in val:
+                writer.episode(task, "val", 0, 0, accuracy[1], calls)
+            break
+    folder.compact()
+    if kind == "eval":
+        folder.write({**folder.read(), "status": "finished", "result": {"wall_s": 12.0}})
+    else:
+        reason = "" if status == "finished" else "the policy's server went away"
+        folder.write(finished(folder, status, reason, 30 + seen * step_s))
+    return folder
+
+
+class _Writer:
+    def __init__(self, folder: RunFolder, config: Any, keep_transitions: bool) -> None:
+        self._episodes, self._steps = RowLog(folder, "episodes"), RowLog(folder, "steps")
+        self._transitions = RowLog(folder, "transitions") if keep_transitions else None
+        self._config, self._count = config, 0
+
+    def step(self, step: int, step_s: float) -> None:
+        data = {
+            "timing_s/step": step_s,
+            "timing_s/gen": step_s * 0.5,
+            "timing_s/update_actor": step_s * 0.25,
+            "timing_s/old_log_prob": step_s * 0.1,
+            "timing_s/update_weights": step_s * 0.05,
+            "actor/entropy": 1.0 / step,
+        }
+        self._steps.add([{"step": step, "data": data}])
+
+    def episode(
+        self, task: Task, phase: str, step: int, session: int, share: float, calls: int, *, failed: bool = False
+    ) -> None:
+        import re
+
+        self._count += 1
+        name = (
+            f"{phase}-{step}-{task.id}-{session}-{self._config.plugin}-{self._config.seed}-{self._config.agent_match}"
+        )
+        draw = random.Random(zlib.crc32(name.encode()))
+        rewarded = draw.random() < share
+        first = (rewarded and draw.random() < 0.8) or (not rewarded and draw.random() < 0.05)
+        roles = ("write_query", "check_query", "rewrite_query")[:calls]
+        transitions = tuple(
+            Transition(
+                rollout_id=f"ro-{self._count}",
+                attempt_id=f"at-{self._count}",
+                index=index,
+                role=role,
+                response_id=f"re-{self._count}-{index}",
+                model="policy",
+                messages=(
+                    {"role": "system", "content": f"You {role.replace('_', ' ')}."},
+                    {"role": "user", "content": f"Schema: t(a)\n\nQuestion: {task.question}"},
+                ),
+                response_text="```sql\nSELECT 1\n```" if role != "check_query" else "THE QUERY IS INCORRECT.",
+                finish_reason="stop",
+                prompt_ids=(1, 2, 3),
+                response_ids=tuple(range(10 + index)),
+                logprobs=tuple(-0.5 for _ in range(10 + index)),
+                prompt_tokens=80 + 20 * index,
+                response_tokens=10 + index,
+                sampling={},
+                overridden={},
+                started_s=1.0e9 + self._count,
+                latency_s=0.05,
+                gateway_s=0.0005,
+            )
+            for index, role in enumerate(roles)
+        )
+        attempt = Attempt(
+            rollout_id=f"ro-{self._count}",
+            attempt_id=f"at-{self._count}",
+            outcome="timeout" if failed else "ok",
+            detail="the deadline passed" if failed else "",
+            answer=None if failed else (task.gold if rewarded else "SELECT 1"),
+            transitions=transitions,
+            failures=(),
+            turns=(Turn(sql="SELECT 1", text="1 row: <1>", ok=True, elapsed_s=0.001),),
+            started_s=1.0e9 + self._count,
+            elapsed_s=0.05 * len(roles) + 0.001 + 0.006 * len(roles),
+        )
+        reward = Reward(None if failed else float(rewarded), "timeout" if failed else "rows differ", {}, (), "x/1")
+
+        def trained(call: Transition) -> bool:
+            return phase == "train" and bool(re.search(self._config.agent_match, call.role))
+
+        self._episodes.add(
+            [
+                episode_row(
+                    task,
+                    attempt,
+                    reward,
+                    agent=self._config.plugin,
+                    phase=phase,
+                    step=step,
+                    session=session,
+                    trained=trained,
+                    first_reward=None if failed else float(first),
+                    used_reward=reward.value,
+                )
+            ]
+        )
+        if self._transitions is not None:
+            self._transitions.add(transition_rows(attempt, phase=phase, step=step, trained=trained))
