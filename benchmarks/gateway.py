@@ -223,8 +223,14 @@ def _cpu_s(processes: tuple[psutil.Process, ...]) -> float:
     return total
 
 
-async def measure(options: argparse.Namespace, delay_s: float, concurrency: int) -> dict[str, Measured]:
-    """All routes to one model server, in shuffled rounds after a warm-up."""
+async def measure(
+    options: argparse.Namespace, delay_s: float, concurrency: int
+) -> tuple[dict[str, Measured], float]:
+    """All routes to one model server, in shuffled rounds after a warm-up; and what else used the machine.
+
+    Returns:
+        Samples by route, and the CPU cores that other processes kept busy meanwhile, on average.
+    """
     prompt = ("CREATE TABLE singer (singer_id INTEGER, name TEXT); " * 99)[: options.prompt_tokens]
     shuffle = random.Random(0)
     async with contextlib.AsyncExitStack() as stack:
@@ -237,13 +243,23 @@ async def measure(options: argparse.Namespace, delay_s: float, concurrency: int)
         sizes = {"litellm": options.litellm_requests}
         for route in routes:
             await load(route, prompt, delay_s, 4 * concurrency, concurrency, None)
+        busy_s, ours_s, began = *_machine_cpu_s(), time.perf_counter()
         for _ in range(options.rounds):
             for route in shuffle.sample(routes, len(routes)):
                 requests = sizes.get(route.name, options.requests)
                 await load(route, prompt, delay_s, requests, concurrency, measured[route.name])
                 # LiteLLM exports spans behind the calls; they must not run into the next route's round.
                 await asyncio.sleep(1.0 if route.name == "litellm" else 0.2)
-        return measured
+        all_s, all_ours_s = _machine_cpu_s()
+        others_s = (all_s - busy_s) - (all_ours_s - ours_s)
+        return measured, max(0.0, others_s / (time.perf_counter() - began))
+
+
+def _machine_cpu_s() -> tuple[float, float]:
+    """CPU seconds of the machine so far, idle time left out, and those of this benchmark's processes."""
+    times = psutil.cpu_times()
+    own = psutil.Process()
+    return sum(times) - times.idle - times.iowait, _cpu_s((own, *own.children(recursive=True)))
 
 
 def row(measured: Mapping[str, Measured], name: str) -> dict[str, Any]:
@@ -311,12 +327,20 @@ def main() -> None:
         scaled = argparse.Namespace(**vars(options))
         if int(concurrency) == 1 and float(delay_s):
             scaled.requests = scaled.litellm_requests = 40
-        measured = asyncio.run(measure(scaled, float(delay_s), int(concurrency)))
+        measured, others = asyncio.run(measure(scaled, float(delay_s), int(concurrency)))
         routes = {name: row(measured, name) for name in measured}
-        results.append({"delay_s": float(delay_s), "concurrency": int(concurrency), "routes": routes})
-        print(table(results[-1:]), file=sys.stderr)
+        results.append(
+            {
+                "delay_s": float(delay_s),
+                "concurrency": int(concurrency),
+                "others_busy_cores": round(others, 2),
+                "routes": routes,
+            }
+        )
+        print(f"{case}: others kept {others:.2f} cores busy", table(results[-1:]), sep="\n", file=sys.stderr)
     facts = {
         "cores": psutil.cpu_count(),
+        "others_busy_cores": [result["others_busy_cores"] for result in results],
         "machine": platform.machine(),
         "python": platform.python_version(),
         "prompt_tokens": len(prompt_token_ids([{"role": "user", "content": "x" * options.prompt_tokens}])),
