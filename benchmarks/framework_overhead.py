@@ -5,7 +5,8 @@
 Each agent runs in a process of its own against a scripted model in another process that answers at once,
 without the gateway in between. Every agent gets the same connection pool and builds its client for each call,
 as in a run.
-The best of `--repeat` rounds counts: what disturbs a measurement only ever adds to it.
+The reference runs in turn with the agent, in the same process: what else the machine does meets both. Times
+are the best of `--repeat` rounds; ratios compare the two best.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ async def measure(agent_name: str, base_url: str, repeat: int) -> dict[str, Any]
     rss_before = process.memory_info().rss
     began = time.perf_counter()
     agent = load(agent_spec(agent_name))()
+    reference = load(agent_spec("reference_sql"))()
     import_s = time.perf_counter() - began
     problem = Problem("task", QUESTION, "db", SCHEMA)
     calls: list[int] = []
@@ -88,23 +90,27 @@ async def measure(agent_name: str, base_url: str, repeat: int) -> dict[str, Any]
     async with httpx.AsyncClient(trust_env=False, timeout=None, limits=limits) as client:
         toolbox = BenchToolbox(base_url, client)
 
-        async def many(count: int, width: int) -> tuple[float, float]:
+        async def many(one: Any, count: int, width: int) -> tuple[float, float]:
             """Seconds of wall clock and of this process's CPU for one rollout."""
             todo = iter(range(count))
 
             async def work() -> None:
                 for _ in todo:
-                    await agent.solve(problem, toolbox)
+                    await asyncio.create_task(one.solve(problem, toolbox))  # a task each, as in a runner
 
             wall, cpu = time.perf_counter(), time.process_time()
             await asyncio.gather(*(asyncio.create_task(work()) for _ in range(width)))
             return (time.perf_counter() - wall) / count, (time.process_time() - cpu) / count
 
-        await many(CONCURRENT, CONCURRENT)
-        for name, width, count in (("alone", 1, 40), ("concurrent", CONCURRENT, 6 * CONCURRENT)):
-            rounds = [await many(count, width) for _ in range(repeat)]
-            figures[f"{name}_wall_ms"] = 1000 * min(wall for wall, _ in rounds)
-            figures[f"{name}_cpu_ms"] = 1000 * min(cpu for _, cpu in rounds)
+        for one in (reference, agent):
+            await many(one, CONCURRENT, CONCURRENT)
+        for name, width, count in (("alone", 1, 30), ("concurrent", CONCURRENT, 4 * CONCURRENT)):
+            rounds = [
+                (await many(reference, count, width), await many(agent, count, width)) for _ in range(repeat)
+            ]
+            for which, at in (("base_", 0), ("", 1)):
+                figures[f"{which}{name}_wall_ms"] = 1000 * min(pair[at][0] for pair in rounds)
+                figures[f"{which}{name}_cpu_ms"] = 1000 * min(pair[at][1] for pair in rounds)
     figures["added_mb"] = (process.memory_info().rss - rss_before) / 2**20
     figures["runner_mb"] = process.memory_info().rss / 2**20
     return figures
@@ -138,9 +144,6 @@ def table(found: dict[str, dict[str, Any]]) -> str:
     """The figures as Markdown; times of a call are a rollout's divided by its calls."""
     base = found["reference_sql"]
 
-    def of(name: str, key: str) -> float:
-        return float(found[name][key] / found[name]["calls"])
-
     lines = [
         "| agent | ms a call, alone | ratio | ms a call, 32 at once | ratio | CPU ms a call, 32 at once "
         "| ratio | added ms a rollout, alone / 32 at once | import s | runner MB | calls | prompt chars |",
@@ -149,8 +152,9 @@ def table(found: dict[str, dict[str, Any]]) -> str:
     for name, row in found.items():
         cells = [f"`{name}`"]
         for key in ("alone_wall_ms", "concurrent_wall_ms", "concurrent_cpu_ms"):
-            cells += [f"{of(name, key):.2f}", f"{of(name, key) / of('reference_sql', key):.2f}x"]
-        added = [row[key] - base[key] for key in ("alone_wall_ms", "concurrent_wall_ms")]
+            mine, ours = row[key] / row["calls"], row[f"base_{key}"] / base["calls"]
+            cells += [f"{mine:.2f}", f"{mine / ours:.2f}x"]
+        added = [row[key] - row[f"base_{key}"] for key in ("alone_wall_ms", "concurrent_wall_ms")]
         cells.append(" / ".join(f"{value:+.1f}" for value in added))
         cells += [f"{row['import_s']:.1f}", f"{row['runner_mb']:.0f}", str(row["calls"])]
         cells.append(f"{row['prompt_chars']} ({row['prompt_chars'] / base['prompt_chars']:.2f}x)")

@@ -27,8 +27,8 @@ def call(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.train
-@pytest.mark.timeout(600)
-def test_example_wheel_installs_passes_its_contract_and_uninstalls(tmp_path: Path) -> None:
+@pytest.mark.timeout(1200)
+def test_example_wheel_installs_proves_itself_trains_and_uninstalls(tmp_path: Path) -> None:
     home = tmp_path / "venv"
     venv.create(home, with_pip=True)
     python = str(home / "bin" / "python")

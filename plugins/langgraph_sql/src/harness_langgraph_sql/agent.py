@@ -48,12 +48,13 @@ async def rewrite(state: State, runtime: Runtime[Toolbox]) -> State:
     return {"sql": toolbox.prompts.parse_sql(await ask(toolbox, prompt)), "queries": state["queries"] + 1}
 
 
-def after_writing(state: State, runtime: Runtime[Toolbox]) -> Literal["execute", "__end__"]:
+# Asynchronous, like the nodes: LangGraph sends synchronous functions through a thread.
+async def after_writing(state: State, runtime: Runtime[Toolbox]) -> Literal["execute", "__end__"]:
     """The last query that the run allows is the answer, unchecked."""
     return "execute" if state["queries"] < runtime.context.max_turns else END
 
 
-def after_check(state: State, runtime: Runtime[Toolbox]) -> Literal["rewrite", "__end__"]:
+async def after_check(state: State, runtime: Runtime[Toolbox]) -> Literal["rewrite", "__end__"]:
     return END if runtime.context.prompts.approves(state["remarks"]) else "rewrite"
 
 
