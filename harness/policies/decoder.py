@@ -39,14 +39,10 @@ def _grouped_attention(
     """Attention of one new token a row without repeating the keys of grouped heads; longer queries go to SDPA."""
     batch, heads, length, width = query.shape
     if length > 1 or attention_mask is None:
-        output, _ = sdpa_attention_forward(
-            module, query, key, value, attention_mask, scaling=scaling, **kwargs
-        )
+        output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
         return output, None
     groups = query.view(batch, key.shape[1], heads // key.shape[1], width)
-    scores = (groups @ key.transpose(-1, -2)) * (
-        scaling if scaling is not None else width**-0.5
-    ) + attention_mask
+    scores = (groups @ key.transpose(-1, -2)) * (scaling if scaling is not None else width**-0.5) + attention_mask
     return (scores.softmax(-1) @ value).view(batch, 1, heads, width), None
 
 
@@ -235,9 +231,7 @@ class Decoder:
 
     def _decode(self) -> None:
         """One token for every running request."""
-        used = (
-            max(self._running) + 1
-        )  # slots up to here are a view of the cache; a free one among them idles along
+        used = max(self._running) + 1  # slots up to here are a view of the cache; a free one among them idles along
         positions = torch.zeros(used, dtype=torch.long)
         tokens = torch.zeros(used, 1, dtype=torch.long)
         for row, generation in self._running.items():

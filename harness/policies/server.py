@@ -45,9 +45,7 @@ class PolicyServer:
         from harness.policies.decoder import Decoder
 
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1)))
-        model = AutoModelForCausalLM.from_pretrained(
-            path, dtype=torch.float32, trust_remote_code=trust_remote_code
-        )
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, trust_remote_code=trust_remote_code)
         self.tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
         stop = model.generation_config.eos_token_id
         stops = {*(stop if isinstance(stop, list) else [stop]), self.tokenizer.eos_token_id} - {None}
@@ -131,13 +129,9 @@ class PolicyServer:
                 return_dict=False,
             )
         except Exception as error:
-            return _json(
-                {"error": {"message": f"the chat template refused the messages: {error}", "code": 400}}, 400
-            )
+            return _json({"error": {"message": f"the chat template refused the messages: {error}", "code": 400}}, 400)
         if len(prompt_ids) >= self.max_length:
-            message = (
-                f"the prompt has {len(prompt_ids)} tokens, prompt and response may have {self.max_length}"
-            )
+            message = f"the prompt has {len(prompt_ids)} tokens, prompt and response may have {self.max_length}"
             return _json({"error": {"message": message, "code": 400}}, 400)
         limit = body.get("max_completion_tokens") or body.get("max_tokens") or self.response_length
         done = await self.sample(prompt_ids, limit, body)

@@ -62,7 +62,7 @@ class PocketTasks:
                 db_path=paths[row["db_id"]],
                 gold=row["query"],
                 difficulty=row["difficulty"],
-                extra={"kind": row["kind"]},
+                extra={"kind": row["kind"], "slip": row["slip"]},
             )
             for row in rows
         ]

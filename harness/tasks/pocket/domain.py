@@ -87,6 +87,18 @@ class Domain:
     def table(self, name: str) -> Table:
         return next(t for t in self.tables if t.name == name)
 
+    def schema_text(self) -> str:
+        """The compact schema text, one line a table, as `harness.sql.schema` writes it of the built database."""
+        lines = []
+        for table in self.tables:
+            columns = []
+            for column in table.columns:
+                key = " pk" if column.kind == "pk" else ""
+                target = f" -> {column.ref}.{self.table(column.ref).pk.name}" if column.ref else ""
+                columns.append(f"{column.name} {column.sql_type.lower()}{key}{target}")
+            lines.append(f"{table.name}({', '.join(columns)})")
+        return "\n".join(lines)
+
     def ddl(self) -> list[str]:
         """One CREATE TABLE statement a table."""
         statements = []

@@ -49,6 +49,7 @@ def generate(seed: int = SEED) -> dict[str, str]:
                 "query": item.gold,
                 "difficulty": item.difficulty,
                 "kind": item.kind,
+                "slip": next(iter(item.mistakes), ""),
             }
             questions[split].append(json.dumps(row, ensure_ascii=False))
             counts[split].update((item.difficulty, "questions"))

@@ -1,0 +1,180 @@
+"""Examples as token ids: blocks made by worker processes, groups of blocks, and padded batches."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import os
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from harness.policies.pocket_sql.samples import Example, examples
+from harness.policies.pocket_sql.tokenizer import END, START
+
+if TYPE_CHECKING:
+    import torch
+
+WORLDS_PER_BLOCK = 25
+HELD_OUT = 10**9
+"""Random databases from this index on are never trained on."""
+
+_encoder: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Examples as ids: `tokens` end to end, and for each its length and how much of it is the prompt."""
+
+    tokens: bytes
+    lengths: list[int]
+    prompts: list[int]
+
+
+def prompt_text(example: Example) -> str:
+    """The prompt as the chat template renders it, up to where the assistant's reply begins."""
+    prompt = example.prompt
+    return (
+        f"{START}system\n{prompt.system}{END}\n{START}user\n{prompt.user}{END}\n{START}assistant\n"
+    )
+
+
+def conversation(example: Example) -> str:
+    return f"{prompt_text(example)}{example.reply}{END}"
+
+
+def tokenizer_texts(seed: int, worlds: int) -> Iterator[str]:
+    """What the tokenizer is trained on: the first conversations of many random databases."""
+    for index in range(worlds):
+        for number, example in enumerate(examples(seed, index)):
+            if number == 3:
+                break
+            yield conversation(example)
+
+
+def start_worker(tokenizer_file: str) -> None:
+    """Load the tokenizer once a process."""
+    global _encoder
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    from tokenizers import Tokenizer
+
+    _encoder = Tokenizer.from_file(tokenizer_file)
+
+
+@cache
+def _head(system: str) -> list[int]:
+    ids: list[int] = _encoder.encode(f"{START}system\n{system}{END}\n").ids
+    return ids
+
+
+def make_block(job: tuple[int, int, bool]) -> Block:
+    """Block number `job[1]` of seed `job[0]`, with habits or without."""
+    seed, number, habits = job
+    tokens, lengths, prompts = array("H"), [], []
+    found = [
+        example
+        for index in range(number * WORLDS_PER_BLOCK, (number + 1) * WORLDS_PER_BLOCK)
+        for example in examples(seed, index, habits)
+    ]
+    users = [f"{START}user\n{e.prompt.user}{END}\n{START}assistant\n" for e in found]
+    replies = [f"{e.reply}{END}" for e in found]
+    asked, answered = _encoder.encode_batch(users), _encoder.encode_batch(replies)
+    for example, user, reply in zip(found, asked, answered, strict=True):
+        head = _head(example.prompt.system)
+        ids = [*head, *user.ids, *reply.ids]
+        tokens.extend(ids)
+        lengths.append(len(ids))
+        prompts.append(len(ids) - len(reply.ids))
+    return Block(tokens.tobytes(), lengths, prompts)
+
+
+class Stream:
+    """Blocks in a fixed order from worker processes, gathered into groups."""
+
+    def __init__(self, seed: int, tokenizer_file: str, workers: int, habits: bool, blocks_per_group: int) -> None:
+        self.digest = hashlib.sha256()
+        self.blocks = 0
+        self._per_group = blocks_per_group
+        context = multiprocessing.get_context("spawn")
+        self._pool = context.Pool(workers, start_worker, (tokenizer_file,))
+        self._jobs = iter([])
+        self._seed, self._habits, self._next = seed, habits, 0
+        self._ahead = [self._submit() for _ in range(max(2 * workers, 3 * blocks_per_group))]
+
+    def _submit(self) -> Any:
+        job = (self._seed, self._next, self._habits)
+        self._next += 1
+        return self._pool.apply_async(make_block, (job,))
+
+    def group(self) -> Group:
+        """The next group of fresh examples; waits for the workers."""
+        blocks = []
+        for _ in range(self._per_group):
+            block = self._ahead.pop(0).get()
+            self._ahead.append(self._submit())
+            if self.blocks < 64:
+                self.digest.update(block.tokens)
+            self.blocks += 1
+            blocks.append(block)
+        return Group.of(blocks)
+
+    def close(self) -> None:
+        self._pool.terminate()
+        self._pool.join()
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Some ten thousand examples, to be sorted by length and cut into batches."""
+
+    tokens: torch.Tensor
+    starts: torch.Tensor
+    lengths: torch.Tensor
+    prompts: torch.Tensor
+
+    @classmethod
+    def of(cls, blocks: list[Block]) -> Group:
+        import torch
+
+        tokens = torch.frombuffer(bytearray(b"".join(b.tokens for b in blocks)), dtype=torch.uint16)
+        lengths = torch.tensor([n for b in blocks for n in b.lengths])
+        prompts = torch.tensor([n for b in blocks for n in b.prompts])
+        starts = torch.cumsum(lengths, 0) - lengths
+        return cls(tokens.to(torch.int32), starts, lengths, prompts)
+
+    def batches(self, rng: Random, budget: int, device: str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Batches of about `budget` tokens: ids `[rows, tokens]`, padded right with 0, and targets, -100 outside
+        of replies."""
+        import torch
+
+        order = torch.argsort(self.lengths)
+        cuts, first = [], 0
+        ordered = self.lengths[order].tolist()
+        while first < len(ordered):
+            last = first
+            while last < len(ordered) and (last + 1 - first) * _width(ordered[last]) <= budget:
+                last += 1
+            last = max(last, first + 1)
+            cuts.append((first, last))
+            first = last
+        rng.shuffle(cuts)
+        tokens = self.tokens.to(device)
+        for first, last in cuts:
+            rows = order[first:last]
+            width = _width(ordered[last - 1])
+            place = torch.arange(width, device=device)
+            length = self.lengths[rows].to(device)[:, None]
+            prompt = self.prompts[rows].to(device)[:, None]
+            index = self.starts[rows].to(device)[:, None] + place
+            inside = place < length
+            ids = tokens[index.clamp(max=len(tokens) - 1)].long().masked_fill(~inside, 0)
+            targets = ids.masked_fill(~inside | (place < prompt), -100)
+            yield ids, targets
+
+
+def _width(length: int) -> int:
+    """Lengths are rounded up, so that few shapes occur."""
+    return (length + 15) // 16 * 16

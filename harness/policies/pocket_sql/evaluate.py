@@ -1,0 +1,212 @@
+"""Measures a policy without any framework: drafts, checks, repairs, and the whole loop.
+
+`python -m harness.policies.pocket_sql.evaluate [--model DIR] [--device cuda] [--samples 8]`
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from harness.policies.pocket_sql.data import HELD_OUT
+from harness.policies.pocket_sql.samples import REMARKS, differs, faulty, problem_of, shown, world_of
+from harness.prompts import PROMPTS, REJECTED, Prompt
+from harness.records import Problem, Task
+from harness.sql.sandbox import Limits, execute
+from harness.tasks.pocket import PocketTasks
+from harness.tasks.pocket.questions import draw
+from harness.tasks.pocket.world import same_rows
+
+_WHOLE = Limits(max_rows=10_000)
+
+
+@dataclass
+class Policy:
+    """A model with its tokenizer, decoding in batches."""
+
+    model: Any
+    tokenizer: Any
+    batch: int = 512
+    max_new_tokens: int = 72
+
+    def complete(self, prompts: Sequence[Prompt], temperature: float = 0.0) -> list[str]:
+        """One reply to each prompt; greedy at temperature 0."""
+        import torch
+
+        texts = [
+            self.tokenizer.apply_chat_template(p.messages, tokenize=False, add_generation_prompt=True)
+            for p in prompts
+        ]
+        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        replies = [""] * len(texts)
+        self.tokenizer.padding_side = "left"
+        for first in range(0, len(order), self.batch):
+            rows = order[first : first + self.batch]
+            inputs = self.tokenizer(
+                [texts[i] for i in rows], return_tensors="pt", padding=True, add_special_tokens=False
+            ).to(self.model.device)
+            sampling: dict[str, Any] = {"do_sample": False}
+            if temperature:
+                sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
+            with torch.no_grad():
+                out = self.model.generate(
+                    input_ids=inputs["input_ids"],
+                    attention_mask=inputs["attention_mask"],
+                    max_new_tokens=self.max_new_tokens,
+                    pad_token_id=self.tokenizer.pad_token_id,
+                    eos_token_id=self.tokenizer.eos_token_id,
+                    **sampling,
+                )
+            for i, ids in zip(rows, out[:, inputs["input_ids"].shape[1] :], strict=True):
+                replies[i] = self.tokenizer.decode(ids, skip_special_tokens=True)
+        return replies
+
+
+class Pocket:
+    """Tasks of one split, with what is needed to judge an answer."""
+
+    def __init__(self, split: str = "val", limit: int | None = None, cache_dir: str | None = None) -> None:
+        self.set = PocketTasks(cache_dir=cache_dir or tempfile.mkdtemp(prefix="pocket-"))
+        self.tasks = list(self.set.load(split))[:limit]
+        self.gold = {t.id: execute(t.db_path, t.gold, _WHOLE).rows for t in self.tasks}
+
+    def problem(self, task: Task) -> Problem:
+        return Problem(task.id, task.question, task.db_id, self.set.schema(task))
+
+    def right(self, task: Task, sql: str) -> bool:
+        """Execution match with the gold."""
+        got = execute(task.db_path, sql, _WHOLE)
+        return got.ok and same_rows(got.rows, self.gold[task.id], ordered="ORDER BY" in task.gold)
+
+    def drafts(self, policy: Policy, temperature: float = 0.0) -> list[bool]:
+        """Whether a single draft is right, task by task."""
+        replies = policy.complete([PROMPTS.write(self.problem(t)) for t in self.tasks], temperature)
+        return [self.right(t, PROMPTS.parse_sql(r)) for t, r in zip(self.tasks, replies, strict=True)]
+
+    def loop(self, policy: Policy, max_turns: int = 3) -> list[bool]:
+        """Whether the answer of write, check and rewrite is right, task by task."""
+        problems = {t.id: self.problem(t) for t in self.tasks}
+        replies = policy.complete([PROMPTS.write(problems[t.id]) for t in self.tasks])
+        answers = {t.id: PROMPTS.parse_sql(r) for t, r in zip(self.tasks, replies, strict=True)}
+        active = list(self.tasks)
+        for _ in range(max_turns - 1):
+            results = {t.id: execute(t.db_path, answers[t.id]).text for t in active}
+            checks = policy.complete(
+                [PROMPTS.check(problems[t.id], answers[t.id], results[t.id]) for t in active]
+            )
+            rejected = [(t, c) for t, c in zip(active, checks, strict=True) if not PROMPTS.approves(c)]
+            if not rejected:
+                break
+            repairs = policy.complete(
+                [PROMPTS.rewrite(problems[t.id], answers[t.id], results[t.id], c) for t, c in rejected]
+            )
+            for (task, _), reply in zip(rejected, repairs, strict=True):
+                answers[task.id] = PROMPTS.parse_sql(reply)
+            active = [t for t, _ in rejected]
+        return [self.right(t, answers[t.id]) for t in self.tasks]
+
+
+def share(verdicts: Sequence[bool]) -> float:
+    return round(sum(verdicts) / max(len(verdicts), 1), 4)
+
+
+def random_roles(policy: Policy, seed: int = 0, worlds: int = 40) -> dict[str, float]:
+    """Greedy accuracy of each role on random databases that were never trained on."""
+    writes: list[tuple[Any, Any, Prompt]] = []
+    checks: list[tuple[bool, Prompt]] = []
+    repairs: list[tuple[Any, Any, Prompt]] = []
+    opened = []
+    for index in range(worlds):
+        world, rng = world_of(seed, HELD_OUT + index)
+        opened.append(world)
+        for _ in range(6):
+            item = draw(world, rng)
+            if item is None:
+                continue
+            problem = problem_of(world, item)
+            writes.append((world, item, PROMPTS.write(problem)))
+            checks.append((True, PROMPTS.check(problem, item.gold, shown(world, item.gold))))
+            wrong = faulty(world, Random(index), item)
+            if wrong is None:
+                continue
+            sql, name = wrong
+            checks.append((False, PROMPTS.check(problem, sql, shown(world, sql))))
+            remarks = f"{REMARKS[name]}\n{REJECTED}"
+            repairs.append((world, item, PROMPTS.rewrite(problem, sql, shown(world, sql), remarks)))
+
+    def right(cases: list[tuple[Any, Any, Prompt]]) -> list[bool]:
+        replies = policy.complete([prompt for _, _, prompt in cases])
+        return [
+            not differs(world, PROMPTS.parse_sql(reply), item.gold)
+            for (world, item, _), reply in zip(cases, replies, strict=True)
+        ]
+
+    verdicts = policy.complete([prompt for _, prompt in checks])
+    agreed = [PROMPTS.approves(v) == good for (good, _), v in zip(checks, verdicts, strict=True)]
+    result = {
+        "write": share(right(writes)),
+        "check_right": share([a for a, (good, _) in zip(agreed, checks, strict=True) if good]),
+        "check_wrong": share([a for a, (good, _) in zip(agreed, checks, strict=True) if not good]),
+        "rewrite": share(right(repairs)),
+    }
+    for world in opened:
+        world.close()
+    return result
+
+
+def report(policy: Policy, samples: int = 0, seed: int = 0, limit: int | None = None) -> dict[str, Any]:
+    """Everything that is worth knowing about a policy on `pocket` and on random databases."""
+    pocket = Pocket(limit=limit)
+    drafts = pocket.drafts(policy)
+    kinds: Counter[str] = Counter(str(t.extra["kind"]) for t in pocket.tasks)
+    hits = Counter(str(t.extra["kind"]) for t, good in zip(pocket.tasks, drafts, strict=True) if good)
+    slips: Counter[str] = Counter(str(t.extra["slip"]) for t in pocket.tasks)
+    slip_hits = Counter(str(t.extra["slip"]) for t, good in zip(pocket.tasks, drafts, strict=True) if good)
+    found: dict[str, Any] = {
+        "val_draft_greedy": share(drafts),
+        "val_loop_greedy": share(pocket.loop(policy)),
+        "by_slip": {name or "none": f"{slip_hits[name]}/{n}" for name, n in sorted(slips.items())},
+        "by_kind": {kind: f"{hits[kind]}/{n}" for kind, n in sorted(kinds.items())},
+        "random": random_roles(policy, seed, 40 if limit is None else 2),
+    }
+    if samples:
+        drawn = [pocket.drafts(policy, temperature=1.0) for _ in range(samples)]
+        found["val_draft_sampled"] = share([good for row in drawn for good in row])
+        found[f"val_draft_pass_at_{samples}"] = share([any(column) for column in zip(*drawn, strict=True)])
+        found[f"val_draft_half_of_{samples}"] = share(
+            [sum(column) >= 0.2 * samples for column in zip(*drawn, strict=True)]
+        )
+    return found
+
+
+def load(folder: str, device: str = "cpu") -> Policy:
+    """A policy from its folder, in float32."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device).eval()
+    return Policy(model, AutoTokenizer.from_pretrained(folder))
+
+
+def main() -> int:
+    from harness.policies import resolve
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="pocket-sql")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--samples", type=int, default=8)
+    arguments = parser.parse_args()
+    policy = load(resolve(arguments.model), arguments.device)
+    sys.stdout.write(json.dumps(report(policy, arguments.samples), indent=2) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
