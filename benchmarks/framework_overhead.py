@@ -52,9 +52,7 @@ class BenchToolbox:
     def llm(self, role: str) -> Any:
         from harness.toolbox import LLM
 
-        return LLM(
-            self._base_url, "k", "scripted", {"temperature": 0.7, "top_p": 0.9, "max_tokens": 96}, 60.0
-        )
+        return LLM(self._base_url, "k", "scripted", {"temperature": 0.7, "top_p": 0.9, "max_tokens": 96}, 60.0)
 
     async def execute(self, sql: str) -> str:
         return RESULT
@@ -105,9 +103,7 @@ async def measure(agent_name: str, base_url: str, repeat: int) -> dict[str, Any]
         for one in (reference, agent):
             await many(one, CONCURRENT, CONCURRENT)
         for name, width, count in (("alone", 1, 30), ("concurrent", CONCURRENT, 4 * CONCURRENT)):
-            rounds = [
-                (await many(reference, count, width), await many(agent, count, width)) for _ in range(repeat)
-            ]
+            rounds = [(await many(reference, count, width), await many(agent, count, width)) for _ in range(repeat)]
             for which, at in (("base_", 0), ("", 1)):
                 figures[f"{which}{name}_wall_ms"] = 1000 * min(pair[at][0] for pair in rounds)
                 figures[f"{which}{name}_cpu_ms"] = 1000 * min(pair[at][1] for pair in rounds)
@@ -163,9 +159,7 @@ def table(found: dict[str, dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("agents", nargs="*", help="default: all that are installed")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--repeat", type=int, default=3)
@@ -179,9 +173,7 @@ def main() -> None:
     from harness.plugins import registry
 
     names = options.agents or [spec.name for spec in registry().specs("agent")]
-    found = measure_all(
-        ["reference_sql", *(name for name in names if name != "reference_sql")], options.repeat
-    )
+    found = measure_all(["reference_sql", *(name for name in names if name != "reference_sql")], options.repeat)
     sys.stdout.write((json.dumps(found, indent=2) if options.json else table(found)) + "\n")
 
 

@@ -59,9 +59,7 @@ def match(
         for remark in remarks:
             progress_console().print(f"note: {remark}", markup=False, soft_wrap=True)
     if not trained:
-        raise RunFailed(
-            f"{agent_match!r} matches {', '.join(matched)}, but no call of the rollout: {recording.detail}"
-        )
+        raise RunFailed(f"{agent_match!r} matches {', '.join(matched)}, but no call of the rollout: {recording.detail}")
 
 
 def matching_roles(roles: tuple[str, ...], pattern: str) -> list[str]:
@@ -90,12 +88,7 @@ def near_misses(roles: tuple[str, ...], pattern: str) -> list[str]:
     remarks: list[str] = []
     for role in roles:
         found: Any = re.search(pattern, role)
-        if (
-            found
-            and found.start()
-            and re.match(r"\w", found.group() or " ")
-            and role[found.start() - 1].isalnum()
-        ):
+        if found and found.start() and re.match(r"\w", found.group() or " ") and role[found.start() - 1].isalnum():
             remarks.append(f"{pattern!r} also matches inside {role!r}; write '^{pattern}' to leave it out")
         elif not found and re.search(pattern, role, re.IGNORECASE):
             remarks.append(f"{pattern!r} would match {role!r} but for upper and lower case")

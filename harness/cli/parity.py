@@ -67,9 +67,7 @@ def run_parity(names: list[str], scenarios: list[str], say: Any = lambda text: N
         return recordings
 
     with ThreadPoolExecutor(2) as pool:
-        everything = dict(
-            zip(["reference_sql", *names], pool.map(recorded, ["reference_sql", *names]), strict=True)
-        )
+        everything = dict(zip(["reference_sql", *names], pool.map(recorded, ["reference_sql", *names]), strict=True))
     reference = everything["reference_sql"]
     if isinstance(reference, PluginError):
         raise reference
@@ -148,9 +146,7 @@ def _show(report: dict[str, Any]) -> None:
         for name in met:
             users = [agent for agent, row in strict.items() if name in row.get("accepted", [])]
             console.print(f"accepted: {ACCEPTED[name]} ({', '.join(users)})", markup=False)
-    idiomatic = {
-        name: row for name, row in report["agents"].items() if not row["strict"] and "error" not in row
-    }
+    idiomatic = {name: row for name, row in report["agents"].items() if not row["strict"] and "error" not in row}
     if idiomatic:
         table = Table("measured against the reference", *idiomatic)
         rows: dict[str, Callable[[dict[str, Any]], str]] = {

@@ -39,9 +39,7 @@ def plugins(
 
 @app.command()
 def new(
-    name: Annotated[
-        str, typer.Argument(help="Name of the plugin and its agent, for example my_framework_sql.")
-    ],
+    name: Annotated[str, typer.Argument(help="Name of the plugin and its agent, for example my_framework_sql.")],
     folder: Annotated[Path, typer.Option("--dir", help="Where the package's folder is made.")] = Path("."),
 ) -> None:
     """Write a package that passes the contract suite as it stands; put your framework in its place."""
@@ -60,9 +58,7 @@ def new(
 def sync(
     name: Annotated[str, typer.Argument(help="The plugin, or one of its agents.")],
     remove: Annotated[bool, typer.Option("--remove", help="Take the plugin's environment away.")] = False,
-    with_: Annotated[
-        list[str] | None, typer.Option("--with", help="A further requirement; repeatable.")
-    ] = None,
+    with_: Annotated[list[str] | None, typer.Option("--with", help="A further requirement; repeatable.")] = None,
 ) -> None:
     """Give a plugin an environment of its own; its runners use it from then on."""
     from harness.cli.common import progress_console, results
@@ -71,14 +67,10 @@ def sync(
     plugin, package = _plugin(name)
     if remove:
         found = environments.drop(plugin)
-        results().print(
-            f"{plugin}: {'runs in the shared environment again' if found else 'had no own environment'}"
-        )
+        results().print(f"{plugin}: {'runs in the shared environment again' if found else 'had no own environment'}")
         return
     requirements = [_source_of("harness"), _source_of(package), *(with_ or [])]
-    progress_console().print(
-        f"{plugin}: building from {', '.join(requirements)}", markup=False, soft_wrap=True
-    )
+    progress_console().print(f"{plugin}: building from {', '.join(requirements)}", markup=False, soft_wrap=True)
     results().print(f"{plugin}: {environments.sync(plugin, requirements)}", markup=False, soft_wrap=True)
 
 
@@ -104,9 +96,7 @@ def list_plugins() -> list[dict[str, Any]]:
                         frameworks |= framework_versions(spec)
         own = python_for(state.name) != sys.executable
         missing = [] if own else [name for name, version in frameworks.items() if version == "missing"]
-        problem = state.problem or (
-            f"needs {', '.join(missing)}: pip install {' '.join(missing)}" if missing else None
-        )
+        problem = state.problem or (f"needs {', '.join(missing)}: pip install {' '.join(missing)}" if missing else None)
         rows.append(
             {
                 "name": state.name,

@@ -124,9 +124,7 @@ def write_package(name: str, folder: Path) -> Path:
     from harness.plugins import registry
 
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
-        raise ConfigError(
-            f"plugin name {name!r}: use lower-case letters, digits and single underscores, as in my_sql"
-        )
+        raise ConfigError(f"plugin name {name!r}: use lower-case letters, digits and single underscores, as in my_sql")
     if any(spec.name == name for spec in registry().specs("agent")):
         raise ConfigError(f"plugin name {name!r} is taken by an installed agent; choose another")
     target = folder / name

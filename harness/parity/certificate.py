@@ -111,9 +111,7 @@ def _source_hash(module: str) -> str:
     files = sorted(folder.rglob("*.py")) if folder else [origin]
     digest = hashlib.sha256()
     for file in files:
-        digest.update(
-            str(file.relative_to(folder or origin.parent)).encode() + b"\0" + file.read_bytes() + b"\0"
-        )
+        digest.update(str(file.relative_to(folder or origin.parent)).encode() + b"\0" + file.read_bytes() + b"\0")
     return digest.hexdigest()[:16]
 
 

@@ -86,11 +86,7 @@ def measure(agent: str, recordings: Sequence[Recording], reference: Sequence[Rec
     pairs = [(recording, expected[recording.scenario]) for recording in recordings]
     known = {name for _, base in pairs for call in base.calls for name in call.params}
     injected = {
-        name
-        for mine, _ in pairs
-        for call in mine.calls
-        for name in _canonical(call, set())[1]
-        if name not in known
+        name for mine, _ in pairs for call in mine.calls for name in _canonical(call, set())[1] if name not in known
     }
     return Deviation(
         agent=agent,
@@ -142,9 +138,7 @@ def _differences(mine: Recording, base: Recording, accepted: set[str]) -> list[M
                 differ(f"{where} {name}", base_params.get(name, "not sent"), params.get(name, "not sent"))
     if mine.executed != base.executed:
         pairs = zip(mine.executed, base.executed, strict=False)
-        first = next(
-            (n for n, (a, b) in enumerate(pairs) if a != b), min(len(mine.executed), len(base.executed))
-        )
+        first = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(mine.executed), len(base.executed)))
         at = slice(first, first + 1)
         differ(f"executed query {first}", *(rows[at] or ["none"] for rows in (base.executed, mine.executed)))
     if mine.outcome != base.outcome:

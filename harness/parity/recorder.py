@@ -84,9 +84,7 @@ async def record(agent: Agent, scenarios: Sequence[Scenario] = SCENARIOS) -> lis
                     for scenario in scenarios:
                         script.append(Script(scenario))
                         recordings.append(
-                            await _record_one(
-                                agent, scenario, database, tap, tapped, gateway.key, http_client
-                            )
+                            await _record_one(agent, scenario, database, tap, tapped, gateway.key, http_client)
                         )
     return recordings
 
@@ -99,9 +97,7 @@ async def _record_one(
     from harness.rollout.request import RolloutRequest
     from harness.sql.schema import schema_text
 
-    task = Task(
-        scenario.name, "parity", "val", scenario.question, "parity", str(database), f"SELECT '{CANARY}'"
-    )
+    task = Task(scenario.name, "parity", "val", scenario.question, "parity", str(database), f"SELECT '{CANARY}'")
     schema = schema_text(database, limit_chars=scenario.schema_chars)
     request = RolloutRequest(
         problem=_problem(task, schema),
@@ -145,9 +141,7 @@ def _problem(task: Any, schema: str) -> Any:
     return Problem(task.id, task.question, task.db_id, schema)
 
 
-def record_in_process(
-    agent_name: str, scenarios: Sequence[str] = (), timeout_s: float = 300.0
-) -> list[Recording]:
+def record_in_process(agent_name: str, scenarios: Sequence[str] = (), timeout_s: float = 300.0) -> list[Recording]:
     """Record an agent in a process of its own, with its plugin's interpreter.
 
     Args:
@@ -167,9 +161,7 @@ def record_in_process(
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
         except subprocess.TimeoutExpired as error:
-            raise PluginError(
-                f"agent {agent_name!r} did not get through the scenarios in {timeout_s:g} s"
-            ) from error
+            raise PluginError(f"agent {agent_name!r} did not get through the scenarios in {timeout_s:g} s") from error
         if done.returncode or not out.is_file():
             lines = [line for line in done.stderr.strip().splitlines() if line.strip()] or ["no message"]
             reason = lines[-1].removeprefix("harness.errors.PluginError: ")

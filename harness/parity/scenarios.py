@@ -56,12 +56,8 @@ _NO = Reply(f"The query counts the wrong thing.\n{REJECTED}")
 
 SCENARIOS: tuple[Scenario, ...] = (
     Scenario("right_first_time", "approved at once", (_sql(_COUNT), _YES)),
-    Scenario(
-        "wrong_then_fixed", "rewritten once", (_sql("SELECT count(*) FROM concert"), _NO, _sql(_COUNT), _YES)
-    ),
-    Scenario(
-        "sql_error", "the database complains", (_sql("SELECT nme FROM singer"), _NO, _sql(_COUNT), _YES)
-    ),
+    Scenario("wrong_then_fixed", "rewritten once", (_sql("SELECT count(*) FROM concert"), _NO, _sql(_COUNT), _YES)),
+    Scenario("sql_error", "the database complains", (_sql("SELECT nme FROM singer"), _NO, _sql(_COUNT), _YES)),
     Scenario(
         "empty_result",
         "a query without rows",
@@ -120,9 +116,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         "a result cut to its limit",
         (_sql("SELECT *, title || title || title FROM concert"), _NO, _sql(_COUNT), _YES),
     ),
-    Scenario(
-        "truncated_reply", "cut off by max_tokens", (Reply(f"```sql\n{_COUNT}", finish_reason="length"), _YES)
-    ),
+    Scenario("truncated_reply", "cut off by max_tokens", (Reply(f"```sql\n{_COUNT}", finish_reason="length"), _YES)),
     Scenario("empty_reply", "the model says nothing", (Reply(""), _NO, _sql(_COUNT), _YES)),
     Scenario("empty_check", "the checker says nothing", (_sql(_COUNT), Reply(""), _sql(_COUNT), _YES)),
     Scenario("server_error", "500 to the check", (_sql(_COUNT), Reply.failure(500))),

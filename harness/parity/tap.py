@@ -84,9 +84,7 @@ class Tap:
             call.attempt, call.role = (parts[2], parts[3]), parts[4]
         self.calls.append(call)
         headers = {
-            name: value
-            for name, value in request.headers.items()
-            if name.lower() not in ("host", "content-length")
+            name: value for name, value in request.headers.items() if name.lower() not in ("host", "content-length")
         }
         url = URL(self._gateway.base_url + request.raw_path, encoded=True)
         async with self._session.request(request.method, url, data=raw, headers=headers) as answer:

@@ -81,9 +81,7 @@ class AgentContract:
         super().__init_subclass__(**kwargs)
         changed = [name for name in vars(cls) if name.startswith("test_") and hasattr(AgentContract, name)]
         if changed:
-            raise TypeError(
-                f"{cls.__name__} overrides {', '.join(changed)}; the contract is the same for every agent"
-            )
+            raise TypeError(f"{cls.__name__} overrides {', '.join(changed)}; the contract is the same for every agent")
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -152,9 +150,7 @@ class AgentContract:
             attempt = await stage.attempt(loaded, "verbatim", stage.request())
             assert attempt.turns, "nothing was executed"
             sent = [
-                str(message.get("content"))
-                for call in stage.tap.calls
-                for message in (call.body or {})["messages"]
+                str(message.get("content")) for call in stage.tap.calls for message in (call.body or {})["messages"]
             ]
             assert any(attempt.turns[0].text in text for text in sent)
 
@@ -189,9 +185,7 @@ class AgentContract:
 
         _play(_scenario("timeout"), gateway, tmp_path, play)
 
-    def test_concurrent_rollouts_stay_apart(
-        self, loaded: Agent, gateway: GatewayServer, tmp_path: Path
-    ) -> None:
+    def test_concurrent_rollouts_stay_apart(self, loaded: Agent, gateway: GatewayServer, tmp_path: Path) -> None:
         scenario = _scenario("wrong_then_fixed")
         scripts: dict[str, Script] = {}
 
@@ -202,9 +196,7 @@ class AgentContract:
 
         async def play(stage: Stage) -> None:
             async def one(number: str) -> Attempt:
-                return await stage.attempt(
-                    loaded, f"apart-{number}", stage.request(f"Who is singer number {number}?")
-                )
+                return await stage.attempt(loaded, f"apart-{number}", stage.request(f"Who is singer number {number}?"))
 
             attempts = dict(zip("1234", await asyncio.gather(*map(one, "1234")), strict=True))
             for number, attempt in attempts.items():
@@ -222,9 +214,7 @@ class AgentContract:
     ) -> None:
         async def play(stage: Stage) -> None:
             request = stage.request()
-            await stage.control.open_attempt(
-                "cancel", "1", sampling=SAMPLING, timeout_s=30.0, roles=loaded.roles
-            )
+            await stage.control.open_attempt("cancel", "1", sampling=SAMPLING, timeout_s=30.0, roles=loaded.roles)
             toolbox = HostToolbox(
                 request=request,
                 url=lambda role: str(stage.control.agent_url("cancel", "1", role)),
@@ -267,9 +257,7 @@ def _play(scenario: Scenario, gateway: GatewayServer, folder: Path, play: Any, s
 
 
 @contextlib.asynccontextmanager
-async def _stage(
-    scenario: Scenario, gateway: GatewayServer, folder: Path, script: Any = None
-) -> AsyncIterator[Stage]:
+async def _stage(scenario: Scenario, gateway: GatewayServer, folder: Path, script: Any = None) -> AsyncIterator[Stage]:
     with ScriptedServer(script or Script(scenario)) as server:
         async with (
             gateway.control() as control,

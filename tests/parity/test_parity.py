@@ -41,9 +41,7 @@ def test_the_langgraph_plugin_is_the_reference(reference: list[Recording]) -> No
     assert verdict.accepted == ("max_completion_tokens", "stream_false")
 
 
-def test_one_changed_byte_of_a_prompt_is_named(
-    reference: list[Recording], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_changed_byte_of_a_prompt_is_named(reference: list[Recording], monkeypatch: pytest.MonkeyPatch) -> None:
     from harness_langgraph_sql import agent
 
     original = agent.ask
@@ -115,9 +113,7 @@ def test_every_scenario_is_reached_by_its_script() -> None:
     }
     assert len(recordings["never_approved"].calls) == 5
     assert recordings["single_turn"].executed == []
-    assert "…" in str(recordings["long_result"].calls) or "rows are shown" in str(
-        recordings["long_result"].calls
-    )
+    assert "…" in str(recordings["long_result"].calls) or "rows are shown" in str(recordings["long_result"].calls)
     assert "Verkäufe" in str(recordings["unicode"].calls[0]) and "Verkäufe (" not in str(
         recordings["long_schema"].calls
     )

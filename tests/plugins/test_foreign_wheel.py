@@ -32,9 +32,7 @@ def test_example_wheel_installs_proves_itself_trains_and_uninstalls(tmp_path: Pa
     home = tmp_path / "venv"
     venv.create(home, with_pip=True)
     python = str(home / "bin" / "python")
-    packages = Path(
-        call(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").stdout.strip()
-    )
+    packages = Path(call(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").stdout.strip())
     base = sysconfig.get_path("purelib")
     (packages / "zz_base.pth").write_text(f"import site; site.addsitedir({base!r})\n")
     pip = (python, "-m", "pip", "--disable-pip-version-check", "-q")
@@ -52,9 +50,7 @@ def test_example_wheel_installs_proves_itself_trains_and_uninstalls(tmp_path: Pa
     assert rows["pydantic_ai_sql"]["usable"] and rows["pydantic_ai_sql"]["frameworks"]["pydantic-ai-slim"]
     contract = call(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLE))
     assert contract.returncode == 0, contract.stdout[-3000:]
-    parity = call(
-        python, "-m", "harness", "parity", "pydantic_ai_sql", HARNESS_CACHE_DIR=str(tmp_path / "cache")
-    )
+    parity = call(python, "-m", "harness", "parity", "pydantic_ai_sql", HARNESS_CACHE_DIR=str(tmp_path / "cache"))
     assert parity.returncode == 0, parity.stdout[-3000:] + parity.stderr[-2000:]
 
     assert call(*pip, "uninstall", "-y", "harness-pydantic-ai-sql").returncode == 0

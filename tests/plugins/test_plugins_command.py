@@ -37,9 +37,7 @@ def site(tmp_path: Path) -> Path:
     return site
 
 
-def run(
-    *arguments: str, site: Path | None = None, cache: Path | None = None
-) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, site: Path | None = None, cache: Path | None = None) -> subprocess.CompletedProcess[str]:
     environment = dict(os.environ)
     if site is not None:
         environment["PYTHONPATH"] = str(site)
@@ -87,9 +85,7 @@ def test_builtin_parts_need_no_environment() -> None:
     assert done.returncode == 2 and "part of harness itself" in done.stderr
 
 
-def test_python_for_follows_the_record_and_survives_its_loss(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_python_for_follows_the_record_and_survives_its_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path))
     assert environments.python_for("crewai_sql") == sys.executable
     folder = tmp_path / "environments" / "crewai_sql"
@@ -103,9 +99,7 @@ def test_python_for_follows_the_record_and_survives_its_loss(
     assert environments.drop("crewai_sql") and not environments.drop("crewai_sql")
 
 
-def test_a_failed_sync_says_why_and_leaves_no_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_sync_says_why_and_leaves_no_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path))
     with pytest.raises(EnvironmentProblem, match="'crewai_sql'"):
         environments.sync("crewai_sql", [str(tmp_path / "no-such-wheel.whl")])

@@ -45,9 +45,7 @@ class DraftAgent(BaseChatAgent):
     def produced_message_types(self) -> Sequence[type[BaseChatMessage]]:
         return (StructuredMessage[Draft],)
 
-    async def on_messages(
-        self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken
-    ) -> Response:
+    async def on_messages(self, messages: Sequence[BaseChatMessage], cancellation_token: CancellationToken) -> Response:
         last = messages[-1]
         draft = last.content if isinstance(last, StructuredMessage) else Draft()
         content = await self._step(draft, cancellation_token)
@@ -99,9 +97,7 @@ def team(problem: Problem, toolbox: Toolbox) -> GraphFlow:
     for agent in (writer, executor, checker, rewriter, final):
         graph.add_node(agent)
     for source, target in ((writer, executor), (checker, rewriter), (rewriter, executor)):
-        graph.add_edge(
-            source, target, condition=lambda message: not done(message), activation_condition="any"
-        )
+        graph.add_edge(source, target, condition=lambda message: not done(message), activation_condition="any")
         graph.add_edge(source, final, condition=done, activation_condition="any")
     graph.add_edge(executor, checker)
     graph.set_entry_point(writer)

@@ -37,9 +37,7 @@ async def execute(state: State, runtime: Runtime[Toolbox]) -> State:
 
 async def check(state: State, runtime: Runtime[Toolbox]) -> State:
     toolbox = runtime.context
-    return {
-        "remarks": await ask(toolbox, toolbox.prompts.check(state["problem"], state["sql"], state["result"]))
-    }
+    return {"remarks": await ask(toolbox, toolbox.prompts.check(state["problem"], state["sql"], state["result"]))}
 
 
 async def rewrite(state: State, runtime: Runtime[Toolbox]) -> State:

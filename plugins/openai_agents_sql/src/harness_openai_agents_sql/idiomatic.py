@@ -46,9 +46,7 @@ class OpenAIAgentsSQLIdiomatic:
         )
         session = Session(toolbox)
         try:
-            run = await Runner.run(
-                agent, prompt.user, context=session, run_config=RUN, max_turns=toolbox.max_turns
-            )
+            run = await Runner.run(agent, prompt.user, context=session, run_config=RUN, max_turns=toolbox.max_turns)
         except MaxTurnsExceeded:
             return session.last_sql
         return toolbox.prompts.parse_sql(str(run.final_output))
