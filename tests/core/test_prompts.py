@@ -1,0 +1,48 @@
+"""How replies are read: one definition for every framework."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.prompts import APPROVED, PROMPTS, REJECTED
+from harness.records import Problem
+
+PROBLEM = Problem("t", "How many {singers}?", "db", "singer(name text)")
+
+
+@pytest.mark.parametrize(
+    ("reply", "sql"),
+    [
+        ("```sql\nSELECT 1\n```", "SELECT 1"),
+        ("first ```sql\nSELECT 1\n``` then ```\nSELECT 2\n```", "SELECT 2"),
+        ("```SELECT 3```", "SELECT 3"),
+        ("```sqlite SELECT 4 ```", "SELECT 4"),
+        ("```SQL\nSELECT 5", "SELECT 5"),  # cut off: the block runs to the end
+        ("  SELECT 6 ", "SELECT 6"),
+        ("", ""),
+        ("```sql\n```", ""),
+    ],
+)
+def test_the_last_block_is_the_query(reply: str, sql: str) -> None:
+    assert PROMPTS.parse_sql(reply) == sql
+
+
+@pytest.mark.parametrize(
+    ("reply", "approved"),
+    [
+        (APPROVED, True),
+        (REJECTED, False),
+        (f"{REJECTED} On second thought: {APPROVED}", True),
+        (f"{APPROVED} No. {REJECTED}", False),
+        ("looks fine to me", False),
+        ("", False),
+    ],
+)
+def test_the_last_verdict_counts_and_none_means_no(reply: str, approved: bool) -> None:
+    assert PROMPTS.approves(reply) is approved
+
+
+def test_braces_in_questions_and_queries_are_left_alone() -> None:
+    prompt = PROMPTS.rewrite(PROBLEM, "SELECT '{x}'", "{}", "see {this}")
+    assert "How many {singers}?" in prompt.user and "SELECT '{x}'" in prompt.user and "see {this}" in prompt.user
+    assert [message["role"] for message in prompt.messages] == ["system", "user"]

@@ -1,0 +1,88 @@
+"""The run folder survives kills, resumes and half-written lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from harness.errors import RunFailed, UserError
+from harness.records import Attempt, Reward, Task
+from harness.results.episodes import EPISODE_COLUMNS, episode_row
+from harness.results.folder import RowLog, RunFolder
+from harness.results.tables import step_rows
+from harness.trainers.monitor import Monitor
+
+
+def row(
+    step: int, reward: float | None, phase: str = "train", outcome: str = "ok", **changes: object
+) -> dict[str, object]:
+    task = Task("t1", "pocket", "val", "Q?", "db", "/db", "SELECT 1", "easy")
+    attempt = Attempt("r", "a", outcome, "", "SELECT 1", (), (), (), 0.0, 1.0)  # type: ignore[arg-type]
+    base = episode_row(
+        task, attempt, Reward(reward, "why"), agent="x", phase=phase, step=step, session=0, trained=lambda call: False
+    )
+    return {**base, **changes}
+
+
+def test_rows_are_on_disk_at_once_and_a_half_line_is_ignored(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "x y/z")
+    assert "/" not in folder.id and " " not in folder.id
+    log = RowLog(folder, "episodes")
+    log.add([row(1, 1.0), row(1, None)])
+    with next(folder.logs.glob("episodes-*.jsonl")).open("ab") as file:
+        file.write(b'{"step": 2, "pha')
+    assert [r["reward"] for r in folder.rows("episodes")] == [1.0, None]
+    folder.compact()
+    table = pq.read_table(folder.path / "episodes.parquet")
+    assert table.column_names == list(EPISODE_COLUMNS)
+    assert table["reward"].to_pylist() == [1.0, None]  # unscored is null, not zero
+
+
+def test_steps_that_are_done_again_are_set_aside(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    RowLog(folder, "episodes").add([row(1, 1.0), row(2, 0.0), row(3, 0.0)])
+    folder.drop_after(2)
+    assert [r["step"] for r in folder.rows("episodes")] == [1, 2]
+    assert len(list(folder.logs.glob("superseded-*"))) == 1
+
+
+def test_means_leave_the_unscored_out() -> None:
+    rows = [row(1, 1.0), row(1, 0.0), row(1, None, outcome="timeout")]
+    (figures,) = step_rows([{"step": 1, "data": {"timing_s/step": 2.0}}], rows)
+    assert figures["rollout/reward"] == 0.5
+    assert figures["rollout/outcome/timeout"] == 1
+    assert figures["timing_s/step"] == 2.0
+
+
+def test_rewrites_are_counted_as_help_and_harm() -> None:
+    rows = [row(1, 1.0, first_reward=0.0, rewrites=1), row(1, 0.0, first_reward=1.0, rewrites=1), row(1, 1.0)]
+    (figures,) = step_rows([], rows)
+    assert (figures["rollout/rewrites_helped"], figures["rollout/rewrites_hurt"]) == (1, 1)
+
+
+def test_silent_failures_stop_the_run(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    monitor = Monitor(folder, 2, {"train": 4, "val": 2}, 0.5)
+    log = RowLog(folder, "episodes")
+    log.add([row(1, 1.0), row(1, None, outcome="endpoint_error"), row(1, None, outcome="endpoint_error")])
+    assert monitor.poll().failures == {"endpoint_error": 2}
+    log.add([row(1, None)])
+    with pytest.raises(RunFailed, match=r"3 of 4 rollouts.*endpoint_error 2, unscored 1"):
+        monitor.poll()
+
+
+def test_progress_follows_the_rows(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    monitor = Monitor(folder, 4, {"train": 2, "val": 2}, 0.5)
+    RowLog(folder, "episodes").add([row(0, 1.0, "val"), row(0, 0.0, "val"), row(1, 1.0), row(1, 1.0)])
+    RowLog(folder, "steps").add([{"step": 1, "data": {"timing_s/step": 3.0}}])
+    progress = monitor.poll()
+    assert progress.val_curve == {0: 0.5}
+    assert (progress.step, progress.reward, progress.remaining_s) == (1, 1.0, 9.0)
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not a run folder"):
+        RunFolder.open(tmp_path)

@@ -1,0 +1,228 @@
+"""Rewards stay with the rollout that earned them; gold stays with the host. Real store, gateway and workers."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from harness.config import Config, load_config
+from harness.errors import RunFailed
+from harness.records import Attempt, Transition
+from harness.results.folder import RunFolder
+from harness.rollout.session import RewardShuffle, Session
+from harness.rollout.stack import RolloutWork
+from harness.testing.fixtures import StartServer
+from harness.testing.scripted_server import ReceivedRequest, Reply, ScriptedServer
+
+
+class Work(RolloutWork):
+    """Runs validation-split tasks in training mode against a scripted server."""
+
+    def __init__(
+        self,
+        config: Config,
+        folder: RunFolder,
+        server: ScriptedServer,
+        tasks: int,
+        during: Callable[[Work], None] | None = None,
+    ) -> None:
+        super().__init__(config, "scripted", folder.logs, f"test-{folder.id}")
+        self.folder, self.server, self.count, self.during = folder, server, tasks, during
+        self.outcomes: list[Any] = []
+
+    async def work(self, store: Any) -> None:
+        async with self.gateway.control() as control:
+            await control.set_upstreams([self.server.base_url], model="scripted", token_ids=True)
+            session = Session(self.config, "scripted", store, control, self.folder)
+            ids = [task.id for task in session.tasks("train")][: self.count]
+            pending = [asyncio.create_task(session.rollout(task, "train", 1, 0)) for task in ids]
+            if self.during is not None:
+                await asyncio.sleep(0)
+                await asyncio.to_thread(self.during, self)
+            self.outcomes = await asyncio.gather(*pending)
+
+
+def config(**settings: Any) -> Config:
+    base = {"rollout.timeout_s": 20, "sampling.max_prompt_tokens": 8192, "sampling.max_response_tokens": 512, "max_turns": 2, "agent_match": "write_query"}
+    return load_config("cpu", None, [f"{k}={v}" for k, v in {**base, **settings}.items()], plugin="reference_sql")
+
+
+def by_question(server_tasks: dict[str, str]) -> Callable[[ReceivedRequest], Reply | str]:
+    def script(request: ReceivedRequest) -> Reply | str:
+        user = str(request.messages[-1]["content"])
+        question = re.search(r"Question: (.*)", user)
+        assert question is not None
+        if "You check" in str(request.messages[0]["content"]):
+            return "THE QUERY IS CORRECT."
+        return f"```sql\n{server_tasks[question.group(1)]}\n```"
+
+    return script
+
+
+def pocket() -> dict[str, tuple[str, str]]:
+    from harness.tasks.pocket import PocketTasks
+
+    return {task.question: (task.id, task.gold) for task in PocketTasks().load("train")}
+
+
+def test_a_reward_is_never_attached_to_another_rollouts_tokens(tmp_path: Path, scripted_server: StartServer) -> None:
+    tasks = pocket()
+    # Every second question is answered with its gold, the others wrongly: the reward must follow the text.
+    right = {question for number, question in enumerate(tasks) if number % 2 == 0}
+    replies = {q: gold if q in right else f"SELECT 'wrong', '{task}'" for q, (task, gold) in tasks.items()}
+    folder = RunFolder.create(tmp_path, "x")
+    work = Work(config(), folder, scripted_server(by_question(replies)), tasks=40)
+    work.execute()
+    rows = {row["rollout_id"]: row for row in folder.rows("episodes")}
+    calls = list(folder.rows("transitions"))
+    assert len(rows) == 40 and {row["outcome"] for row in rows.values()} == {"ok"}
+    for row in rows.values():
+        assert row["reward"] == float(row["question"] in right), row["question"]
+    for call in calls:
+        row = rows[call["rollout_id"]]
+        assert row["question"] in call["messages"]  # the prompt is of this very rollout
+        if call["role"] == "write_query":
+            # The scripted engine's ids are the bytes of its text: what is trained is what was said, not re-tokenized.
+            assert bytes(token for token in call["response_ids"] if token < 256).decode() == call["response_text"]
+            assert replies[row["question"]] in call["response_text"]
+            assert call["trained"]
+        else:
+            assert not call["trained"]  # agent_match names the writer only
+    assert len({call["response_id"] for call in calls}) == len(calls)
+    assert sum(len(outcome.samples) for outcome in work.outcomes) == 40
+
+
+def test_gold_sql_never_reaches_the_agent(tmp_path: Path, scripted_server: StartServer) -> None:
+    tasks = pocket()
+    server = scripted_server(lambda request: "```sql\nSELECT 1\n```")
+    folder = RunFolder.create(tmp_path, "x")
+    Work(config(), folder, server, tasks=20).execute()
+    golds = {gold for _, gold in tasks.values()}
+    sent = [str(message["content"]) for request in server.requests for message in request.messages]
+    assert sent and not [text for text in sent if any(gold in text for gold in golds)]
+
+
+def test_a_killed_runner_costs_nothing_but_time(tmp_path: Path, scripted_server: StartServer) -> None:
+    tasks = pocket()
+    script = by_question({question: gold for question, (_, gold) in tasks.items()})
+
+    def slow(request: ReceivedRequest) -> Reply | str:
+        answer = script(request)
+        assert isinstance(answer, str)
+        return Reply(answer, delay_s=1.0)
+
+    def kill_the_worker(work: Work) -> None:
+        import time
+
+        deadline = time.monotonic() + 90
+        while time.monotonic() < deadline and len(work.server.requests) < 5:
+            time.sleep(0.05)
+        workers = [p for p in psutil.Process().children(recursive=True) if "harness.rollout.worker" in p.cmdline()]
+        assert workers
+        os.kill(workers[0].pid, signal.SIGKILL)
+
+    folder = RunFolder.create(tmp_path, "x")
+    work = Work(config(), folder, scripted_server(slow), tasks=10, during=kill_the_worker)
+    work.execute()
+    rows = list(folder.rows("episodes"))
+    assert [row["reward"] for row in rows] == [1.0] * 10  # handed to a new worker; none scored 0
+    assert work.pool is not None and work.pool.restarts == 1
+
+
+def test_a_dead_upstream_gives_unscored_rollouts(tmp_path: Path, scripted_server: StartServer) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    server = scripted_server(lambda request: Reply.failure(500))
+    work = Work(config(), folder, server, tasks=6)
+    work.execute()
+    rows = list(folder.rows("episodes"))
+    assert {(row["outcome"], row["reward"]) for row in rows} == {("endpoint_error", None)}
+    assert all(not outcome.samples for outcome in work.outcomes)
+    assert len(server.requests) == 12  # one retry each, no more
+
+
+def test_a_plugin_that_cannot_start_ends_the_run(tmp_path: Path, scripted_server: StartServer) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    broken = config()
+    broken.rollout.concurrency = 0  # the worker's runner never takes anything
+    broken.policy.path = "unused"
+    work = Work(broken, folder, scripted_server([]), tasks=1)
+    work._worker_settings = lambda number, heartbeat: dataclasses.replace(  # type: ignore[method-assign]
+        RolloutWork._worker_settings(work, number, heartbeat), agent="no_such_agent"
+    )
+    with pytest.raises(RunFailed, match="runners keep dying"):
+        work.execute()
+
+
+def test_nothing_is_left_after_the_work(tmp_path: Path, scripted_server: StartServer) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    Work(config(), folder, scripted_server(lambda request: "```sql\nSELECT 1\n```"), tasks=2).execute()
+    from harness.rollout.processes import marked
+
+    assert marked(f"test-{folder.id}") == []
+    assert not [p for p in psutil.Process().children(recursive=True) if "harness" in " ".join(p.cmdline())]
+
+
+def transition(response_id: str = "1") -> Transition:
+    return Transition(
+        rollout_id="r",
+        attempt_id="a",
+        index=0,
+        role="write_query",
+        response_id=response_id,
+        model="m",
+        messages=(),
+        response_text="x",
+        finish_reason="stop",
+        prompt_ids=(1,),
+        response_ids=(2,),
+        logprobs=(-0.1,),
+        prompt_tokens=1,
+        response_tokens=1,
+        sampling={},
+        overridden={},
+        started_s=0.0,
+        latency_s=0.0,
+        gateway_s=0.0,
+    )
+
+
+def test_a_reused_response_id_is_refused() -> None:
+    session = object.__new__(Session)
+    session._seen_responses = set()
+    call = transition()
+    attempt = Attempt("r", "a", "ok", "", "x", (call,), (), (), 0, 0)
+    session._check(attempt)
+    with pytest.raises(AssertionError, match="recorded for another one"):
+        session._check(attempt)
+    with pytest.raises(AssertionError):
+        session._check(dataclasses.replace(attempt, rollout_id="other", transitions=(transition(response_id="2"),)))
+
+
+def test_shuffled_rewards_keep_their_distribution_and_lose_their_owner() -> None:
+    shuffle = RewardShuffle(window=64, seed=0)
+    own = [float(number % 4 == 0) for number in range(4000)]
+    drawn = [shuffle.draw(value) for value in own]
+    assert abs(sum(drawn) / len(drawn) - 0.25) < 0.03
+    agree = sum(a == b for a, b in zip(own, drawn, strict=True)) / len(own)
+    assert abs(agree - (0.25**2 + 0.75**2)) < 0.03
+
+
+def test_the_queue_holds_no_gold(tmp_path: Path) -> None:
+    from harness.rollout.request import RolloutRequest
+    from harness.tasks.pocket import PocketTasks
+
+    tasks = PocketTasks()
+    for task in tasks.load("val")[:20]:
+        request = RolloutRequest.build(task, tasks.schema(task), config(), "train")
+        assert task.gold not in json.dumps(request.dump())
+        assert RolloutRequest.parse(json.loads(json.dumps(request.dump()))) == request
