@@ -152,9 +152,9 @@ class _Evaluation(RolloutWork):
             async def one(task: Task) -> None:
                 nonlocal done, failed
                 async with gate:
-                    samples = await session.rollout(task.id, "val", 0, 0)
+                    outcome = await session.rollout(task.id, "val", 0, 0)
                 done += 1
-                failed += not samples
+                failed += outcome.reward is None
                 self._on_progress(done, len(self._tasks))
                 limit = self.config.rollout.max_failed_share * len(self._tasks)
                 if failed > max(limit, 1):
@@ -164,6 +164,9 @@ class _Evaluation(RolloutWork):
                         f"why is in `detail` and `reward_reason` of {self._folder.path / 'episodes.parquet'}"
                     )
 
-            async with asyncio.TaskGroup() as group:
-                for task in self._tasks:
-                    group.create_task(one(task))
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for task in self._tasks:
+                        group.create_task(one(task))
+            except BaseExceptionGroup as several:
+                raise several.exceptions[0] from None

@@ -164,7 +164,9 @@ def load(spec: Spec) -> Any:
         return getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError) as error:
         missing = getattr(error, "name", None)
-        advice = f" Install it with: pip install {missing}" if isinstance(error, ModuleNotFoundError) and missing else ""
+        advice = (
+            f" Install it with: pip install {missing}" if isinstance(error, ModuleNotFoundError) and missing else ""
+        )
         raise PluginError(f"{spec.name!r} failed to import: {error}.{advice}") from error
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from harness.cli.common import duration, emit_json, first_model, percent, progress_console, results
-from harness.config import load_config, resolve_device
+from harness.config import Config, load_config, resolve_device
 from harness.errors import UserError
 from harness.results.folder import RunFolder
 
@@ -57,7 +57,8 @@ def evaluate(
     folder = RunFolder.create(runs_dir, f"eval-{resolved.plugin}")
     if endpoint is not None:
         key = os.environ.get(api_key_env)
-        record = _measure(resolved, folder, endpoint, model or first_model(endpoint, key), key, False, "")
+        served_name = model or first_model(endpoint, key)
+        record = _measure(resolved, folder, endpoint, served_name, key, False, "")
     else:
         from harness.policies import resolve
         from harness.policies.export import checkpoint_model
@@ -75,7 +76,7 @@ def evaluate(
 
 
 def _measure(
-    config: Any, folder: RunFolder, url: str, model: str, key: str | None, token_ids: bool, policy: str
+    config: Config, folder: RunFolder, url: str, model: str, key: str | None, token_ids: bool, policy: str
 ) -> dict[str, Any]:
     from rich.progress import (
         BarColumn,

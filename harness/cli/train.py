@@ -104,7 +104,9 @@ def fit(config: Config, folder: RunFolder, *, resume: bool) -> None:
 
     signal.signal(signal.SIGTERM, _interrupt)
     trainer = load(trainer_spec(config.train.trainer))()
-    with TrainingDisplay(progress_console(), f"{config.plugin} · train {config.agent_match!r} · seed {config.seed}") as view:
+    with TrainingDisplay(
+        progress_console(), f"{config.plugin} · train {config.agent_match!r} · seed {config.seed}"
+    ) as view:
         trainer.fit(Job(config, folder, resume, view.show))
 
 
@@ -140,6 +142,12 @@ def summary(folder: RunFolder, record: dict[str, Any]) -> None:
 
 def _ci(*, fast: bool) -> list[str]:
     if fast:
-        small = ["train.steps=1", "train.batch_size=4", "task.val_limit=8", "train.val_every=0", "train.save_every=0"]
+        small = [
+            "train.steps=1",
+            "train.batch_size=4",
+            "task.val_limit=8",
+            "train.val_every=0",
+            "train.save_every=0",
+        ]
         return small
     return ["train.steps=20", "train.val_every=10"]

@@ -91,10 +91,12 @@ class RolloutClient:
                 rollouts = await self._store.enqueue_many_rollouts([item for item, _ in batch])
             except Exception as error:
                 for _, accepted in batch:
-                    accepted.set_exception(error)
+                    if not accepted.done():
+                        accepted.set_exception(error)
                 continue
             for (_, accepted), rollout in zip(batch, rollouts, strict=True):
-                accepted.set_result(rollout.rollout_id)
+                if not accepted.done():  # its caller may have been cancelled meanwhile
+                    accepted.set_result(rollout.rollout_id)
 
     async def _poll(self) -> None:
         while self._waiting:
@@ -102,7 +104,8 @@ class RolloutClient:
                 done = await self._store.wait_for_rollouts(rollout_ids=list(self._waiting), timeout=0)
             except Exception as error:
                 for waiter in self._waiting.values():
-                    waiter.set_exception(error)
+                    if not waiter.done():
+                        waiter.set_exception(error)
                 self._waiting.clear()
                 return
             for rollout in done:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
@@ -57,10 +58,8 @@ def sweep(mark: str, grace_s: float = 3.0) -> int:
 
 
 def _signal(process: psutil.Process, number: int) -> None:
-    try:
+    with contextlib.suppress(psutil.Error, OSError):
         process.send_signal(number)
-    except (psutil.Error, OSError):
-        pass
 
 
 def stop_process(process: subprocess.Popen[bytes], grace_s: float = 4.0) -> None:

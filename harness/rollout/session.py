@@ -44,6 +44,19 @@ class Sample:
     latency_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one rollout came to.
+
+    Attributes:
+        reward: The verdict, None when unscored.
+        samples: What may be trained; empty where nothing can be learned.
+    """
+
+    reward: float | None
+    samples: list[Sample]
+
+
 class RewardShuffle:
     """The control experiment: answers with the verdict of some other recent rollout.
 
@@ -97,8 +110,8 @@ class Session:
         """All tasks of a phase."""
         return list(self._tasks[mode].values())
 
-    async def rollout(self, task_id: str, mode: Mode, step: int, session: int) -> list[Sample]:
-        """Run one rollout; the transitions to train, none where nothing can be learned from it.
+    async def rollout(self, task_id: str, mode: Mode, step: int, session: int) -> Outcome:
+        """Run one rollout and record its episode.
 
         In validation the last transition stands for the whole, whatever `agent_match` says.
         """
@@ -131,12 +144,12 @@ class Session:
         if self._transitions is not None:
             self._transitions.add(transition_rows(attempt, phase=mode, step=step, trained=trained))
         if used is None:
-            return []
+            return Outcome(None, [])
         calls = [call for call in attempt.transitions if trained(call)]
         if mode == "val":
             calls = [call for call in attempt.transitions if call.response_ids][-1:]
         queries = sum(call.role != "check_query" for call in attempt.transitions)
-        return [
+        samples = [
             Sample(
                 call.prompt_ids or (),
                 call.response_ids or (),
@@ -147,6 +160,7 @@ class Session:
             )
             for call in calls
         ]
+        return Outcome(reward.value, samples)
 
     def _trainable(self, call: Transition) -> bool:
         limits = self.config.sampling

@@ -30,7 +30,7 @@ class HarnessAgentLoop(AgentLoopBase):
         await self._connected(self._session)
         step = int(row.get("global_steps") or 0)
         info = row["extra_info"]
-        samples = await self._session.rollout(info["task_id"], mode_of(info), step, int(row["session_id"]))
+        outcome = await self._session.rollout(info["task_id"], mode_of(info), step, int(row["session_id"]))
         version = max(step - 1, 0)
         return [
             AgentLoopOutput(
@@ -49,7 +49,7 @@ class HarnessAgentLoop(AgentLoopBase):
                     "max_global_steps": version,
                 },
             )
-            for sample in samples
+            for sample in outcome.samples
         ]
 
     async def _connected(self, session: Session) -> None:
