@@ -104,7 +104,7 @@ def crossed_mean(rows: pd.DataFrame) -> Estimate | None:
             by_database = cluster_variance(value, rows["db_id"])
             both = cluster_variance(value, rows["seed"].astype(str) + "\0" + rows["db_id"].astype(str))
             variance = max(by_seed + by_database - both, by_seed, by_database)
-            df = _crossed_df(variance, by_seed, by_database, both, seeds, databases)
+            df = crossed_df(variance, by_seed, by_database, both, seeds, databases)
         else:
             variance, df = by_seed, seeds - 1.0
     elif databases > 1:
@@ -179,7 +179,7 @@ def detectable_effect(se: float, df: float, power: float = 0.8, alpha: float = 0
     return float(brentq(lacking, 1e-6, top)) * se * math.sqrt(count)
 
 
-def _crossed_df(variance: float, by_seed: float, by_database: float, both: float, seeds: int, databases: int) -> float:
+def crossed_df(variance: float, by_seed: float, by_database: float, both: float, seeds: int, databases: int) -> float:
     """Satterthwaite's degrees of freedom, never fewer than the smaller count of clusters allows."""
     fewest = min(seeds, databases) - 1.0
     if variance == by_seed or variance <= 0:

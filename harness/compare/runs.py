@@ -86,7 +86,8 @@ class Run:
         if not len(self.episodes):
             return {}
         rows = self.episodes[(self.episodes["phase"] == "val") & self.episodes["reward"].notna()]
-        return {int(step): float(mean) for step, mean in rows.groupby("step")["reward"].mean().to_dict().items()}
+        means = rows.groupby("step")["reward"].mean()
+        return dict(zip(map(int, means.index.tolist()), map(float, means.tolist()), strict=True))
 
     def _table(self, kind: str, only: Sequence[str] = (), drop: Sequence[str] = ()) -> pd.DataFrame:
         import pandas as pd
@@ -202,6 +203,8 @@ def _add_study(chosen: Selection, folder: Path) -> None:
     chosen.study, chosen.name = data, data["name"]
     chosen.varied += [key for key in data.get("varied", []) if key not in chosen.varied]
     for job in data["jobs"]:
+        if data.get("evaluate") and job.get("kind") != "eval":
+            continue  # what a policy is worth elsewhere is asked; its training is only the means
         path = folder / job["run"] if job.get("run") else None
         if path is None or not (path / "run.json").is_file():
             chosen.missing.append(f"{job['arm']} seed {job['seed']}: {job.get('state', 'not run')}")

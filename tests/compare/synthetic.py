@@ -74,7 +74,7 @@ def write_run(
     record = run_record(config, folder, pocket(), train, val, model, "cpu", kind=kind)
     record["parity"] = parity
     folder.write(record)
-    writer = _Writer(folder, config, keep_transitions)
+    writer = Writer(folder, config, keep_transitions)
     seen = steps if status == "finished" else steps // 2
     for step in range(seen + 1):
         share = accuracy[0] + (accuracy[1] - accuracy[0]) * (step / steps if kind == "train" else 1)
@@ -101,7 +101,7 @@ def write_run(
     return folder
 
 
-class _Writer:
+class Writer:
     def __init__(self, folder: RunFolder, config: Any, keep_transitions: bool) -> None:
         self._episodes, self._steps = RowLog(folder, "episodes"), RowLog(folder, "steps")
         self._transitions = RowLog(folder, "transitions") if keep_transitions else None

@@ -1,0 +1,43 @@
+"""`harness report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.common import results
+from harness.errors import UserError
+
+app = typer.Typer()
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="A run, several, a folder of runs, or a study (file or folder).")],
+    out: Annotated[Path | None, typer.Option(help="The file; by default report.html in the run's or study's folder.")] = None,
+    baseline: Annotated[str | None, typer.Option(help="The arm, or its agent, that others are held against.")] = None,
+    allow: Annotated[list[str] | None, typer.Option(help="A key that may differ though it should not.")] = None,
+    margin: Annotated[float | None, typer.Option(help="Differences below this are none, e.g. 0.05.")] = None,
+    episodes: Annotated[int, typer.Option(min=0, help="The most episodes that can be browsed.")] = 240,
+    references: Annotated[
+        bool | None,
+        typer.Option("--references/--no-references", help="Figures published by others; by default for their task set."),
+    ] = None,
+    runs_dir: Annotated[Path, typer.Option(help="Where runs named by id are looked for.")] = Path("runs"),
+) -> None:
+    """Write one HTML file that opens without a network: curves, costs, failures, episodes, manifest."""
+    from harness.compare.runs import STUDY_FILE, select
+    from harness.report.page import write_report
+
+    chosen = select(runs, runs_dir)
+    if out is None:
+        folders = {run.folder.path if len(chosen.runs) == 1 else run.folder.path.parent for run in chosen.runs}
+        if len(folders) > 1 or (len(runs) > 1 and not any((folder / STUDY_FILE).is_file() for folder in folders)):
+            raise UserError("several runs: say where the report goes with --out FILE")
+        out = folders.pop() / "report.html"
+    written = write_report(
+        chosen, out, baseline=baseline, allow=allow or [], margin=margin, episodes=episodes, references=references
+    )
+    results().out(str(written))

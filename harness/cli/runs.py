@@ -1,0 +1,178 @@
+"""`harness runs`: find runs, look at one, prove what differs between two."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from harness.cli.common import duration, emit_json, percent, progress_console, results
+
+app = typer.Typer(no_args_is_help=True)
+RunsDir = Annotated[Path, typer.Option(help="The folder of runs; studies inside it are searched too.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+
+
+@app.command("list")
+def list_(
+    runs_dir: RunsDir = Path("runs"),
+    plugin: Annotated[str | None, typer.Option(help="Only runs of this agent.")] = None,
+    status: Annotated[str | None, typer.Option(help="Only finished, failed, interrupted or running ones.")] = None,
+    json_: Json = False,
+) -> None:
+    """All runs, oldest first."""
+    from harness.compare.runs import find_all
+
+    found = [
+        run
+        for run in find_all(runs_dir)
+        if plugin in (None, run.record["plugin"]) and status in (None, run.record["status"])
+    ]
+    if json_:
+        emit_json([_summary(run.record) | {"path": str(run.folder.path)} for run in found])
+        return
+    if not found:
+        progress_console().print(f"no runs under {runs_dir}. Start one: harness train", markup=False)
+        return
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for head in ("run", "kind", "agent", "trained roles", "seed", "status", "steps", "accuracy", "time"):
+        table.add_column(head, overflow="fold")
+    for run in found:
+        row = _summary(run.record)
+        accuracy = percent(row["accuracy_final"])
+        if row["accuracy_initial"] is not None:
+            accuracy = f"{percent(row['accuracy_initial'])} -> {accuracy}"
+        place = run.folder.path.relative_to(runs_dir.absolute())
+        cells = (str(place), row["kind"], row["plugin"], row["agent_match"], str(row["seed"]), row["status"])
+        table.add_row(*cells, str(row["steps"]), accuracy, duration(row["wall_s"]))
+    results().print(table)
+
+
+@app.command()
+def show(
+    run: Annotated[Path, typer.Argument(help="A run's folder or id.")],
+    runs_dir: RunsDir = Path("runs"),
+    json_: Json = False,
+) -> None:
+    """One run: what it is, what came of it, what it may be compared with."""
+    from harness.compare.identity import flatten
+    from harness.compare.layout import number, points
+    from harness.compare.measures import measure
+
+    one = _one(run, runs_dir)
+    figures = measure(one)
+    if json_:
+        emit_json({**one.record, "figures": figures})
+        return
+    out, record = results(), one.record
+    row = _summary(record)
+    out.print(f"{one.id}   {row['kind']} {row['status']}   {one.folder.path}", markup=False, soft_wrap=True)
+    if record.get("reason"):
+        out.print(record["reason"], markup=False, soft_wrap=True)
+    facts: dict[str, Any] = {
+        "agent": f"{record['plugin']}, trains {record['agent_match']!r}, seed {record['seed']}",
+        "parity": figures["parity"],
+        "accuracy": ", ".join(f"{step}: {percent(value)}" for step, value in figures["val_curve"].items()) or "-",
+        "unscored": figures["unscored"],
+        "calls per rollout": number(figures["transitions_per_rollout"], 2),
+        "rewritten / helped / hurt": f"{figures['rewritten']} / {figures['helped']} / {figures['hurt']}",
+        "failures": ", ".join(f"{name} {count}" for name, count in figures["failures"].items()) or "none",
+        "steps": f"{figures['steps']}, {number(figures['step_s'], 1)} s each",
+        "share of a step": ", ".join(f"{part} {points(share)} %" for part, share in figures["shares"].items()) or "-",
+        "framework per call": f"{number(figures['overhead_ms_per_call'], 2)} ms",
+        "trained": ", ".join(
+            f"{role} {one['transitions']} calls {one['tokens']} tokens"
+            for role, one in figures["trained_by_role"].items()
+        )
+        or "-",
+        "time": duration(figures["wall_s"]),
+        "code": (record.get("commit") or {}).get("hash", "no checkout"),
+        "launches": figures["launches"],
+    }
+    for name, value in facts.items():
+        out.print(f"{name:26} {value}", markup=False, soft_wrap=True)
+    out.print("identity", style="bold")
+    for key, value in flatten(record["identity"]).items():
+        if not key.startswith(("task_set.databases", "task_set.counts")):
+            out.print(f"  {key:32} {value}", markup=False, soft_wrap=True)
+
+
+@app.command()
+def diff(
+    first: Annotated[Path, typer.Argument(help="A run's folder or id.")],
+    second: Annotated[Path, typer.Argument(help="Another one.")],
+    runs_dir: RunsDir = Path("runs"),
+    json_: Json = False,
+) -> None:
+    """Every field that differs between two runs, and how many are equal."""
+    from harness.compare.identity import FOLLOWS_SEED, flatten
+
+    one, other = (_one(path, runs_dir) for path in (first, second))
+    groups: dict[str, dict[str, tuple[Any, Any]]] = {}
+    equal = 0
+    for part in ("identity", "config", "versions", "frameworks", "hardware", "commit", "parity", "result"):
+        left, right = (flatten(run.record.get(part) or {}) for run in (one, other))
+        for key in dict.fromkeys([*left, *right]):
+            if left.get(key, _ABSENT) == right.get(key, _ABSENT):
+                equal += part != "result"
+            else:
+                groups.setdefault(part, {})[key] = (left.get(key, _ABSENT), right.get(key, _ABSENT))
+    decisive = list(groups.get("identity", {}))
+    if one.seed != other.seed:
+        decisive = [key for key in decisive if key not in FOLLOWS_SEED]
+    if json_:
+        emit_json({"runs": [one.id, other.id], "equal": equal, "comparable": not decisive, "differs": groups})
+        return
+    from rich import box
+    from rich.table import Table
+
+    out = results()
+    for part, rows in groups.items():
+        table = Table("key", one.id, other.id, box=box.SIMPLE_HEAD, title=part, title_justify="left")
+        for key, (left, right) in rows.items():
+            table.add_row(key, _short(left), _short(right))
+        out.print(table)
+    out.print(f"{equal} fields are equal.")
+    if decisive:
+        out.print(f"Not comparable as they are: {', '.join(decisive)} must be identical.", soft_wrap=True)
+    else:
+        out.print("Comparable: everything that must be identical is.")
+
+
+_ABSENT = "(absent)"
+
+
+def _one(path: Path, runs_dir: Path) -> Any:
+    from harness.compare.runs import select
+    from harness.errors import UserError
+
+    found = select([path], runs_dir).runs
+    if len(found) != 1:
+        raise UserError(f"{path} holds {len(found)} runs; name one of them")
+    return found[0]
+
+
+def _summary(record: dict[str, Any]) -> dict[str, Any]:
+    result = record.get("result") or {}
+    return {
+        "id": record["id"],
+        "kind": record.get("kind", "train"),
+        "plugin": record["plugin"],
+        "agent_match": record["agent_match"],
+        "seed": record["seed"],
+        "status": record["status"],
+        "steps": result.get("steps", 0),
+        "accuracy_initial": result.get("val_accuracy_initial"),
+        "accuracy_final": result.get("accuracy", result.get("val_accuracy_final")),
+        "wall_s": result.get("wall_s"),
+    }
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else f"{text[:77]}..."

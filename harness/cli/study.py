@@ -1,0 +1,253 @@
+"""`harness study`."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from harness.cli.common import duration, emit_json, progress_console, results
+from harness.errors import RunFailed, UserError
+
+if TYPE_CHECKING:
+    from harness.study.execute import Standing
+    from harness.study.plan import Job
+    from harness.study.state import Step
+
+app = typer.Typer()
+
+
+@app.command()
+def study(
+    file: Annotated[Path, typer.Argument(help="A YAML file, or the name of one in configs/studies.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,
+    only: Annotated[list[str] | None, typer.Option(help="axis=label: leave out other arms; repeatable.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Other seeds than the file's, for example 0,1,2.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value for every run; repeatable.")] = None,
+    runs_dir: Annotated[Path, typer.Option(help="Where the study's folder is made.")] = Path("runs"),
+    any_code: Annotated[bool, typer.Option("--any-code", help="Keep finished runs that other code has made.")] = False,
+    without_parity: Annotated[
+        bool, typer.Option("--without-parity", help="Start although agents lack a parity certificate.")
+    ] = False,
+    json_: Annotated[bool, typer.Option("--json", help="The plan, or what came of it, as JSON on stdout.")] = False,
+) -> None:
+    """Run a matrix of trainings: what is missing runs, what was interrupted goes on, what is finished stays."""
+    from harness.cli.train import check
+    from harness.study.execute import StudyRun
+    from harness.study.plan import jobs_of, read_study, study_path
+    from harness.study.state import StudyFolder
+
+    described = read_study(file)
+    if seeds is not None:
+        described.matrix["seed"] = _seeds(seeds)
+    jobs = jobs_of(described, set_ or [], only or [])
+    for job in jobs:
+        check(job.config)
+    lacking = _uncertified(jobs)
+    folder = StudyFolder(runs_dir / described.name, described, jobs)
+    steps = folder.next_steps(jobs, any_code=any_code)
+    plan = _plan(described.name, steps, runs_dir)
+    if lacking:
+        plan["uncertified"] = lacking
+    if dry_run:
+        emit_json(plan) if json_ else _show_plan(plan)
+        return
+    if lacking and not without_parity:
+        raise UserError(
+            f"no parity certificate for {', '.join(lacking)}: a comparison would be refused after all that time. "
+            f"Run `harness parity {' '.join(lacking)}` first, or say --without-parity"
+        )
+    signal.signal(signal.SIGTERM, _interrupt)
+    with folder.locked():
+        shutil.copyfile(study_path(file), folder.path / "study.yaml")
+        with _Display(plan) as display:
+            standings = StudyRun(folder, steps, display.show).execute()
+    failed = [one for one in standings if one.state == "failed"]
+    if json_:
+        emit_json([{"job": one.job.key, "state": one.state, "line": one.line} for one in standings])
+    else:
+        _show_end(described.name, folder.path, standings)
+    if failed:
+        raise RunFailed(
+            f"{len(failed)} of {len(standings)} runs failed, first {failed[0].job.key}: {failed[0].line[:200]} "
+            f"(logs: {folder.path / 'logs'}). Start the study again to resume them"
+        )
+
+
+def _plan(name: str, steps: list[Step], runs_dir: Path) -> dict[str, Any]:
+    from harness.compare.runs import find_all
+    from harness.study.plan import differences
+    from harness.study.timing import measured, steps_of, timing_for
+
+    known = measured(find_all(runs_dir)) if runs_dir.is_dir() else []
+    counted: dict[str, int | None] = {}
+    rows = []
+    for step in steps:
+        timing = timing_for(step.job.config, known)
+        if step.job.arm not in counted:
+            counted[step.job.arm] = steps_of(step.job.config)
+        count = counted[step.job.arm]
+        estimate = None
+        if step.job.kind == "train" and step.action != "skip" and timing is not None and count is not None:
+            estimate = timing.of(count)
+        rows.append(
+            {
+                "key": step.job.key,
+                "arm": step.job.arm,
+                "seed": step.job.seed,
+                "kind": step.job.kind,
+                "action": step.action,
+                "why": step.why,
+                "steps": count if step.job.kind == "train" else None,
+                "estimate_s": estimate,
+                "estimate_from": timing.source if estimate is not None and timing is not None else None,
+            }
+        )
+    missing = [row for row in rows if row["action"] != "skip"]
+    known_s = [row["estimate_s"] for row in missing if row["estimate_s"] is not None]
+    return {
+        "study": name,
+        "jobs": rows,
+        "to_run": len(missing),
+        "estimate_s": sum(known_s) if known_s else None,
+        "without_estimate": len(missing) - len(known_s),
+        "differences": differences(step.job for step in steps),
+    }
+
+
+def _uncertified(jobs: list[Job]) -> list[str]:
+    """Strict agents without a valid certificate, where agents are to be compared with each other."""
+    from harness.parity.certificate import certificate_for
+    from harness.plugins import agent_spec
+
+    names = dict.fromkeys(job.config.plugin for job in jobs)
+    if len(names) < 2:
+        return []
+    strict = [name for name in names if name != "reference_sql" and agent_spec(name).strict]
+    return [name for name in strict if certificate_for(name) is None]
+
+
+def _show_plan(plan: dict[str, Any]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    out = results()
+    table = Table(box=box.SIMPLE_HEAD, title=f"Study {plan['study']}, in this order", title_justify="left")
+    for head in ("", "arm", "seed", "what", "why", "steps", "estimate"):
+        table.add_column(head, justify="right" if head in ("", "seed", "steps", "estimate") else "left")
+    for index, row in enumerate(plan["jobs"], 1):
+        what = row["action"] if row["kind"] == "train" or row["action"] == "skip" else "evaluate"
+        cells = (row["arm"], str(row["seed"]), what, row["why"], str(row["steps"] or "-"), duration(row["estimate_s"]))
+        table.add_row(str(index), *cells)
+    out.print(table)
+    different = plan["differences"]
+    if different:
+        arms = list(dict.fromkeys(arm for values in different.values() for arm in values))
+        shown = Table("key", *arms, box=box.SIMPLE_HEAD, title="What differs between arms", title_justify="left")
+        for key, values in different.items():
+            shown.add_row(key, *(str(values.get(arm)) for arm in arms))
+        out.print(shown)
+    out.print("Everything else is the same in all runs; runs of one seed also share data order and sampling seeds.")
+    text = f"{plan['to_run']} of {len(plan['jobs'])} to run"
+    if plan["estimate_s"] is not None:
+        source = next(row["estimate_from"] for row in plan["jobs"] if row["estimate_from"])
+        text += f", about {duration(plan['estimate_s'])} by the steps measured in {source} and alike"
+    if plan["without_estimate"]:
+        text += f"; for {plan['without_estimate']} no run was measured yet, so no estimate"
+    out.print(text + ".", soft_wrap=True)
+    if plan.get("uncertified"):
+        names = " ".join(plan["uncertified"])
+        out.print(f"No parity certificate: {names}. Run `harness parity {names}` first.", soft_wrap=True)
+
+
+def _show_end(name: str, path: Path, standings: list[Standing]) -> None:
+    out = results()
+    for one in standings:
+        wall = f"  {duration(one.wall_s)}" if one.wall_s else ""
+        out.print(f"{one.state:9} {one.job.key}  {one.line[:120]}{wall}", markup=False, soft_wrap=True)
+    out.print(f"harness compare {path}    harness report {path}", markup=False, soft_wrap=True)
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        found = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError as error:
+        raise UserError(f"--seeds wants numbers with commas, for example 0,1,2; got {text!r}") from error
+    if not found:
+        raise UserError("--seeds names no seed")
+    return found
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+class _Display:
+    """The whole matrix live on a terminal; a line a change elsewhere."""
+
+    def __init__(self, plan: dict[str, Any]) -> None:
+        self._plan = {row["key"]: row for row in plan["jobs"]}
+        self._name = plan["study"]
+        self._console = progress_console()
+        self._states: dict[str, str] = {}
+        self._live: Any = None
+
+    def __enter__(self) -> _Display:
+        if self._console.is_terminal:
+            from rich.live import Live
+
+            self._live = Live(console=self._console, refresh_per_second=2, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, standings: list[Standing]) -> None:
+        if self._live is not None:
+            self._live.update(self._table(standings))
+            return
+        for index, one in enumerate(standings, 1):
+            if self._states.get(one.job.key) != one.state and one.state != "waiting":
+                self._states[one.job.key] = one.state
+                text = f"[{index}/{len(standings)}] {one.job.key}: {one.state}  {one.line[:160]}"
+                self._console.print(text, markup=False, soft_wrap=True)
+
+    def _table(self, standings: list[Standing]) -> Any:
+        from rich import box
+        from rich.markup import escape
+        from rich.table import Table
+
+        done = sum(one.state in ("finished", "skipped", "failed") for one in standings)
+        left = self._left_s(standings)
+        title = f"Study {self._name}: {done} of {len(standings)} done, left about {duration(left)}"
+        table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+        for head in ("arm", "seed", "state", "time", ""):
+            table.add_column(head, no_wrap=True)
+        colours = {"running": "bold cyan", "finished": "green", "skipped": "dim", "failed": "red"}
+        for one in standings:
+            spent = time.monotonic() - one.began if one.began is not None and one.wall_s is None else one.wall_s
+            state = f"[{colours.get(one.state, 'dim')}]{one.state}[/]"
+            table.add_row(escape(one.job.arm), str(one.job.seed), state, duration(spent), escape(one.line[:100]))
+        return table
+
+    def _left_s(self, standings: list[Standing]) -> float | None:
+        left = 0.0
+        for one in standings:
+            if one.state not in ("waiting", "running"):
+                continue
+            estimate = self._plan[one.job.key]["estimate_s"]
+            if estimate is None:
+                walls = [done.wall_s for done in standings if done.wall_s]
+                if not walls:
+                    return None
+                estimate = sum(walls) / len(walls)
+            spent = time.monotonic() - one.began if one.began is not None else 0.0
+            left += max(0.0, estimate - spent)
+        return left

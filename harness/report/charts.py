@@ -1,0 +1,367 @@
+"""The figures of a report, as plotly's JSON; the page gives them the colours of its theme."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from harness.compare.runs import Run
+
+COLOURS = ("#2a7de1", "#e07b00", "#1a9c6b", "#c2479b", "#8a6fe8", "#b5a000", "#d6483e", "#3aa5b8")
+"""Told apart by colour-blind readers and legible on white and on black; one an arm, in order."""
+DASHES = ("solid", "dash", "dot", "dashdot")
+PARTS = {"rollout": "#2a7de1", "update": "#e07b00", "weights": "#1a9c6b", "other": "#8d99a6"}
+Arms = Mapping[str, Sequence["Run"]]
+Figure = dict[str, Any]
+
+
+def charts(arms: Arms, comparison: Mapping[str, Any] | None, figures: Mapping[str, list[dict[str, Any]]]) -> list[Figure]:
+    """All charts that there is data for: id, title, caption, data and layout.
+
+    Args:
+        figures: `measure` of every run, by arm.
+    """
+    made = [
+        validation_curve(arms),
+        training_curve(arms),
+        differences(comparison),
+        cost_split(figures),
+        rewrites(arms),
+        turns(arms),
+        by_group(arms, "difficulty", "Accuracy by difficulty"),
+        by_group(arms, "db_id", "Accuracy by database"),
+        tokens(arms, "prompt_tokens", "Prompt tokens of a rollout"),
+        tokens(arms, "response_tokens", "Response tokens of a rollout"),
+        failures(figures),
+    ]
+    return [figure for figure in made if figure["data"]]
+
+
+def validation_curve(arms: Arms) -> Figure:
+    """Mean over seeds with the range of seeds as a band."""
+    data: list[Figure] = []
+    for index, (arm, runs) in enumerate(arms.items()):
+        curves = [run.val_curve() for run in runs]
+        steps = sorted(set().union(*curves)) if curves else []
+        values = [[curve[step] for curve in curves if step in curve] for step in steps]
+        if len(steps) > 1:
+            data += _band(arm, index, steps, values)
+    return _figure(
+        "validation",
+        "Validation accuracy",
+        "Mean over seeds; the band reaches from the worst to the best seed.",
+        data,
+        "step",
+        "accuracy",
+        percent=True,
+    )
+
+
+def training_curve(arms: Arms) -> Figure:
+    """Every step's mean reward as points, and the mean of every k steps as a line."""
+    data: list[Figure] = []
+    window = 1
+    for index, (arm, runs) in enumerate(arms.items()):
+        by_step: dict[int, list[float]] = {}
+        for run in runs:
+            if "rollout/reward" not in run.steps:
+                continue
+            rows = run.steps[run.steps["rollout/reward"].notna()]
+            for step, value in zip(rows["step"].tolist(), rows["rollout/reward"].tolist(), strict=True):
+                by_step.setdefault(int(step), []).append(float(value))
+        if not by_step:
+            continue
+        steps = sorted(by_step)
+        window = max(1, len(steps) // 16)
+        means = [sum(by_step[step]) / len(by_step[step]) for step in steps]
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "x": steps,
+                "y": means,
+                "name": arm,
+                "legendgroup": arm,
+                "showlegend": False,
+                "marker": {"size": 4, "color": _colour(index), "opacity": 0.4},
+                "hovertemplate": "%{y:.1%} at step %{x}",
+            }
+        )
+        chunks = [steps[start : start + window] for start in range(0, len(steps), window)]
+        data += _band(
+            arm,
+            index,
+            [chunk[-1] for chunk in chunks],
+            [[sum(by_step[s]) / len(by_step[s]) for s in chunk] for chunk in chunks],
+            band=False,
+        )
+    what = "every step" if window == 1 else f"every {window} steps"
+    caption = f"Points: mean reward of one step over seeds. Line: mean of {what}. Sampled, not greedy."
+    return _figure("training", "Training reward", caption, data, "step", "reward", percent=True)
+
+
+def differences(comparison: Mapping[str, Any] | None) -> Figure:
+    """Final accuracy against the baseline, with intervals and the margin."""
+    pairs = list(reversed(comparison["pairs"])) if comparison else []
+    data: list[Figure] = []
+    if pairs and comparison:
+        colours = {arm["name"]: _colour(index) for index, arm in enumerate(comparison["arms"])}
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "x": [100 * pair["difference"]["mean"] for pair in pairs],
+                "y": [pair["arm"] for pair in pairs],
+                "error_x": {
+                    "type": "data",
+                    "symmetric": False,
+                    "array": [100 * (pair["difference"]["high"] - pair["difference"]["mean"]) for pair in pairs],
+                    "arrayminus": [100 * (pair["difference"]["mean"] - pair["difference"]["low"]) for pair in pairs],
+                    "thickness": 2,
+                    "width": 6,
+                },
+                "marker": {"size": 11, "color": [colours[pair["arm"]] for pair in pairs]},
+                "text": [pair["verdict"] for pair in pairs],
+                "hovertemplate": "%{y}: %{x:+.1f} points, %{text}<extra></extra>",
+                "showlegend": False,
+            }
+        )
+    margin = comparison["margin"] if comparison else None
+    base = comparison["baseline"] if comparison else ""
+    caption = f"Points of accuracy against {base}, with 95 % intervals."
+    if margin:
+        caption += f" Shaded: the margin of ±{100 * margin:g} points within which arms count as equivalent."
+    figure = _figure("differences", "Difference to the baseline", caption, data, "points", "")
+    shapes: list[Figure] = [_line(0)]
+    if margin:
+        shapes.append(
+            {"type": "rect", "x0": -100 * margin, "x1": 100 * margin, "y0": 0, "y1": 1, "yref": "paper"}
+            | {"fillcolor": "rgba(26,156,107,.15)", "line": {"width": 0}, "layer": "below"}
+        )
+    figure["layout"] |= {"shapes": shapes, "height": 130 + 46 * len(pairs)}
+    figure["layout"]["yaxis"] |= {"type": "category"}
+    return figure
+
+
+def cost_split(figures: Mapping[str, list[dict[str, Any]]]) -> Figure:
+    """Seconds of a step by part."""
+    rows: dict[str, dict[str, float]] = {}
+    for arm, runs in figures.items():
+        timed = [run for run in runs if run["step_s"] is not None]
+        if timed:
+            rows[arm] = {
+                part: sum(run["step_s"] * run["shares"].get(part, 0.0) for run in timed) / len(timed) for part in PARTS
+            }
+    names = list(reversed(rows))
+    data = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": part,
+            "y": names,
+            "x": [rows[arm][part] for arm in names],
+            "marker": {"color": colour},
+            "hovertemplate": "%{x:.2f} s " + part + "<extra>%{y}</extra>",
+        }
+        for part, colour in PARTS.items()
+        if rows
+    ]
+    caption = "Seconds of a median step: rollouts, actor update with log-probabilities, weight transfer, the rest."
+    figure = _figure("cost", "Where a step's time goes", caption, data, "seconds a step", "")
+    figure["layout"] |= {"barmode": "stack", "height": 150 + 40 * len(rows)}
+    figure["layout"]["yaxis"] |= {"type": "category"}
+    return figure
+
+
+def rewrites(arms: Arms) -> Figure:
+    """Share of validation questions whose rewrite helped (up) or hurt (down), by step."""
+    data: list[Figure] = []
+    for index, (arm, runs) in enumerate(arms.items()):
+        helped: dict[int, list[float]] = {}
+        hurt: dict[int, list[float]] = {}
+        for run in runs:
+            rows = run.episodes
+            rows = rows[(rows["phase"] == "val") & rows["reward"].notna() & rows["first_reward"].notna()]
+            for step in sorted(set(rows["step"].tolist())):
+                group = rows[rows["step"] == step]
+                helped.setdefault(step, []).append(float((group["reward"] > group["first_reward"]).mean()))
+                hurt.setdefault(step, []).append(-float((group["reward"] < group["first_reward"]).mean()))
+        if not any(any(values) for values in (*helped.values(), *hurt.values())):
+            continue
+        for name, found in (("helped", helped), ("hurt", hurt)):
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines+markers",
+                    "x": list(found),
+                    "y": [sum(values) / len(values) for values in found.values()],
+                    "name": arm,
+                    "legendgroup": arm,
+                    "showlegend": name == "helped",
+                    "line": {"color": _colour(index), "width": 2, "dash": "solid" if name == "helped" else "dot"},
+                    "hovertemplate": f"{name} %{{y:+.1%}} at step %{{x}}",
+                }
+            )
+    caption = "Share of validation questions that the rewrite turned right (above) or wrong (below, dotted)."
+    figure = _figure("rewrites", "Rewrites that helped and hurt", caption, data, "step", "share of questions")
+    figure["layout"]["yaxis"] |= {"tickformat": "+.0%", "zeroline": True}
+    return figure
+
+
+def turns(arms: Arms) -> Figure:
+    """How many queries rollouts of the last validation wrote."""
+    data: list[Figure] = []
+    for index, (arm, runs) in enumerate(arms.items()):
+        counts: dict[int, int] = {}
+        for run in runs:
+            rows = run.validation()
+            for value in rows["rewrites"].tolist() if len(rows) else ():
+                counts[int(value) + 1] = counts.get(int(value) + 1, 0) + 1
+        total = sum(counts.values())
+        if total:
+            written = sorted(counts)
+            data.append(_bar(arm, index, [str(one) for one in written], [counts[one] / total for one in written]))
+    caption = "Queries written for a question in the last validation: 1 means that the first was kept."
+    figure = _figure("turns", "Turns", caption, data, "queries written", "share of questions", percent=True)
+    figure["layout"]["xaxis"] |= {"type": "category"}
+    return figure
+
+
+def by_group(arms: Arms, column: str, title: str) -> Figure:
+    """Final accuracy within each difficulty or database."""
+    import pandas as pd
+
+    data: list[Figure] = []
+    sizes: dict[str, int] = {}
+    for index, (arm, runs) in enumerate(arms.items()):
+        tables = [run.validation() for run in runs if len(run.validation())]
+        if not tables:
+            continue
+        rows = pd.concat(tables)
+        rows = rows[rows["reward"].notna() & (rows[column] != "")]
+        for name in sorted(set(rows[column])):
+            sizes.setdefault(name, int(rows.loc[rows[column] == name, "task_id"].nunique()))
+        names = [name for name in (_LEVELS if column == "difficulty" else sorted(sizes)) if name in set(rows[column])]
+        names += [name for name in sorted(set(rows[column])) if name not in names]
+        means = [float(rows.loc[rows[column] == name, "reward"].mean()) for name in names]
+        data.append(_bar(arm, index, [f"{name} ({sizes[name]})" for name in names], means))
+    caption = "Last validation, mean over seeds; in brackets the number of questions."
+    figure = _figure(f"by-{column}", title, caption, data, "", "accuracy", percent=True)
+    figure["layout"]["xaxis"] |= {"type": "category"}
+    return figure
+
+
+_LEVELS = ("easy", "medium", "hard", "extra")
+
+
+def tokens(arms: Arms, column: str, title: str) -> Figure:
+    """Histogram of tokens per rollout in the last validation."""
+    import numpy as np
+
+    values = {
+        arm: [value for run in runs if len(run.validation()) for value in run.validation()[column].tolist()]
+        for arm, runs in arms.items()
+    }
+    everything = [value for found in values.values() for value in found]
+    if not everything:
+        return _figure(column, title, "", [], "", "")
+    edges = np.histogram_bin_edges(everything, bins=min(30, max(5, len(set(everything)))))
+    centres = ((edges[1:] + edges[:-1]) / 2).tolist()
+    data: list[Figure] = []
+    for index, (arm, found) in enumerate(values.items()):
+        if found:
+            share = (np.histogram(found, edges)[0] / len(found)).tolist()
+            data.append(
+                {
+                    "type": "scatter",
+                    "mode": "lines",
+                    "x": centres,
+                    "y": share,
+                    "name": arm,
+                    "line": {"shape": "hvh", "color": _colour(index), "width": 2, "dash": _dash(index)},
+                    "hovertemplate": "%{y:.1%} about %{x:.0f} tokens",
+                }
+            )
+    caption = "Share of rollouts by tokens over all their calls, in the last validation."
+    return _figure(column.replace("_", "-"), title, caption, data, "tokens", "share of rollouts", percent=True)
+
+
+def failures(figures: Mapping[str, list[dict[str, Any]]]) -> Figure:
+    """Rollouts of the whole run that ended without a score, and queries that did not run."""
+    causes = dict.fromkeys(cause for runs in figures.values() for run in runs for cause in run["failures"])
+    data = [
+        _bar(arm, index, [c.replace("_", " ") for c in causes], [sum(r["failures"].get(c, 0) for r in runs) for c in causes])
+        for index, (arm, runs) in enumerate(figures.items())
+        if causes
+    ]
+    for one in data:
+        one["hovertemplate"] = "%{y} rollouts: %{x}"
+    caption = "Rollouts of all phases and seeds. Query fails: scored as wrong. All others are unscored, never zero."
+    figure = _figure("failures", "Failures by type", caption, data, "", "rollouts")
+    figure["layout"]["xaxis"] |= {"type": "category"}
+    return figure
+
+
+def _band(
+    arm: str, index: int, x: Sequence[float], values: Sequence[Sequence[float]], *, band: bool = True
+) -> list[Figure]:
+    means = [sum(found) / len(found) for found in values]
+    line: Figure = {
+        "type": "scatter",
+        "mode": "lines+markers" if band else "lines",
+        "x": list(x),
+        "y": means,
+        "name": arm,
+        "legendgroup": arm,
+        "line": {"color": _colour(index), "width": 2.5, "dash": _dash(index)},
+        "marker": {"size": 6},
+        "hovertemplate": "%{y:.1%} at step %{x}",
+    }
+    if not band or max(len(found) for found in values) < 2:
+        return [line]
+    outline: Figure = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [*x, *reversed(x)],
+        "y": [*(max(found) for found in values), *(min(found) for found in reversed(values))],
+        "fill": "toself",
+        "fillcolor": _colour(index) + "26",
+        "line": {"width": 0},
+        "legendgroup": arm,
+        "showlegend": False,
+        "hoverinfo": "skip",
+    }
+    return [outline, line]
+
+
+def _bar(arm: str, index: int, x: Sequence[str], y: Sequence[float]) -> Figure:
+    return {
+        "type": "bar",
+        "name": arm,
+        "x": list(x),
+        "y": list(y),
+        "marker": {"color": _colour(index)},
+        "hovertemplate": "%{y:.1%} %{x}",
+    }
+
+
+def _figure(
+    key: str, title: str, caption: str, data: list[Figure], x: str, y: str, *, percent: bool = False
+) -> Figure:
+    layout: Figure = {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}}, "barmode": "group"}
+    if percent:
+        layout["yaxis"] |= {"tickformat": ".0%", "rangemode": "tozero"}
+    return {"id": key, "title": title, "caption": caption, "data": data, "layout": layout}
+
+
+def _line(x: float) -> Figure:
+    return {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "paper", "line": {"width": 1, "color": "#8d99a6"}}
+
+
+def _colour(index: int) -> str:
+    return COLOURS[index % len(COLOURS)]
+
+
+def _dash(index: int) -> str:
+    return DASHES[index // len(COLOURS) % len(DASHES)] if index >= len(COLOURS) else "solid"

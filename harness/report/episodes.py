@@ -1,0 +1,117 @@
+"""The episodes that a report can be browsed for: a stated sample, the same questions from every run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from harness.compare.runs import Run
+
+TEXT_LIMIT = 6000
+"""Characters of one prompt or answer that are kept."""
+_TRAIN_SHARE = 0.2
+
+
+def sample(arms: Mapping[str, Sequence[Run]], cap: int) -> dict[str, Any]:
+    """At most `cap` episodes: of every run's last validation the same questions, and some of its last training step.
+
+    Returns:
+        `episodes` (rows with their calls), `texts` (each prompt text once; calls refer to it by number), `total`
+        (episodes that all runs hold), and `shown`.
+    """
+    runs = [(arm, run) for arm, group in arms.items() for run in group if len(run.episodes)]
+    total = sum(len(run.episodes) for _, run in runs)
+    texts: dict[str, int] = {}
+    rows: list[dict[str, Any]] = []
+    if runs:
+        each = max(1, cap // len(runs))
+        train_count = int(each * _TRAIN_SHARE)
+        for arm, run in runs:
+            train = run.episodes[run.episodes["phase"] == "train"]
+            train = train[train["step"] == train["step"].max()] if len(train) else train
+            few = _spread(train, train_count)
+            for table in (_spread(run.validation(), each - len(few)), few):
+                calls = _calls(run, table)
+                rows += [_episode(arm, run, row, calls, texts) for row in table.to_dict("records")]
+    return {"episodes": rows[:cap], "texts": list(texts), "total": total, "shown": min(len(rows), cap)}
+
+
+def _spread(table: pd.DataFrame, count: int) -> pd.DataFrame:
+    """A fixed sample of questions: those with the smallest hash, so that all runs show the same."""
+    if len(table) <= count:
+        return table
+    ranks = table["task_id"].map(lambda task: hashlib.sha256(str(task).encode()).hexdigest())
+    return table.loc[ranks.sort_values(kind="stable").index[:count]]
+
+
+def _calls(run: Run, table: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
+    if run.transitions is None or not len(table):
+        return {}
+    found: dict[str, list[dict[str, Any]]] = {}
+    wanted = run.transitions[run.transitions["attempt_id"].isin(set(table["attempt_id"]))]
+    for row in wanted.sort_values("index").to_dict("records"):
+        found.setdefault(row["attempt_id"], []).append(row)
+    return found
+
+
+def _episode(
+    arm: str, run: Run, row: dict[str, Any], calls: Mapping[str, list[dict[str, Any]]], texts: dict[str, int]
+) -> dict[str, Any]:
+    reward, first = _number(row["reward"]), _number(row["first_reward"])
+    return {
+        "arm": arm,
+        "seed": run.seed,
+        "run": run.id,
+        "phase": row["phase"],
+        "step": int(row["step"]),
+        "task": row["task_id"],
+        "db": row["db_id"],
+        "difficulty": row["difficulty"],
+        "question": row["question"],
+        "outcome": row["outcome"],
+        "detail": row["detail"],
+        "answer": _cut(row["answer"]),
+        "reward": reward,
+        "first": first,
+        "reason": row["reward_reason"],
+        "verdict": "unscored" if reward is None else "right" if reward >= 1 else "wrong" if reward <= 0 else "partly",
+        "rewrite": "" if reward is None or first is None or reward == first else "helped" if reward > first else "hurt",
+        "turns": [
+            {"sql": _cut(turn["sql"]), "text": _cut(turn["text"]), "ok": turn["ok"]}
+            for turn in json.loads(row["turns"] or "[]")
+        ],
+        "calls": [_call(call, texts) for call in calls.get(row["attempt_id"], [])],
+    }
+
+
+def _call(call: Mapping[str, Any], texts: dict[str, int]) -> dict[str, Any]:
+    messages = [
+        [message.get("role", ""), texts.setdefault(_cut(_plain(message.get("content"))), len(texts))]
+        for message in json.loads(call["messages"] or "[]")
+    ]
+    return {
+        "role": call["role"],
+        "trained": bool(call["trained"]),
+        "messages": messages,
+        "text": _cut(call["response_text"]),
+        "finish": call["finish_reason"],
+        "ms": round(1000 * float(call["latency_s"])),
+    }
+
+
+def _plain(content: Any) -> str:
+    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+
+
+def _cut(text: str | None) -> str:
+    text = text or ""
+    return text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]} ... ({len(text) - TEXT_LIMIT} more characters)"
+
+
+def _number(value: Any) -> float | None:
+    return None if value is None or value != value else float(value)

@@ -1,0 +1,116 @@
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const root = document.documentElement;
+  const css = (name) => getComputedStyle(root).getPropertyValue(name).trim();
+  const dark = matchMedia("(prefers-color-scheme: dark)");
+  const narrow = () => innerWidth < 640;
+
+  // Charts: data comes ready; colours of paper, ink and lines are the page's.
+  const themed = (layout) => {
+    const axis = (one, vertical) => ({
+      gridcolor: css("--line"), zerolinecolor: css("--line"), linecolor: css("--line"), automargin: true, fixedrange: true,
+      ...one, title: { ...(one || {}).title, standoff: vertical ? 8 : 12 },
+    });
+    return {
+      height: 340, hovermode: "closest", bargap: 0.25,
+      ...layout,
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      font: { family: "system-ui, sans-serif", size: narrow() ? 11 : 12.5, color: css("--ink") },
+      hoverlabel: { bgcolor: css("--paper"), bordercolor: css("--line"), font: { color: css("--ink") }, namelength: 40 },
+      margin: { l: 8, r: 12, t: 8, b: 8 },
+      legend: { orientation: "h", yanchor: "bottom", y: 1.02, x: 0, font: { size: narrow() ? 11 : 12 } },
+      xaxis: axis(layout.xaxis, false), yaxis: axis(layout.yaxis, true),
+    };
+  };
+  const draw = () => Promise.all(data.charts.map((chart) => Plotly.react(
+    `chart-${chart.id}`,
+    chart.data.map((trace) => (trace.error_x ? { ...trace, error_x: { ...trace.error_x, color: css("--soft") } } : trace)),
+    themed(chart.layout), { displayModeBar: false, responsive: true },
+  ))).then(() => { document.body.dataset.charts = String(document.querySelectorAll(".plot svg.main-svg .xy").length); });
+  draw();
+  dark.addEventListener("change", draw);
+  let wide = !narrow();
+  addEventListener("resize", () => { if (wide === narrow()) { wide = !narrow(); draw(); } });
+
+  // Episodes: filters, kept in the address so that a view can be linked.
+  const { episodes, texts } = data.browser;
+  const form = document.getElementById("filters"), list = document.getElementById("list");
+  const count = document.getElementById("count"), more = document.getElementById("more");
+  const PAGE = 20, selects = ["arm", "seed", "phase", "verdict", "rewrite", "difficulty"];
+  let shown = PAGE;
+  const element = (tag, attributes = {}, ...children) => {
+    const made = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) if (value !== undefined && value !== "") made.setAttribute(name, value);
+    made.append(...children);
+    return made;
+  };
+  for (const name of selects) {
+    const values = [...new Set(episodes.map((one) => String(one[name])))].filter((value) => value !== "");
+    for (const value of values) form.elements[name].append(element("option", { value }, value));
+    if (values.length < 2 && name !== "arm" && name !== "verdict") form.elements[name].parentElement.hidden = true;
+  }
+  const haystacks = episodes.map((one) => [one.question, one.db, one.task, one.answer, ...one.turns.map((turn) => turn.sql)].join("\n").toLowerCase());
+  const matching = () => {
+    const words = form.elements.q.value.toLowerCase().split(/\s+/).filter(Boolean);
+    return episodes.filter((one, index) => selects.every((name) => !form.elements[name].value || String(one[name]) === form.elements[name].value)
+      && words.every((word) => haystacks[index].includes(word)));
+  };
+  const call = (one, turn) => {
+    const prompt = element("details", {}, element("summary", {}, "prompt"),
+      ...one.messages.map(([role, text]) => element("div", {}, element("span", { class: "small" }, role), element("pre", {}, texts[text]))));
+    const head = element("div", { class: "head" }, element("strong", {}, one.role));
+    if (one.trained) head.append(element("span", { class: "badge" }, "trained"));
+    head.append(element("span", { class: "small" }, `${one.ms} ms${one.finish === "length" ? ", cut at the token limit" : ""}`));
+    const made = element("div", { class: one.trained ? "call trained" : "call" }, head, prompt, element("pre", {}, one.text));
+    if (turn) made.append(element("span", { class: "small" }, turn.ok ? "executed, result" : "executed, error"), element("pre", {}, turn.text));
+    return made;
+  };
+  const body = (one) => {
+    const made = element("div", { class: "body" });
+    let turn = 0;
+    if (one.calls.length) for (const each of one.calls) made.append(call(each, each.role === "check_query" ? null : one.turns[turn++]));
+    else for (const each of one.turns) made.append(element("div", { class: "call" }, element("pre", {}, each.sql), element("pre", {}, each.text)));
+    made.append(element("p", { class: "small" }, "answer"), element("pre", {}, one.answer || "none"));
+    const verdict = element("p", {}, element("span", { class: `verdict ${one.verdict}` }, one.verdict), ` · reward ${one.reward === null ? "none" : one.reward}`);
+    if (one.first !== null && one.rewrite) verdict.append(` (first query: ${one.first})`);
+    verdict.append(` · ${one.reason || one.detail || one.outcome}`);
+    made.append(verdict, element("p", { class: "small" }, `${one.run} · ${one.task}`));
+    return made;
+  };
+  const card = (one) => {
+    const what = [one.arm, `seed ${one.seed}`, `${one.phase} step ${one.step}`, one.db, one.difficulty, one.rewrite && `rewrite ${one.rewrite}`];
+    const made = element("details", { class: "episode" }, element("summary", {},
+      element("span", { class: `verdict ${one.verdict}` }, one.verdict), element("span", {}, one.question),
+      element("span", { class: "what" }, what.filter(Boolean).join(" · "))));
+    made.addEventListener("toggle", () => { if (made.open && made.children.length === 1) made.append(body(one)); });
+    return made;
+  };
+  const render = () => {
+    const found = matching();
+    list.replaceChildren(...found.slice(0, shown).map(card));
+    count.textContent = `${found.length} episodes${found.length > shown ? `, the first ${shown} shown` : ""}`;
+    more.hidden = found.length <= shown;
+    document.body.dataset.found = String(found.length);
+  };
+  const apply = () => {
+    shown = PAGE;
+    const query = new URLSearchParams();
+    for (const name of [...selects, "q"]) if (form.elements[name].value) query.set(name, form.elements[name].value);
+    history.replaceState(null, "", String(query) ? `#${query}` : location.pathname);
+    render();
+  };
+  const fromAddress = () => {
+    const query = new URLSearchParams(location.hash.slice(1));
+    if (![...selects, "q"].some((name) => query.has(name))) return;
+    for (const name of [...selects, "q"]) form.elements[name].value = query.get(name) || "";
+    render();
+    if (query.has("open") && list.firstElementChild) list.firstElementChild.open = true;
+    document.getElementById("episodes").scrollIntoView();
+  };
+  form.addEventListener("input", apply);
+  more.addEventListener("click", () => { shown += PAGE; render(); });
+  addEventListener("hashchange", fromAddress);
+  render();
+  fromAddress();
+})();

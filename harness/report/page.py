@@ -1,0 +1,198 @@
+"""Puts a report together: data, charts, tables, episodes, in one HTML file."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.compare.layout import Table
+from harness.errors import NotComparable, UserError
+
+if TYPE_CHECKING:
+    from harness.compare.runs import Run, Selection
+
+HERE = Path(__file__).parent
+EPISODES = 240
+"""Episodes in a report unless told otherwise: a few hundred keep the file near 6 MB."""
+
+
+def write_report(
+    selection: Selection,
+    out: Path,
+    *,
+    baseline: str | None = None,
+    allow: Iterable[str] = (),
+    margin: float | None = None,
+    episodes: int = EPISODES,
+    references: bool | None = None,
+) -> Path:
+    """Write the report of a run or a study.
+
+    Raises:
+        NotComparable: Several runs that must not be compared.
+        UserError: The file cannot be written.
+    """
+    text = render(selection, baseline, allow, margin, episodes, references)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error.strerror}") from error
+    return out
+
+
+def render(
+    selection: Selection,
+    baseline: str | None = None,
+    allow: Iterable[str] = (),
+    margin: float | None = None,
+    episodes: int = EPISODES,
+    references: bool | None = None,
+) -> str:
+    """The report as text."""
+    import jinja2
+    from plotly.offline import get_plotlyjs
+
+    from harness.compare.comparison import compare
+    from harness.compare.formats import html_tables
+    from harness.compare.layout import sentences, tables
+    from harness.compare.measures import measure
+    from harness.compare.references import reference_rows
+    from harness.report.charts import charts
+    from harness.report.episodes import sample
+
+    comparison: dict[str, Any] | None = None
+    remarks: list[str] = []
+    try:
+        comparison = compare(selection, baseline, allow, margin)
+        remarks = sentences(comparison)
+    except NotComparable:
+        raise
+    except UserError as error:  # nothing has finished yet; what there is can still be looked at
+        remarks = [f"No comparison: {error}."]
+    arms: dict[str, list[Run]] = {}
+    shown = {arm["name"]: set(arm["seeds"]) for arm in comparison["arms"]} if comparison else {}
+    for run in sorted(selection.runs, key=lambda run: run.seed):
+        if len(run.episodes) and (not shown or (run.finished and run.arm in shown)):
+            arms.setdefault(run.arm, []).append(run)
+    arms = {name: arms[name] for name in shown if name in arms} if shown else arms
+    figures = {arm: [measure(run) for run in runs] for arm, runs in arms.items()}
+    task_sets = {str(run.record["identity"]["task_set"].get("name")) for run in selection.runs}
+    published = [] if references is False else reference_rows(None if references else next(iter(task_sets)))
+    found = tables(comparison, published) if comparison else []
+    manifest = [_runs(selection.runs), _identity(selection.runs), _parity(selection.runs)]
+    browsed = sample(arms, episodes)
+    data = {"charts": charts(arms, comparison, figures), "browser": browsed}
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    markup = {name: _safe(html_tables(chosen)) for name, chosen in _sections(found, manifest).items()}
+    return environment.get_template("page.html.j2").render(
+        title=selection.name,
+        question=selection.study.get("question", ""),
+        headline=_headline(comparison, figures),
+        remarks=remarks,
+        charts=data["charts"],
+        tables=markup,
+        browser={"shown": browsed["shown"], "total": browsed["total"]},
+        data=_safe(_embed(data)),
+        style=_safe((HERE / "page.css").read_text(encoding="utf-8")),
+        script=_safe((HERE / "page.js").read_text(encoding="utf-8")),
+        plotly=_safe(get_plotlyjs()),
+    )
+
+
+def _sections(found: Sequence[Table], manifest: Sequence[Table]) -> dict[str, list[Table]]:
+    groups = {"main": ("accuracy", "behaviour", "cost"), "more": ("evidence", "views", "exceptions", "failed")}
+    made = {name: [table for table in found if table.key in keys] for name, keys in groups.items()}
+    made["references"] = [table for table in found if table.key == "references"]
+    made["manifest"] = [table for table in manifest if table.rows]
+    return made
+
+
+def _headline(comparison: Mapping[str, Any] | None, figures: Mapping[str, list[dict[str, Any]]]) -> list[dict[str, str]]:
+    """A few numbers that a reader looks for first."""
+    from harness.compare.layout import points, verdict_text, with_interval
+
+    if comparison is None:
+        return [{"label": arm, "value": runs[0]["status"], "more": runs[0]["reason"]} for arm, runs in figures.items()]
+    by_arm = {pair["arm"]: pair for pair in comparison["pairs"]}
+    cards = []
+    for arm in comparison["arms"]:
+        pair = by_arm.get(arm["name"])
+        start = arm["accuracy_initial"]
+        more = f"from {points(start['mean'])} %" if start else ""
+        if pair is not None:
+            more += f"; {with_interval(pair['difference'], True)} points: {verdict_text(pair)}"
+        elif by_arm:
+            more += "; baseline"
+        if len(arm["seeds"]) == 1:
+            more += "; one seed" if "one seed" not in more else ""
+        cards.append({"label": arm["name"], "value": f"{points(arm['accuracy_final']['mean'])} %", "more": more.strip("; ")})
+    return cards
+
+
+def _runs(runs: Sequence[Run]) -> Table:
+    from harness.cli.common import duration
+
+    heads = ["run", "arm", "seed", "status", "launches", "time", "commit", "machine", "framework versions"]
+    rows = []
+    for run in runs:
+        record = run.record
+        commit = record.get("commit") or {}
+        code = f"{commit.get('hash', 'no checkout')[:10]}{' (changed)' if commit.get('dirty') else ''}"
+        hardware = record.get("hardware", {})
+        machine = f"{hardware.get('processor', '?')}, {hardware.get('cores', '?')} cores"
+        versions = ", ".join(f"{name} {version}" for name, version in record.get("frameworks", {}).items())
+        wall_s = (record.get("result") or {}).get("wall_s")
+        cells = [run.id, run.arm, str(run.seed), record["status"], str(len(record.get("launches", [])) or 1)]
+        rows.append([*cells, duration(wall_s), code, machine, versions or "none"])
+    return Table("runs", "Runs", heads, rows)
+
+
+def _identity(runs: Sequence[Run]) -> Table:
+    """What must be identical: one value where it is, and how many where it is not."""
+    from harness.compare.identity import FOLLOWS_SEED, flatten
+
+    flat = [flatten(run.record["identity"]) for run in runs]
+    rows = []
+    for key in dict.fromkeys(key for one in flat for key in one):
+        values = list(dict.fromkeys(str(one.get(key, "absent")) for one in flat))
+        same = "same in all" if len(values) == 1 else f"{len(values)} values"
+        if len(values) > 1 and key in FOLLOWS_SEED:
+            same = "by seed"
+        rows.append([key, same, "; ".join(values[:4]) + (" ..." if len(values) > 4 else "")])
+    return Table("identity", "What must be identical", ["key", "", "value"], rows)
+
+
+def _parity(runs: Sequence[Run]) -> Table:
+    rows = []
+    for plugin in dict.fromkeys(run.record["plugin"] for run in runs):
+        found = next((run.record["parity"] for run in runs if run.record["plugin"] == plugin and run.record["parity"]), None)
+        if found is None:
+            rows.append([plugin, "the yardstick" if plugin == "reference_sql" else "no certificate", "", "", ""])
+            continue
+        kind = "same agent, certified" if found.get("strict") else "idiomatic: measured, not the same"
+        accepted = ", ".join(found.get("accepted") or []) or "none"
+        rows.append([plugin, kind, str(found.get("hash", "")), f"{found.get('scenarios', '')}", accepted])
+    heads = ["agent", "parity", "certificate", "scenarios", "accepted differences"]
+    return Table("parity", "Parity certificates", heads, rows)
+
+
+def _embed(data: Any) -> str:
+    """JSON that cannot end the script element it stands in."""
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str, allow_nan=False).replace("<", "\\u003c")
+
+
+def _safe(text: str) -> Any:
+    from markupsafe import Markup
+
+    return Markup(text)
+
+
+def escape(text: str) -> str:
+    """Text for HTML."""
+    return html.escape(text)

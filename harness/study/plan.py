@@ -1,0 +1,229 @@
+"""A study file and the jobs that it asks for, in the order in which they run."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field, ValidationError
+
+from harness.config import Config, Section, load_config, presets_dir
+from harness.errors import ConfigError
+
+Values = list[Any] | dict[str, Any]
+_DIRECT = ("plugin", "agent_match", "seed")
+_NO_MATTER = {"train": ("loggers", "keep_checkpoints")}
+"""Configuration that cannot change what a run finds; left out of its hash."""
+
+
+class Study(Section):
+    """A study file."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")
+    """Names the folder of its runs."""
+    question: str = ""
+    """What it is to answer, in one line."""
+    baseline: str | None = None
+    """The arm, or the agent, that others are held against."""
+    margin: float | None = Field(None, gt=0, lt=1)
+    """Differences below it count as none. Stated here, before there is a result."""
+    preset: str | None = "cpu"
+    """The preset of all runs, unless the matrix varies it."""
+    set: dict[str, Any] = Field(default_factory=dict)
+    """Configuration of all runs: dotted key and value."""
+    matrix: dict[str, Values] = Field(default_factory=dict)
+    """Axes that are crossed: `plugin`, `agent_match`, `seed`, `preset` or any dotted configuration key, with a
+    list of values, or a mapping from label to value."""
+    arms: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """Named settings of several keys at once, crossed with the matrix."""
+    evaluate: list[str] = Field(default_factory=list)
+    """Agents in which every trained policy is evaluated afterwards."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a study.
+
+    Attributes:
+        key: Unique within the study, a valid file name.
+        arm: All jobs of an arm differ in their seed only.
+        config: Resolved.
+        kind: `train`, or `eval` of the policy that job `parent` trains.
+    """
+
+    key: str
+    arm: str
+    config: Config
+    kind: Literal["train", "eval"] = "train"
+    parent: str | None = None
+
+    @property
+    def seed(self) -> int:
+        return self.config.seed
+
+    @property
+    def config_hash(self) -> str:
+        return config_hash(self.config.dump())
+
+
+def read_study(path: Path) -> Study:
+    """Read and check a study file; a bare name means one of `configs/studies`.
+
+    Raises:
+        ConfigError: It cannot be read, or says something unknown.
+    """
+    file = study_path(path)
+    try:
+        data = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read study {path}: {str(error).splitlines()[0]}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"study {path} must hold a mapping, not a {type(data).__name__}")
+    try:
+        study = Study.model_validate({"name": file.stem, **data})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        close = get_close_matches(key, Study.model_fields, 1)
+        hint = f"; did you mean {close[0]!r}?" if close and first["type"] == "extra_forbidden" else ""
+        raise ConfigError(f"study {path}: {key!r}: {first['msg']}{hint}") from error
+    empty = [axis for axis, values in study.matrix.items() if not values]
+    if empty:
+        raise ConfigError(f"study {path}: axis {empty[0]!r} has no values")
+    return study
+
+
+def study_path(path: Path) -> Path:
+    """The file that a path or a bare name means."""
+    shipped = presets_dir() / "studies"
+    if path.is_file():
+        return path
+    named = shipped / f"{path.name.removesuffix('.yaml')}.yaml"
+    if len(path.parts) == 1 and named.is_file():
+        return named
+    known = ", ".join(sorted(file.stem for file in shipped.glob("*.yaml")))
+    raise ConfigError(f"no study {str(path)!r}. Give a YAML file, or one of: {known}")
+
+
+def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = ()) -> list[Job]:
+    """The jobs of a study in running order: seed by seed, and within a seed every arm once.
+
+    The first arm moves on by one from seed to seed, so that a machine that slows down, or a cache that warms up,
+    favours no arm.
+
+    Args:
+        overrides: `key=value` on top of everything, as of `--set`.
+        only: `axis=label`; leaves out all other arms.
+
+    Raises:
+        ConfigError: A configuration is not valid.
+    """
+    axes = dict(study.matrix)
+    seeds = list(axes.pop("seed", [study.set.get("seed", 0)]))
+    choices: list[list[tuple[str, str, dict[str, Any]]]] = []
+    if study.arms:
+        choices.append([("arm", label, dict(settings)) for label, settings in study.arms.items()])
+    for axis, values in axes.items():
+        labelled = values.items() if isinstance(values, dict) else [(_label(axis, value), value) for value in values]
+        choices.append([(axis, str(label), {axis: value}) for label, value in labelled])
+    arms = [combination for combination in itertools.product(*choices) if _chosen(combination, only)]
+    if not arms:
+        raise ConfigError(f"no arm of study {study.name!r} fits --only {' '.join(only)}")
+    jobs: list[Job] = []
+    for place, seed in enumerate(seeds):
+        shift = place % len(arms)
+        for combination in arms[shift:] + arms[:shift]:
+            label = " ".join(one[1] for one in combination) or study.name
+            settings = dict(study.set) | {"seed": seed}
+            for _, _, more in combination:
+                settings |= more
+            job = Job(_key(label, seed), label, _resolve(study, settings, overrides))
+            jobs.append(job)
+            jobs += [_evaluation(job, agent) for agent in study.evaluate]
+    if len({job.key for job in jobs}) < len(jobs):
+        raise ConfigError(f"study {study.name!r} asks for the same run twice; label its values apart")
+    return jobs
+
+
+def varied_keys(study: Study) -> list[str]:
+    """Configuration keys that differ between arms on purpose."""
+    keys = [*study.matrix, *(key for settings in study.arms.values() for key in settings)]
+    if study.evaluate:
+        keys.append("policy")
+    if "preset" in keys:
+        from harness.compare.identity import flatten
+
+        configs = [flatten(job.config.dump()) for job in jobs_of(study)]
+        keys += [key for key in configs[0] if len({str(config.get(key)) for config in configs}) > 1]
+    return [key for key in dict.fromkeys(keys) if key not in ("seed", "plugin", "agent_match", "preset")]
+
+
+def config_hash(config: Mapping[str, Any]) -> str:
+    """16 hex digits over a resolved configuration, without what cannot change a run's outcome."""
+    plain = json.loads(json.dumps(config))
+    for section, keys in _NO_MATTER.items():
+        for key in keys:
+            plain.get(section, {}).pop(key, None)
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def differences(jobs: Iterable[Job]) -> dict[str, dict[str, Any]]:
+    """The configuration keys that differ between arms, with the value of every arm."""
+    from harness.compare.identity import flatten
+
+    configs = {job.arm: flatten(job.config.dump()) for job in jobs if job.kind == "train"}
+    keys = dict.fromkeys(key for config in configs.values() for key in config if key != "seed")
+    return {
+        key: {arm: config.get(key) for arm, config in configs.items()}
+        for key in keys
+        if len({str(config.get(key)) for config in configs.values()}) > 1
+    }
+
+
+def _resolve(study: Study, settings: Mapping[str, Any], overrides: Sequence[str]) -> Config:
+    preset = settings.get("preset", study.preset)
+    direct = {key: settings[key] for key in _DIRECT if key in settings}
+    items = [f"{key}={json.dumps(value)}" for key, value in settings.items() if key not in (*_DIRECT, "preset")]
+    config = load_config(preset, None, items, **direct)
+    if not overrides:
+        return config
+    base = [f"{key}={json.dumps(value)}" for key, value in config.dump().items()]
+    return load_config(None, None, [*base, *overrides])
+
+
+def _evaluation(job: Job, agent: str) -> Job:
+    config = job.config.model_copy(update={"plugin": agent})
+    arm = f"{job.arm} -> {agent}"
+    return Job(_key(arm, job.seed), arm, config, "eval", job.key)
+
+
+def _label(axis: str, value: Any) -> str:
+    text = "default" if value is None else str(value)
+    return text if axis in ("plugin", "agent_match", "preset") else f"{axis.rpartition('.')[2]}={text}"
+
+
+def _chosen(combination: Sequence[tuple[str, str, dict[str, Any]]], only: Sequence[str]) -> bool:
+    for item in only:
+        axis, separator, label = item.partition("=")
+        if not separator:
+            raise ConfigError(f"--only wants axis=label, got {item!r}. Example: --only plugin=reference_sql")
+        found = [(one, name, values.get(one)) for one, name, values in combination]
+        if axis not in [one for one, _, _ in found]:
+            raise ConfigError(f"--only {item}: the study has no axis {axis!r}. Axes: {', '.join(o for o, *_ in found)}")
+        if not any(one == axis and label in (name, str(value)) for one, name, value in found):
+            return False
+    return True
+
+
+def _key(label: str, seed: int) -> str:
+    plain = "".join(letter if letter.isalnum() or letter in "_.=-" else "-" for letter in label)
+    if plain != label:  # "write|check" and "write check" must not share a file
+        plain += "-" + hashlib.sha256(label.encode()).hexdigest()[:4]
+    return f"{plain}-seed{seed}"

@@ -1,0 +1,185 @@
+"""A study on disk: `study.json` beside its runs, and what each of them needs next.
+
+runs/<study>/
+    study.json      jobs, their runs and states; what the study varies and its margin
+    study.yaml      the file that it was started from
+    configs/        the resolved configuration of every job
+    logs/           what every job printed
+    <run id>/       the runs
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from harness.compare.runs import STUDY_FILE, Run, read_run
+from harness.errors import UserError
+from harness.study.plan import Job, Study, config_hash, varied_keys
+
+Action = Literal["run", "resume", "skip", "wait"]
+_OF_RUNS = ("harness", "plugins", ":(exclude)harness/compare", ":(exclude)harness/report", ":(exclude)harness/study")
+_NOT_OF_RUNS = (":(exclude)harness/cli", ":(exclude)harness/parity")
+
+
+@dataclass
+class Step:
+    """What a job needs: `run` it, `resume` or `wait` for the run in `folder`, or `skip` it as finished."""
+
+    job: Job
+    action: Action
+    folder: Path | None = None
+    why: str = ""
+    pid: int | None = None
+
+
+class StudyFolder:
+    """The folder of one study's runs."""
+
+    def __init__(self, path: Path, study: Study, jobs: Sequence[Job]) -> None:
+        self.path = path.absolute()
+        self.study = study
+        self.entries: dict[str, dict[str, Any]] = {
+            job.key: {"key": job.key, "arm": job.arm, "seed": job.seed, "kind": job.kind, "parent": job.parent}
+            | {"config_hash": job.config_hash, "run": None, "state": "planned"}
+            for job in jobs
+        }
+        self.launches: list[dict[str, Any]] = []
+        for entry in self._earlier():
+            mine = self.entries.get(entry["key"])
+            if mine is not None and mine["config_hash"] == entry["config_hash"]:
+                mine.update({key: entry.get(key) for key in ("run", "state", "pid", "pid_started")})
+            elif mine is None:
+                self.entries[entry["key"]] = entry  # of an earlier, larger launch: its runs stay part of the study
+
+    def next_steps(self, jobs: Sequence[Job], *, any_code: bool = False) -> list[Step]:
+        """What is to be done for every job, in order."""
+        runs = [read_run(path.parent) for path in sorted(self.path.glob("*/run.json"))]
+        return [self._next(job, runs, any_code) for job in jobs]
+
+    def set(self, job: Job, state: str, run: Path | None = None, process: Any = None) -> None:
+        """Note where a job stands."""
+        entry = self.entries[job.key]
+        entry["state"] = state
+        if run is not None:
+            entry["run"] = run.name
+        entry["pid"], entry["pid_started"] = (process.pid, process.create_time()) if process else (None, None)
+        self.write()
+
+    def write(self) -> None:
+        """Write `study.json` in one step."""
+        study = self.study
+        data = {
+            "schema_version": 1,
+            "name": study.name,
+            "question": study.question,
+            "baseline": study.baseline,
+            "margin": study.margin,
+            "varied": varied_keys(study),
+            "evaluate": study.evaluate,
+            "launches": self.launches,
+            "jobs": list(self.entries.values()),
+        }
+        self.path.mkdir(parents=True, exist_ok=True)
+        draft = self.path / f".{STUDY_FILE}.{os.getpid()}"
+        draft.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        draft.replace(self.path / STUDY_FILE)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the study: two processes never run it at once.
+
+        Raises:
+            UserError: Another process does, or the folder cannot be written.
+        """
+        import fcntl
+
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = (self.path / ".lock").open("w")
+        except OSError as error:
+            raise UserError(f"cannot write {self.path}: {error.strerror}") from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise UserError(f"study {self.study.name!r} is already running in {self.path}") from error
+            yield
+
+    def _next(self, job: Job, runs: Sequence[Run], any_code: bool) -> Step:
+        entry = self.entries[job.key]
+        pid = _alive(entry.get("pid"), entry.get("pid_started"))
+        if pid is not None and entry.get("state") == "running":
+            return Step(job, "wait", self._folder(entry), f"still running as process {pid}", pid)
+        if job.kind == "eval":
+            run = next((run for run in runs if run.folder.id == entry.get("run")), None)
+            if run is not None and run.finished:
+                return Step(job, "skip", run.folder.path, "finished")
+            return Step(job, "run", None, "not yet run")
+        mine = [
+            run
+            for run in runs
+            if run.record.get("kind", "train") == "train" and config_hash(run.record["config"]) == job.config_hash
+        ]
+        usable = [run for run in mine if any_code or same_code(run.record.get("commit"))]
+        for run in reversed(usable):
+            if run.finished:
+                return Step(job, "skip", run.folder.path, "finished")
+        for run in reversed(usable):
+            return Step(job, "resume", run.folder.path, f"{run.record['status']} before its end")
+        if mine:
+            return Step(job, "run", None, "its earlier run was made by other code (--any-code would keep it)")
+        return Step(job, "run", None, "not yet run")
+
+    def _folder(self, entry: dict[str, Any]) -> Path | None:
+        return self.path / entry["run"] if entry.get("run") else None
+
+    def _earlier(self) -> list[dict[str, Any]]:
+        try:
+            data = json.loads((self.path / STUDY_FILE).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return []
+        self.launches = data.get("launches", [])
+        return list(data["jobs"])
+
+
+def same_code(recorded: dict[str, Any] | None) -> bool:
+    """Whether the code that decides a run is as it was; unknown commits (an installed wheel) count as the same."""
+    import harness
+    from harness.results.record import commit
+
+    current = commit()
+    if recorded is None or current is None or recorded["hash"] == current["hash"]:
+        return True
+    root = Path(harness.__file__).parent.parent
+    found = subprocess.run(
+        ["git", "-C", str(root), "diff", "--quiet", recorded["hash"], current["hash"], "--", *_OF_RUNS, *_NOT_OF_RUNS],
+        capture_output=True,
+        timeout=30,
+        check=False,
+    )
+    return found.returncode == 0
+
+
+def now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def _alive(pid: int | None, started: float | None) -> int | None:
+    import psutil
+
+    if pid is None or started is None:
+        return None
+    try:
+        process = psutil.Process(pid)
+        same = abs(process.create_time() - started) < 1 and process.status() != psutil.STATUS_ZOMBIE
+        return pid if same else None
+    except psutil.Error:
+        return None

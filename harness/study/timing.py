@@ -1,0 +1,72 @@
+"""How long a job will take, from runs that were measured."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from harness.compare.runs import Run
+    from harness.config import Config
+
+_ALIKE = ("policy", "task", "rollout", "plugin", "max_turns", "sampling", "agent_match")
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds of a run: `start_s` once and `step_s` each step; measured on run `source`."""
+
+    start_s: float
+    step_s: float
+    source: str
+
+    def of(self, steps: int) -> float:
+        return self.start_s + steps * self.step_s
+
+
+def measured(runs: Sequence[Run]) -> list[tuple[Mapping[str, Any], Timing]]:
+    """Configuration and timing of every finished training."""
+    found = []
+    for run in runs:
+        result = run.record.get("result") or {}
+        steps, step_s, wall_s = result.get("steps"), result.get("step_s_median"), result.get("wall_s")
+        if run.finished and run.record.get("kind", "train") == "train" and steps and step_s and wall_s:
+            found.append((run.record["config"], Timing(max(0.0, wall_s - steps * step_s), step_s, run.id)))
+    return found
+
+
+def timing_for(config: Config, known: Sequence[tuple[Mapping[str, Any], Timing]]) -> Timing | None:
+    """The timing of the most alike runs (their median); None where no run is of the same policy and batch."""
+    mine = config.dump()
+
+    def likeness(other: Mapping[str, Any]) -> int:
+        if other["policy"] != mine["policy"] or other["train"]["batch_size"] != mine["train"]["batch_size"]:
+            return 0
+        return 1 + len([key for key in _ALIKE if other.get(key) == mine[key]])
+
+    best = max((likeness(other) for other, _ in known), default=0)
+    if best == 0:
+        return None
+    alike = [timing for other, timing in known if likeness(other) == best]
+    return Timing(
+        statistics.median(timing.start_s for timing in alike),
+        statistics.median(timing.step_s for timing in alike),
+        alike[-1].source,
+    )
+
+
+def steps_of(config: Config) -> int | None:
+    """Training steps of a configuration; None where its task set cannot be read here."""
+    if config.train.steps:
+        return config.train.steps
+    from harness.errors import HarnessError
+    from harness.plugins import load, task_set_spec
+    from harness.trainers.order import training_order
+
+    try:
+        tasks = load(task_set_spec(config.task.name))(**config.task.options).load(config.task.train_split)
+        return len(training_order(tasks, config)) // config.train.batch_size
+    except HarnessError:
+        return None
