@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     import torch
 
 WORLDS_PER_BLOCK = 25
+HASHED_BLOCKS = 64
+"""How many blocks enter the hash of the training data."""
+
 HELD_OUT = 10**9
 """Random databases from this index on are never trained on."""
 
@@ -37,9 +40,7 @@ class Block:
 def prompt_text(example: Example) -> str:
     """The prompt as the chat template renders it, up to where the assistant's reply begins."""
     prompt = example.prompt
-    return (
-        f"{START}system\n{prompt.system}{END}\n{START}user\n{prompt.user}{END}\n{START}assistant\n"
-    )
+    return f"{START}system\n{prompt.system}{END}\n{START}user\n{prompt.user}{END}\n{START}assistant\n"
 
 
 def conversation(example: Example) -> str:
@@ -100,7 +101,6 @@ class Stream:
         self._per_group = blocks_per_group
         context = multiprocessing.get_context("spawn")
         self._pool = context.Pool(workers, start_worker, (tokenizer_file,))
-        self._jobs = iter([])
         self._seed, self._habits, self._next = seed, habits, 0
         self._ahead = [self._submit() for _ in range(max(2 * workers, 3 * blocks_per_group))]
 
@@ -115,7 +115,7 @@ class Stream:
         for _ in range(self._per_group):
             block = self._ahead.pop(0).get()
             self._ahead.append(self._submit())
-            if self.blocks < 64:
+            if self.blocks < HASHED_BLOCKS:
                 self.digest.update(block.tokens)
             self.blocks += 1
             blocks.append(block)

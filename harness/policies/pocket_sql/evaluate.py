@@ -41,8 +41,7 @@ class Policy:
         import torch
 
         texts = [
-            self.tokenizer.apply_chat_template(p.messages, tokenize=False, add_generation_prompt=True)
-            for p in prompts
+            self.tokenizer.apply_chat_template(p.messages, tokenize=False, add_generation_prompt=True) for p in prompts
         ]
         order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
         replies = [""] * len(texts)
@@ -98,9 +97,7 @@ class Pocket:
         active = list(self.tasks)
         for _ in range(max_turns - 1):
             results = {t.id: execute(t.db_path, answers[t.id]).text for t in active}
-            checks = policy.complete(
-                [PROMPTS.check(problems[t.id], answers[t.id], results[t.id]) for t in active]
-            )
+            checks = policy.complete([PROMPTS.check(problems[t.id], answers[t.id], results[t.id]) for t in active])
             rejected = [(t, c) for t, c in zip(active, checks, strict=True) if not PROMPTS.approves(c)]
             if not rejected:
                 break
@@ -180,9 +177,7 @@ def report(policy: Policy, samples: int = 0, seed: int = 0, limit: int | None = 
         drawn = [pocket.drafts(policy, temperature=1.0) for _ in range(samples)]
         found["val_draft_sampled"] = share([good for row in drawn for good in row])
         found[f"val_draft_pass_at_{samples}"] = share([any(column) for column in zip(*drawn, strict=True)])
-        found[f"val_draft_half_of_{samples}"] = share(
-            [sum(column) >= 0.2 * samples for column in zip(*drawn, strict=True)]
-        )
+        found[f"val_draft_in_2_of_{samples}"] = share([sum(column) >= 2 for column in zip(*drawn, strict=True)])
     return found
 
 

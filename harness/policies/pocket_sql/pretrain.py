@@ -15,6 +15,7 @@ import logging
 import math
 import os
 import platform
+import sqlite3
 import sys
 import time
 from pathlib import Path
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SOURCES = ("worlds.py", "vocabulary.txt", "samples.py", "tokenizer.py", "data.py", "pretrain.py")
 ARCHITECTURE = {
     "hidden_size": 256,
     "intermediate_size": 512,
@@ -91,7 +91,9 @@ def pretrain(arguments: argparse.Namespace) -> dict[str, Any]:
     model.eval()
     save(model, out)
     policy = Policy(model.float(), tokenizer)
-    measured = report(policy, samples=8 if arguments.device == "cuda" else 0, seed=arguments.seed, limit=arguments.limit)
+    measured = report(
+        policy, samples=8 if arguments.device == "cuda" else 0, seed=arguments.seed, limit=arguments.limit
+    )
     log.info("final: %s", json.dumps(measured))
     return write_manifest(out, arguments, progress, measured)
 
@@ -142,8 +144,12 @@ def _train(model: Any, tokenizer: Any, stream: Stream, arguments: argparse.Names
                 if time.perf_counter() - spoken > arguments.every_s:
                     spoken = time.perf_counter()
                     model.eval()
-                    log.info("held out: %s  pocket draft %.3f  loop %.3f", random_roles(policy, arguments.seed, 40 if arguments.limit is None else 2),
-                             share(pocket.drafts(policy)), share(pocket.loop(policy)))  # fmt: skip
+                    log.info(
+                        "held out: %s  pocket draft %.3f  loop %.3f",
+                        random_roles(policy, arguments.seed, 40 if arguments.limit is None else 2),
+                        share(pocket.drafts(policy)),
+                        share(pocket.loop(policy)),
+                    )
                     model.train()
                     paused += time.perf_counter() - spoken
                     spoken = time.perf_counter()
@@ -247,7 +253,6 @@ def write_manifest(
     import torch
     import transformers
 
-    here = Path(__file__).parent
     length = f"--minutes {arguments.minutes:g}" if arguments.minutes else f"--steps {arguments.steps}"
     files = sorted(p for p in out.iterdir() if p.name != "manifest.json" and p.is_file())
     manifest = {
@@ -260,9 +265,9 @@ def write_manifest(
         "training": progress,
         "measured": measured,
         "prompts": PROMPTS.hash,
-        "sources": {name: _sha256(here / name) for name in SOURCES},
         "versions": {
             "python": platform.python_version(),
+            "sqlite": sqlite3.sqlite_version,
             "torch": torch.__version__,
             "transformers": transformers.__version__,
             "tokenizers": tokenizers.__version__,

@@ -181,7 +181,7 @@ def _wrong_value(world: World, rng: Random, sql: str) -> tuple[str, str] | None:
 
 def _unknown_name(world: World, rng: Random, sql: str) -> tuple[str, str] | None:
     """A name of the query misspelt, or a column of another table."""
-    names = [m for m in re.finditer(r"[a-z_]{3,}", re.sub(r"'[^']*'", lambda m: "#" * len(m.group()), sql))]
+    names = list(re.finditer(r"[a-z_]{3,}", re.sub(r"'[^']*'", lambda m: "#" * len(m.group()), sql)))
     if not names:
         return None
     match = rng.choice(names)

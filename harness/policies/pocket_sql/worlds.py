@@ -13,28 +13,14 @@ from random import Random
 from harness.tasks.pocket.domain import Column, Domain, Pools, Table, parse_pools
 from harness.tasks.pocket.generate import bundled_domains
 
-_ONSETS = tuple("b c d f g h j k l m n p r s t v w z br cl dr fl gr pl pr sk st tr th".split())
-_VOWELS = tuple("a e i o u ai ea oo".split())
+_ONSETS = (*"bcdfghjklmnprstvwz", "br", "cl", "dr", "fl", "gr", "pl", "pr", "sk", "st", "tr", "th")
+_VOWELS = (*"aeiou", "ai", "ea", "oo")
 _CODAS = ("", "", "n", "r", "l", "t", "m", "k", "nd", "rt")
 _SCALES = (
     (1, 60), (5, 100), (18, 95), (50, 900), (100, 9000), (500, 60000), (1000, 90000), (20000, 900000),
     (100000, 9000000),
 )  # fmt: skip
 _REAL_SCALES = ((1, 6), (1, 10), (2, 60), (5, 30), (10, 120), (1, 900))
-_RESERVED = frozenset(
-    """
-    abort action add after all alter always analyze and as asc attach autoincrement before begin between
-    by cascade case cast check collate column commit conflict constraint create cross current database
-    default deferrable deferred delete desc detach distinct do drop each else end escape except exclude
-    exclusive exists explain fail filter first following for foreign from full generated glob group
-    groups having if ignore immediate in index indexed initially inner insert instead intersect into is
-    isnull join key last left like limit match materialized natural no not nothing notnull null nulls of
-    offset on or order others outer over partition plan pragma preceding primary query raise range
-    recursive references regexp reindex release rename replace restrict returning right rollback row
-    rows savepoint select set table temp temporary then ties to transaction trigger unbounded union
-    unique update using vacuum values view virtual when where window with without
-    """.split()
-)
 _SHAPES = ("chain", "chain", "chain", "chain", "long", "long", "fork", "fork", "meet", "meet")
 
 
@@ -60,7 +46,13 @@ def invented(rng: Random) -> str:
         return "".join(parts)
     first, second = rng.choice(_stems()), rng.choice(_stems())
     word = first[: rng.randint(1, min(5, len(first)))] + second[-rng.randint(2, min(6, len(second))) :]
-    return word if word not in bundled_tables() and word not in _RESERVED else invented(rng)
+    return word if word not in bundled_tables() and word not in _reserved() else invented(rng)
+
+
+@cache
+def _reserved() -> frozenset[str]:
+    """SQLite's keywords: no name without quotes."""
+    return frozenset((Path(__file__).parent / "reserved.txt").read_text(encoding="utf-8").split())
 
 
 @cache

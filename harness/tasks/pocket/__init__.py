@@ -90,7 +90,7 @@ class PocketTasks:
         }
 
     def _database(self, db_id: str) -> Path:
-        path = self.root / "database" / db_id / f"{db_id}.sqlite"
+        path: Path = self.root / "database" / db_id / f"{db_id}.sqlite"
         if not path.exists():
             build_database(self._scripts[db_id], path)
         return path

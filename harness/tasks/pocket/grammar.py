@@ -21,7 +21,13 @@ from harness.tasks.pocket.phrasing import (
 )
 from harness.tasks.pocket.world import Item, World
 
-AGGREGATES = (("average", "AVG"), ("maximum", "MAX"), ("minimum", "MIN"), ("highest", "MAX"), ("lowest", "MIN"))
+AGGREGATES = (
+    ("average", "AVG"),
+    ("maximum", "MAX"),
+    ("minimum", "MIN"),
+    ("highest", "MAX"),
+    ("lowest", "MIN"),
+)
 
 
 def any_table(world: World, rng: Random) -> Table:
@@ -163,10 +169,7 @@ def between(world: World, rng: Random) -> Item | None:
     high = rng.randrange(low + 2, len(ordered))
     shown = picks(rng, table, most=1)
     words = f"{column.phrase} is between {ordered[low]} and {ordered[high]}"
-    gold = (
-        f"SELECT {shown[0].name} FROM {table.name} "
-        f"WHERE {column.name} BETWEEN {ordered[low]} AND {ordered[high]}"
-    )
+    gold = f"SELECT {shown[0].name} FROM {table.name} WHERE {column.name} BETWEEN {ordered[low]} AND {ordered[high]}"
     return Item("between", "medium", request(rng, shown, whose(rng, table, words)), gold)
 
 
@@ -185,7 +188,9 @@ def sort(world: World, rng: Random) -> Item | None:
         else ("in ascending order of {c}", "sorted by {c} from lowest to highest", "ordered by {c} ascending")
     ).format(c=column.phrase)
     head = ", ".join(c.name for c in shown)
-    question = rng.choice(("List the {h} of all {p} {w}.", "Show the {h} of all {p} {w}.", "Give the {h} of the {p} {w}."))
+    question = rng.choice(
+        ("List the {h} of all {p} {w}.", "Show the {h} of all {p} {w}.", "Give the {h} of the {p} {w}.")
+    )
     question = question.format(h=listing([c.phrase for c in shown]), p=table.plural, w=words)
     rising = f"SELECT {head} FROM {table.name} ORDER BY {column.name}"
     if not down:

@@ -15,7 +15,6 @@ from harness.tasks.pocket.phrasing import (
     picks,
     quoted,
     request,
-    whose,
 )
 from harness.tasks.pocket.world import Item, World
 

@@ -17,7 +17,12 @@ REQUESTS = (
     "Find the {c} of {n}.",
     "Return the {c} of {n}.",
 )
-COUNTS = ("How many {n} are there?", "Count the {n}.", "What is the number of {n}?", "Give the number of {n}.")
+COUNTS = (
+    "How many {n} are there?",
+    "Count the {n}.",
+    "What is the number of {n}?",
+    "Give the number of {n}.",
+)
 
 NUMBER_WORDS = {2: "two", 3: "three", 4: "four", 5: "five"}
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
-from harness.tasks.pocket.domain import Column, Domain, Rows, Table, Value, insert_statements
+from harness.tasks.pocket.domain import Column, Domain, Rows, Table, Value, fill, insert_statements
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class World:
     def sound(self, item: Item) -> bool:
         """Whether the gold runs, finds something, orders without ties, and differs from every mistake."""
         gold = self.fetch(item.gold)
-        if not gold or gold == [(None,)] or gold == [(0,)]:
+        if not gold or (len(gold) == 1 and gold[0] in ((None,), (0,))):
             return False
         if "ORDER BY" in item.gold and not self._strictly_ordered(item.gold):
             return False
@@ -100,6 +100,4 @@ def _sorted_row(row: tuple[Value, ...]) -> tuple[Value, ...]:
 
 def build_world(domain: Domain, rng: Random) -> World:
     """A world with freshly drawn rows."""
-    from harness.tasks.pocket.domain import fill
-
     return World(domain, fill(domain, rng))
