@@ -56,6 +56,16 @@ def tokenizer_texts(seed: int, worlds: int) -> Iterator[str]:
             yield conversation(example)
 
 
+def drafts_digest(seed: int, habits: bool, worlds: int = 300) -> str:
+    """A hash of the first drafts: their prompts and replies, which no version of SQLite changes."""
+    digest = hashlib.sha256()
+    for index in range(worlds):
+        for example in examples(seed, index, habits):
+            if example.prompt.role == "write_query":
+                digest.update(conversation(example).encode())
+    return digest.hexdigest()
+
+
 def start_worker(tokenizer_file: str) -> None:
     """Load the tokenizer once a process."""
     global _encoder

@@ -22,7 +22,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from harness.policies.pocket_sql.data import Stream, tokenizer_texts
+from harness.policies.pocket_sql.data import Stream, drafts_digest, tokenizer_texts
 from harness.policies.pocket_sql.evaluate import Pocket, Policy, random_roles, report, share
 from harness.policies.pocket_sql.tokenizer import VOCABULARY, train
 from harness.prompts import PROMPTS
@@ -160,6 +160,7 @@ def _train(model: Any, tokenizer: Any, stream: Stream, arguments: argparse.Names
         "train_s": round(time.perf_counter() - begun - paused, 1),
         "last_loss": last_loss,
         "data_sha256": stream.digest.hexdigest(),
+        "drafts_sha256": drafts_digest(arguments.seed, not arguments.no_habits),
     }
 
 

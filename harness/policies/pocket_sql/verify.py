@@ -1,7 +1,8 @@
 """Checks the shipped policy: `python -m harness.policies.pocket_sql.verify [DIR] [--data]`.
 
-Compares every file's hash with `manifest.json`; `--data` also makes the first training data again and compares
-its hash (half a minute).
+Compares every file's hash with `manifest.json`. `--data` also makes the first training data again and compares
+hashes (half a minute): drafts always, and checks and repairs where SQLite has the version that they were made
+with, since they show averages whose last digit another version rounds otherwise.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import sqlite3
 import sys
 from pathlib import Path
 from typing import Any
 
-from harness.policies.pocket_sql.data import HASHED_BLOCKS, make_block, start_worker
+from harness.policies.pocket_sql.data import HASHED_BLOCKS, drafts_digest, make_block, start_worker
 
 MODEL = Path(__file__).parent / "model"
 
@@ -32,15 +34,22 @@ def damaged(folder: Path = MODEL) -> list[str]:
     return problems + [f"{name}: not in manifest.json" for name in sorted(unknown)]
 
 
-def data_digest(folder: Path = MODEL) -> str:
-    """The hash of the first blocks of training data, made again."""
+def changed_data(folder: Path = MODEL) -> list[str]:
+    """What differs between the first training data, made again, and the manifest."""
     manifest = read_manifest(folder)
     habits = not manifest["settings"]["no_habits"]
+    problems = []
+    if drafts_digest(manifest["seed"], habits) != manifest["training"]["drafts_sha256"]:
+        problems.append("training data: other drafts than in manifest.json")
+    if manifest["versions"]["sqlite"] != sqlite3.sqlite_version:
+        return problems
     start_worker(str(folder / "tokenizer.json"))
     digest = hashlib.sha256()
     for number in range(HASHED_BLOCKS):
         digest.update(make_block((manifest["seed"], number, habits)).tokens)
-    return digest.hexdigest()
+    if digest.hexdigest() != manifest["training"]["data_sha256"]:
+        problems.append("training data: another hash than in manifest.json")
+    return problems
 
 
 def read_manifest(folder: Path = MODEL) -> dict[str, Any]:
@@ -54,8 +63,8 @@ def main() -> int:
     parser.add_argument("--data", action="store_true", help="make the first training data again, too")
     arguments = parser.parse_args()
     problems = damaged(arguments.folder)
-    if arguments.data and data_digest(arguments.folder) != read_manifest(arguments.folder)["training"]["data_sha256"]:
-        problems.append("training data: another hash than in manifest.json")
+    if arguments.data:
+        problems += changed_data(arguments.folder)
     sys.stdout.write("\n".join(problems or ["ok"]) + "\n")
     return 1 if problems else 0
 

@@ -162,7 +162,7 @@ def between(world: World, rng: Random) -> Item | None:
     if not columns:
         return None
     column = rng.choice(columns)
-    ordered = sorted(set(world.values(table, column)))  # type: ignore[type-var]
+    ordered = sorted(set(world.values(table, column)))
     if len(ordered) < 5:
         return None
     low = rng.randrange(0, len(ordered) - 3)

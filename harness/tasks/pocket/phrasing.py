@@ -101,7 +101,7 @@ def compares(world: World, rng: Random, table: Table, operators: str = "> < >= <
         return None
     column = rng.choice(columns)
     operator = rng.choice(operators.split())
-    ordered = sorted(world.values(table, column))  # type: ignore[type-var]
+    ordered = sorted(world.values(table, column))
     value = ordered[rng.randrange(2, len(ordered) - 2)]
     words = rng.choice((YEARS if column.kind == "year" else COMPARISONS)[operator]).format(v=value)
     slip = f"{prefix}{column.name} {operator[0]} {value}" if len(operator) == 2 else ""
