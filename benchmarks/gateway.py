@@ -123,9 +123,7 @@ async def litellm_route(upstream: str) -> AsyncIterator[Route]:
     port = portpicker.pick_unused_port()
     # The store is not the proxy: it runs apart, and its CPU time is not counted.
     command = [sys.executable, "-m", "agentlightning.cli.store", "--host", "127.0.0.1"]
-    server = subprocess.Popen(
-        [*command, "--port", str(port), "--log-level", "ERROR"], stdout=subprocess.DEVNULL
-    )
+    server = subprocess.Popen([*command, "--port", str(port), "--log-level", "ERROR"], stdout=subprocess.DEVNULL)
     await _listening(port)
     store = LightningStoreClient(f"http://127.0.0.1:{port}")
     before = set(psutil.Process().children(recursive=True))
@@ -141,9 +139,7 @@ async def litellm_route(upstream: str) -> AsyncIterator[Route]:
             startup_timeout=120.0,
         ),
         litellm_config={"general_settings": {"master_key": key}},
-        model_list=[
-            {"model_name": MODEL, "litellm_params": {"model": f"hosted_vllm/{MODEL}", "api_base": upstream}}
-        ],
+        model_list=[{"model_name": MODEL, "litellm_params": {"model": f"hosted_vllm/{MODEL}", "api_base": upstream}}],
     )
     await proxy.start()
     try:
@@ -200,9 +196,7 @@ async def load(
             overheads.append(time.perf_counter() - began - delay)
 
     connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(
-        connector=connector, timeout=aiohttp.ClientTimeout(total=120)
-    ) as session:
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=120)) as session:
         cpu_s, began = _cpu_s(route.processes), time.perf_counter()
         await asyncio.gather(*(caller(session) for _ in range(concurrency)))
         wall_s, cpu_s = time.perf_counter() - began, _cpu_s(route.processes) - cpu_s
@@ -223,9 +217,7 @@ def _cpu_s(processes: tuple[psutil.Process, ...]) -> float:
     return total
 
 
-async def measure(
-    options: argparse.Namespace, delay_s: float, concurrency: int
-) -> tuple[dict[str, Measured], float]:
+async def measure(options: argparse.Namespace, delay_s: float, concurrency: int) -> tuple[dict[str, Measured], float]:
     """All routes to one model server, in shuffled rounds after a warm-up; and what else used the machine.
 
     Returns:
@@ -307,9 +299,7 @@ def table(results: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--requests", type=int, default=1600, help="calls a round, direct and gateway")
     parser.add_argument("--litellm-requests", type=int, default=320, help="calls a round through LiteLLM")

@@ -29,7 +29,7 @@ def harness_tasks() -> list[TaskSetSpec]:
             "spider",
             "harness.tasks.spider:SpiderTasks",
             "Spider 1.0 (prepare it with `harness data spider SOURCE`)",
-            splits=("train", "dev", "dev_500"),
+            splits=("train", "train_others", "dev", "dev_500", "val"),
         ),
     ]
 

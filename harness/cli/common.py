@@ -27,7 +27,7 @@ def progress_console() -> Console:
     """Where progress and remarks go: stderr."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False)
+    return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def first_model(endpoint: str, api_key: str | None) -> str:

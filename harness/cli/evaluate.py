@@ -37,9 +37,9 @@ def evaluate(
     from harness.cli.train import check
 
     overrides = list(set_ or [])
-    for key, value in (("task.name", task), ("task.val_split", split), ("task.val_limit", limit)):
+    for name, value in (("task.name", task), ("task.val_split", split), ("task.val_limit", limit)):
         if value is not None:
-            overrides.append(f"{key}={value}")
+            overrides.append(f"{name}={value}")
     if task == "spider" and split is None:
         overrides.append("task.val_split=dev")
     trained = RunFolder.open(run) if run is not None else None

@@ -118,7 +118,7 @@ def verdict_text(pair: Mapping[str, Any]) -> str:
     """The verdict, with the smallest difference that would have been found, and a warning for one seed."""
     text = str(pair["verdict"])
     if text == "cannot tell" and pair["detectable"] is not None:
-        text += f" (could find {points(pair['detectable'])})"
+        text += f" (detectable: {points(pair['detectable'])} points)"
     return f"{text}, one seed" if pair["one_seed"] else text
 
 

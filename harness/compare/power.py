@@ -69,11 +69,15 @@ def variances(arms: dict[str, list[Run]], baseline: str | None = None) -> Varian
     if not usable:
         usable, source = _within(arms), "differences between seeds of one arm"
     if not usable:
-        raise UserError("no variance between seeds is known: give runs of one arm with at least three seeds, or a study")
+        raise UserError(
+            "no variance between seeds is known: give runs of one arm with at least three seeds, or a study"
+        )
     parts = [_components(table) for table in usable]
     first = usable[0]
     return Variances(
-        *(sum(part[index] for part in parts) / len(parts) for index in range(3)),
+        seed=sum(part[0] for part in parts) / len(parts),
+        database=sum(part[1] for part in parts) / len(parts),
+        question=sum(part[2] for part in parts) / len(parts),
         seeds=int(first["seed"].nunique()),
         databases=int(first["db_id"].nunique()),
         questions=int(first["task_id"].nunique()),
@@ -81,9 +85,7 @@ def variances(arms: dict[str, list[Run]], baseline: str | None = None) -> Varian
     )
 
 
-def needed(
-    found: Variances, effect: float, power: float, alpha: float, databases: int, questions: int
-) -> int | None:
+def needed(found: Variances, effect: float, power: float, alpha: float, databases: int, questions: int) -> int | None:
     """The fewest seeds that find an effect; None where no number of seeds does."""
     if found.detectable(MOST_SEEDS, databases, questions, power, alpha) > effect:
         return None

@@ -60,9 +60,7 @@ class GatewayControl:
         asked = {"sampling": dict(sampling), "timeout_s": timeout_s, "roles": list(roles)}
         await self._send("PUT", _attempt(rollout_id, attempt_id), asked)
 
-    async def close_attempt(
-        self, rollout_id: str, attempt_id: str
-    ) -> tuple[list[Transition], list[CallFailure]]:
+    async def close_attempt(self, rollout_id: str, attempt_id: str) -> tuple[list[Transition], list[CallFailure]]:
         """Close an attempt: calls under way are cancelled, later ones refused. Its records, in order."""
         answer = await self._send("DELETE", _attempt(rollout_id, attempt_id))
         return (

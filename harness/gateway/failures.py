@@ -68,9 +68,7 @@ class Refusal(Exception):
         self.code = code
         self.status = STATUS[code]
         self.upstream_status = upstream_status
-        self.body = orjson.dumps(
-            {"error": {"message": message, "type": "gateway_error", "code": code, "param": None}}
-        )
+        self.body = orjson.dumps({"error": {"message": message, "type": "gateway_error", "code": code, "param": None}})
         self.headers: list[tuple[bytes, bytes]] = [(b"content-type", b"application/json")]
 
     @property

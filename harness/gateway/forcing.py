@@ -51,9 +51,7 @@ class ForcedRequest:
     shows_token_ids: bool
 
 
-def force(
-    asked: Mapping[str, Any], sampling: Mapping[str, Any], model: str, *, token_ids: bool
-) -> ForcedRequest:
+def force(asked: Mapping[str, Any], sampling: Mapping[str, Any], model: str, *, token_ids: bool) -> ForcedRequest:
     """Apply the run's model and sampling to an agent's request.
 
     Args:

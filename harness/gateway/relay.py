@@ -51,9 +51,7 @@ class Relay:
         if self._session is not None:
             await self._session.close()
 
-    async def serve(
-        self, log: AttemptLog, role: str, asked: dict[str, Any], receive: Receive, send: Send
-    ) -> None:
+    async def serve(self, log: AttemptLog, role: str, asked: dict[str, Any], receive: Receive, send: Send) -> None:
         """Serve one call of `role`: forced upstream, its answer recorded and handed back."""
         call = log.begin(role)
         call.messages = tuple(asked["messages"])

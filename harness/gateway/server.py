@@ -74,9 +74,7 @@ class GatewayServer:
             self.stop()
             reason = f"ended with status {status}" if ready else f"was not ready within {timeout_s:g} s"
             where = f"{self._settings.host}:{self._settings.port}"
-            raise EnvironmentProblem(
-                f"the gateway on {where} {reason}; see its message above, or choose another port"
-            )
+            raise EnvironmentProblem(f"the gateway on {where} {reason}; see its message above, or choose another port")
         self._port = int(json.loads(line)["port"])
         log.info("gateway %d listens on %s", process.pid, self.base_url)
         return self

@@ -16,7 +16,9 @@ Arms = Mapping[str, Sequence["Run"]]
 Figure = dict[str, Any]
 
 
-def charts(arms: Arms, comparison: Mapping[str, Any] | None, figures: Mapping[str, list[dict[str, Any]]]) -> list[Figure]:
+def charts(
+    arms: Arms, comparison: Mapping[str, Any] | None, figures: Mapping[str, list[dict[str, Any]]]
+) -> list[Figure]:
     """All charts that there is data for: id, title, caption, data and layout.
 
     Args:
@@ -73,7 +75,7 @@ def training_curve(arms: Arms) -> Figure:
         if not by_step:
             continue
         steps = sorted(by_step)
-        window = max(1, len(steps) // 16)
+        window = max(1, len(steps) // 8)
         means = [sum(by_step[step]) / len(by_step[step]) for step in steps]
         data.append(
             {
@@ -140,7 +142,7 @@ def differences(comparison: Mapping[str, Any] | None) -> Figure:
             | {"fillcolor": "rgba(26,156,107,.15)", "line": {"width": 0}, "layer": "below"}
         )
     figure["layout"] |= {"shapes": shapes, "height": 130 + 46 * len(pairs)}
-    figure["layout"]["yaxis"] |= {"type": "category"}
+    figure["layout"]["yaxis"] |= {"type": "category", "range": [-0.6, len(pairs) - 0.4]}
     return figure
 
 
@@ -291,7 +293,12 @@ def failures(figures: Mapping[str, list[dict[str, Any]]]) -> Figure:
     """Rollouts of the whole run that ended without a score, and queries that did not run."""
     causes = dict.fromkeys(cause for runs in figures.values() for run in runs for cause in run["failures"])
     data = [
-        _bar(arm, index, [c.replace("_", " ") for c in causes], [sum(r["failures"].get(c, 0) for r in runs) for c in causes])
+        _bar(
+            arm,
+            index,
+            [c.replace("_", " ") for c in causes],
+            [sum(r["failures"].get(c, 0) for r in runs) for c in causes],
+        )
         for index, (arm, runs) in enumerate(figures.items())
         if causes
     ]
@@ -346,9 +353,7 @@ def _bar(arm: str, index: int, x: Sequence[str], y: Sequence[float]) -> Figure:
     }
 
 
-def _figure(
-    key: str, title: str, caption: str, data: list[Figure], x: str, y: str, *, percent: bool = False
-) -> Figure:
+def _figure(key: str, title: str, caption: str, data: list[Figure], x: str, y: str, *, percent: bool = False) -> Figure:
     layout: Figure = {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}}, "barmode": "group"}
     if percent:
         layout["yaxis"] |= {"tickformat": ".0%", "rangemode": "tozero"}
@@ -356,7 +361,15 @@ def _figure(
 
 
 def _line(x: float) -> Figure:
-    return {"type": "line", "x0": x, "x1": x, "y0": 0, "y1": 1, "yref": "paper", "line": {"width": 1, "color": "#8d99a6"}}
+    return {
+        "type": "line",
+        "x0": x,
+        "x1": x,
+        "y0": 0,
+        "y1": 1,
+        "yref": "paper",
+        "line": {"width": 1, "color": "#8d99a6"},
+    }
 
 
 def _colour(index: int) -> str:

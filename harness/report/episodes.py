@@ -37,7 +37,8 @@ def sample(arms: Mapping[str, Sequence[Run]], cap: int) -> dict[str, Any]:
             few = _spread(train, train_count)
             for table in (_spread(run.validation(), each - len(few)), few):
                 calls = _calls(run, table)
-                rows += [_episode(arm, run, row, calls, texts) for row in table.to_dict("records")]
+                rows += [_episode(arm, run, row, calls, texts) for row in _records(table)]
+    rows.sort(key=lambda row: (row["phase"] != "val", _rank(row["task"]), row["seed"]))  # one question side by side
     return {"episodes": rows[:cap], "texts": list(texts), "total": total, "shown": min(len(rows), cap)}
 
 
@@ -45,8 +46,16 @@ def _spread(table: pd.DataFrame, count: int) -> pd.DataFrame:
     """A fixed sample of questions: those with the smallest hash, so that all runs show the same."""
     if len(table) <= count:
         return table
-    ranks = table["task_id"].map(lambda task: hashlib.sha256(str(task).encode()).hexdigest())
+    ranks = table["task_id"].map(_rank)
     return table.loc[ranks.sort_values(kind="stable").index[:count]]
+
+
+def _rank(task: str) -> str:
+    return hashlib.sha256(str(task).encode()).hexdigest()
+
+
+def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
 
 
 def _calls(run: Run, table: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
@@ -54,7 +63,7 @@ def _calls(run: Run, table: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
         return {}
     found: dict[str, list[dict[str, Any]]] = {}
     wanted = run.transitions[run.transitions["attempt_id"].isin(set(table["attempt_id"]))]
-    for row in wanted.sort_values("index").to_dict("records"):
+    for row in _records(wanted.sort_values("index")):
         found.setdefault(row["attempt_id"], []).append(row)
     return found
 
@@ -108,8 +117,8 @@ def _plain(content: Any) -> str:
     return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
 
 
-def _cut(text: str | None) -> str:
-    text = text or ""
+def _cut(value: Any) -> str:
+    text = value if isinstance(value, str) else ""  # null text columns read as NaN
     return text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]} ... ({len(text) - TEXT_LIMIT} more characters)"
 
 

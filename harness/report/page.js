@@ -13,13 +13,13 @@
       ...one, title: { ...(one || {}).title, standoff: vertical ? 8 : 12 },
     });
     return {
-      height: 340, hovermode: "closest", bargap: 0.25,
+      height: 340, hovermode: "closest", bargap: 0.25, bargroupgap: 0.06,
       ...layout,
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: "system-ui, sans-serif", size: narrow() ? 11 : 12.5, color: css("--ink") },
       hoverlabel: { bgcolor: css("--paper"), bordercolor: css("--line"), font: { color: css("--ink") }, namelength: 40 },
       margin: { l: 8, r: 12, t: 8, b: 8 },
-      legend: { orientation: "h", yanchor: "bottom", y: 1.02, x: 0, font: { size: narrow() ? 11 : 12 } },
+      legend: { orientation: "h", yanchor: "bottom", y: 1.02, x: 0, traceorder: "normal", font: { size: narrow() ? 11 : 12 } },
       xaxis: axis(layout.xaxis, false), yaxis: axis(layout.yaxis, true),
     };
   };
@@ -27,7 +27,10 @@
     `chart-${chart.id}`,
     chart.data.map((trace) => (trace.error_x ? { ...trace, error_x: { ...trace.error_x, color: css("--soft") } } : trace)),
     themed(chart.layout), { displayModeBar: false, responsive: true },
-  ))).then(() => { document.body.dataset.charts = String(document.querySelectorAll(".plot svg.main-svg .xy").length); });
+  ))).then(() => {
+    document.body.dataset.charts = String(document.querySelectorAll(".plot svg.main-svg .xy").length);
+    document.body.dataset.overflow = String(root.scrollWidth - root.clientWidth);
+  });
   draw();
   dark.addEventListener("change", draw);
   let wide = !narrow();
@@ -97,7 +100,7 @@
     shown = PAGE;
     const query = new URLSearchParams();
     for (const name of [...selects, "q"]) if (form.elements[name].value) query.set(name, form.elements[name].value);
-    history.replaceState(null, "", String(query) ? `#${query}` : location.pathname);
+    try { history.replaceState(null, "", `#${query}`); } catch { /* some browsers refuse it for local files */ }
     render();
   };
   const fromAddress = () => {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -113,25 +112,29 @@ def _sections(found: Sequence[Table], manifest: Sequence[Table]) -> dict[str, li
     return made
 
 
-def _headline(comparison: Mapping[str, Any] | None, figures: Mapping[str, list[dict[str, Any]]]) -> list[dict[str, str]]:
+def _headline(
+    comparison: Mapping[str, Any] | None, figures: Mapping[str, list[dict[str, Any]]]
+) -> list[dict[str, Any]]:
     """A few numbers that a reader looks for first."""
     from harness.compare.layout import points, verdict_text, with_interval
 
     if comparison is None:
-        return [{"label": arm, "value": runs[0]["status"], "more": runs[0]["reason"]} for arm, runs in figures.items()]
+        return [
+            {"label": arm, "value": runs[0]["status"], "more": [runs[0]["reason"]]} for arm, runs in figures.items()
+        ]
     by_arm = {pair["arm"]: pair for pair in comparison["pairs"]}
     cards = []
     for arm in comparison["arms"]:
         pair = by_arm.get(arm["name"])
         start = arm["accuracy_initial"]
-        more = f"from {points(start['mean'])} %" if start else ""
+        more = [f"from {points(start['mean'])} %"] if start else []
         if pair is not None:
-            more += f"; {with_interval(pair['difference'], True)} points: {verdict_text(pair)}"
+            more += [f"{with_interval(pair['difference'], True)} points", verdict_text(pair)]
         elif by_arm:
-            more += "; baseline"
-        if len(arm["seeds"]) == 1:
-            more += "; one seed" if "one seed" not in more else ""
-        cards.append({"label": arm["name"], "value": f"{points(arm['accuracy_final']['mean'])} %", "more": more.strip("; ")})
+            more.append("baseline")
+        if len(arm["seeds"]) == 1 and pair is None:
+            more.append("one seed")
+        cards.append({"label": arm["name"], "value": f"{points(arm['accuracy_final']['mean'])} %", "more": more})
     return cards
 
 
@@ -171,7 +174,9 @@ def _identity(runs: Sequence[Run]) -> Table:
 def _parity(runs: Sequence[Run]) -> Table:
     rows = []
     for plugin in dict.fromkeys(run.record["plugin"] for run in runs):
-        found = next((run.record["parity"] for run in runs if run.record["plugin"] == plugin and run.record["parity"]), None)
+        found = next(
+            (run.record["parity"] for run in runs if run.record["plugin"] == plugin and run.record["parity"]), None
+        )
         if found is None:
             rows.append([plugin, "the yardstick" if plugin == "reference_sql" else "no certificate", "", "", ""])
             continue
@@ -184,15 +189,12 @@ def _parity(runs: Sequence[Run]) -> Table:
 
 def _embed(data: Any) -> str:
     """JSON that cannot end the script element it stands in."""
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str, allow_nan=False).replace("<", "\\u003c")
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str, allow_nan=False).replace(
+        "<", "\\u003c"
+    )
 
 
 def _safe(text: str) -> Any:
     from markupsafe import Markup
 
     return Markup(text)
-
-
-def escape(text: str) -> str:
-    """Text for HTML."""
-    return html.escape(text)

@@ -62,9 +62,7 @@ class RunFolder:
         """
         folder = cls(path.absolute())
         if not (folder.path / "run.json").is_file():
-            raise UserError(
-                f"{path} is not a run folder: it has no run.json. `harness runs list` shows those found"
-            )
+            raise UserError(f"{path} is not a run folder: it has no run.json. `harness runs list` shows those found")
         return folder
 
     def read(self) -> dict[str, Any]:

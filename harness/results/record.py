@@ -69,6 +69,7 @@ def run_record(
         "frameworks": framework_versions(spec),
         "hardware": hardware(device),
         "device": device,
+        "tasks": {"train": len({task.id for task in train}), "val": len(val)},
         "identity": identity(config, task_set, train, val, model_path),
         "parity": certificate_for(config.plugin),
         "plugin_distribution": next(
@@ -131,7 +132,8 @@ def finished(folder: RunFolder, status: str, reason: str, wall_s: float) -> dict
     if reason:
         record["reason"] = reason
     rows = step_rows(list(folder.rows("steps")), list(folder.rows("episodes")))
-    curve = {row["step"]: row["val/reward"] for row in rows if "val/reward" in row}
+    whole = record["tasks"]["val"]  # a validation that was cut off is no measurement
+    curve = {row["step"]: row["val/reward"] for row in rows if "val/reward" in row and row["val/rollouts"] >= whole}
     trained = [row for row in rows if "timing_s/step" in row]
     record["result"] = {
         "val_accuracy_initial": curve.get(0),
@@ -141,11 +143,7 @@ def finished(folder: RunFolder, status: str, reason: str, wall_s: float) -> dict
         "wall_s": round(wall_s + earlier_s, 2),
         "step_s_median": _median(row["timing_s/step"] for row in trained),
         "rollout_probs_diff_max": max(
-            (
-                row["training/rollout_probs_diff_max"]
-                for row in trained
-                if "training/rollout_probs_diff_max" in row
-            ),
+            (row["training/rollout_probs_diff_max"] for row in trained if "training/rollout_probs_diff_max" in row),
             default=None,
         ),
     }

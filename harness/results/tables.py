@@ -44,9 +44,7 @@ def step_rows(logged: list[dict[str, Any]], episodes: list[dict[str, Any]]) -> l
     rows: dict[int, dict[str, Any]] = {}
     for entry in logged:
         row = rows.setdefault(entry["step"], {"step": entry["step"]})
-        row.update(
-            {name: float(value) for name, value in entry["data"].items() if isinstance(value, int | float)}
-        )
+        row.update({name: float(value) for name, value in entry["data"].items() if isinstance(value, int | float)})
     groups: dict[tuple[int, str], list[dict[str, Any]]] = defaultdict(list)
     for episode in episodes:
         groups[(episode["step"], episode["phase"])].append(episode)
@@ -72,11 +70,7 @@ def rollout_figures(group: list[dict[str, Any]]) -> dict[str, float]:
     }
     if scored:
         figures["reward"] = sum(episode["reward"] for episode in scored) / len(scored)
-        pairs = [
-            (e["first_reward"], e["reward"])
-            for e in scored
-            if e["first_reward"] is not None and e["rewrites"]
-        ]
+        pairs = [(e["first_reward"], e["reward"]) for e in scored if e["first_reward"] is not None and e["rewrites"]]
         figures["rewritten"] = float(len(pairs))
         figures["rewrites_helped"] = float(sum(after > before for before, after in pairs))
         figures["rewrites_hurt"] = float(sum(after < before for before, after in pairs))

@@ -119,7 +119,10 @@ def _judge(
     last_failure = max(failures, key=lambda failure: failure.index, default=None)
     last_answer = max((call.index for call in transitions), default=-1)
     if last_failure is not None and last_failure.index > last_answer:
-        timed_out = problem is not None and problem[0] == "timeout"
+        # At the deadline the gateway may cut the call off a moment before the host's own timer fires.
+        timed_out = (problem is not None and problem[0] == "timeout") or last_failure.detail.startswith(
+            "attempt_timeout"
+        )
         status = last_failure.status if last_failure.status is not None else "no answer"
         detail = f"{last_failure.role}: {status}: {last_failure.detail}"
         return ("timeout" if timed_out else "endpoint_error", detail[:500])

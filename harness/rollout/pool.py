@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 STALL_GRACE_S = 30.0
 """A worker whose event loop has not turned for the rollout timeout plus this is stuck and is killed."""
 MAX_RESTARTS = 5
+MAX_FALSE_STARTS = 2
+"""Workers in a row that may end before they were ready to take a rollout."""
 
 
 @dataclass
@@ -59,6 +61,7 @@ class WorkerPool:
         self._workers: list[_Worker] = []
         self._next = 0
         self.restarts = 0
+        self._false_starts = 0
 
     def start(self) -> None:
         """Start all workers; returns at once."""
@@ -97,10 +100,11 @@ class WorkerPool:
                     continue
                 logger.warning("runner %d %s", worker.number, reason)
                 await self._give_back(store, worker, reason)
+                self._false_starts = 0 if worker.heartbeat.exists() else self._false_starts + 1
                 worker.heartbeat.unlink(missing_ok=True)
-                if self.restarts >= MAX_RESTARTS:
+                if self.restarts >= MAX_RESTARTS or self._false_starts >= MAX_FALSE_STARTS:
                     log = self._log_dir / f"runner-{worker.number}.log"
-                    raise RunFailed(f"runners keep dying ({reason}); the last lines of {log} say why")
+                    raise RunFailed(f"runners keep dying ({reason}): {_last_line(log)} (whole log: {log})")
                 self.restarts += 1
                 self._workers[position] = self._spawn()
 
@@ -142,3 +146,8 @@ class WorkerPool:
                 worker.process.wait()
             worker.heartbeat.unlink(missing_ok=True)
         self._workers = []
+
+
+def _last_line(log: Path) -> str:
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1].strip()[:300] if lines else "no output"

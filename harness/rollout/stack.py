@@ -54,6 +54,7 @@ class RolloutWork(agl.Algorithm):
         self.store_url = ""
         self.gateway = GatewayServer(upstream_concurrency=1024, queue_size=4096)
         self.pool: WorkerPool | None = None
+        self._interrupted = False
 
     @abstractmethod
     async def work(self, store: LightningStore) -> None:
@@ -77,6 +78,8 @@ class RolloutWork(agl.Algorithm):
         _quiet()
         try:
             trainer.fit(agl.LitAgent())
+            if self._interrupted:
+                raise KeyboardInterrupt  # agentlightning's strategy ends quietly when interrupted
         finally:
             os.environ.pop(RUN_MARK, None)
             left = sweep(self.mark)
@@ -85,13 +88,11 @@ class RolloutWork(agl.Algorithm):
 
     async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
         """Called by agentlightning."""
-        interrupted = False
         this = asyncio.current_task()
         assert this is not None
 
         def interrupt() -> None:
-            nonlocal interrupted
-            interrupted = True
+            self._interrupted = True
             this.cancel()
 
         loop = asyncio.get_running_loop()
@@ -120,7 +121,7 @@ class RolloutWork(agl.Algorithm):
             self.pool.start()
             await _first(self.work(store), self.pool.watch(store))
         except asyncio.CancelledError:
-            if interrupted:
+            if self._interrupted:
                 raise KeyboardInterrupt from None
             raise
         finally:

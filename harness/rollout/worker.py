@@ -40,10 +40,13 @@ def main() -> None:
     settings = WorkerSettings(**json.loads(sys.stdin.readline()))
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
+    from harness.plugins import agent_spec, load
+
+    agent = load(agent_spec(settings.agent))()  # first: what cannot be loaded should say so at once
+
     from agentlightning.store.client_server import LightningStoreClient
 
     from harness.gateway.client import GatewayControl
-    from harness.plugins import agent_spec, load
     from harness.rollout.runner import ConcurrentRunner, PluginAgent
 
     # The failures below are typed and written to the store; agentlightning's tracebacks would only repeat them.
@@ -57,7 +60,7 @@ def main() -> None:
         store = LightningStoreClient(settings.store_url)
         control = GatewayControl(settings.gateway_url, settings.control_key)
         runner = ConcurrentRunner(settings.concurrency, Path(settings.heartbeat_file).touch)
-        runner.init(PluginAgent(load(agent_spec(settings.agent))(), control))
+        runner.init(PluginAgent(agent, control))
         runner.init_worker(settings.worker_id, store)
         work = asyncio.create_task(runner.iter())
         waiter = asyncio.create_task(stop.wait())

@@ -97,9 +97,7 @@ class ScriptedCompletion:
             at += len(ids)
         delta = {} if reply.tool_calls is None else {"tool_calls": reply.tool_calls}
         ids = [END] if reply.finish_reason == "stop" else []
-        yield self._chunk(
-            [{"index": 0, "delta": delta, "finish_reason": reply.finish_reason} | self._tokens(ids, at)]
-        )
+        yield self._chunk([{"index": 0, "delta": delta, "finish_reason": reply.finish_reason} | self._tokens(ids, at)])
         if (self._body.get("stream_options") or {}).get("include_usage"):
             usage = self._usage(response_token_ids(reply.text, reply.finish_reason))
             yield self._chunk([]) | {"usage": usage}

@@ -195,9 +195,7 @@ class ScriptedServer:
             ready.set()
 
     async def _models(self, request: web.Request) -> web.Response:
-        return _json(
-            {"object": "list", "data": [{"id": self.model, "object": "model", "owned_by": "script"}]}
-        )
+        return _json({"object": "list", "data": [{"id": self.model, "object": "model", "owned_by": "script"}]})
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()
@@ -211,9 +209,7 @@ class ScriptedServer:
         with self._arrived:
             turn = self._turns[conversation]
             self._turns[conversation] += 1
-            received = ReceivedRequest(
-                next(self._numbers), turn, conversation, request.path, headers, raw, body
-            )
+            received = ReceivedRequest(next(self._numbers), turn, conversation, request.path, headers, raw, body)
             if self._remember:
                 self.requests.append(received)
             self._arrived.notify_all()
@@ -249,9 +245,7 @@ class ScriptedServer:
             return _drop(request, response)
         return web.Response(body=whole, content_type="application/json", headers=reply.headers)
 
-    async def _stream(
-        self, request: web.Request, completion: ScriptedCompletion, reply: Reply
-    ) -> web.StreamResponse:
+    async def _stream(self, request: web.Request, completion: ScriptedCompletion, reply: Reply) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": "text/event-stream", **reply.headers})
         await response.prepare(request)
         chunks = list(completion.chunks())
@@ -276,9 +270,7 @@ class ScriptedServer:
 
 
 def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
-    return web.Response(
-        body=orjson.dumps(value), status=status, content_type="application/json", headers=headers
-    )
+    return web.Response(body=orjson.dumps(value), status=status, content_type="application/json", headers=headers)
 
 
 def _error(status: int, message: str, headers: Mapping[str, str] | None = None) -> web.Response:
@@ -298,12 +290,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--reply", default="```sql\nSELECT 1\n```", help="what the model always says")
     parser.add_argument("--delay-s", type=float, default=0.0, help="time before each answer")
     parser.add_argument("--script", metavar="MODULE:NAME", help="a script to import instead of --reply")
-    parser.add_argument(
-        "--plain", action="store_true", help="know nothing of token ids, refuse unknown fields"
-    )
-    parser.add_argument(
-        "--forget", action="store_true", help="keep no record of requests, for long benchmarks"
-    )
+    parser.add_argument("--plain", action="store_true", help="know nothing of token ids, refuse unknown fields")
+    parser.add_argument("--forget", action="store_true", help="keep no record of requests, for long benchmarks")
     parser.add_argument("--model", default="scripted")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)

@@ -22,9 +22,7 @@ class Monitor:
         max_failed_share: Larger shares of failed or unscored rollouts in a step stop the run.
     """
 
-    def __init__(
-        self, folder: RunFolder, total_steps: int, expected: dict[str, int], max_failed_share: float
-    ) -> None:
+    def __init__(self, folder: RunFolder, total_steps: int, expected: dict[str, int], max_failed_share: float) -> None:
         self._folder = folder
         self._expected = expected
         self._max_failed_share = max_failed_share

@@ -26,13 +26,10 @@ def training_order(tasks: Sequence[Task], config: Config) -> list[Task]:
     pool = sorted(pool[: config.task.train_limit], key=lambda task: task.id)
     if len(pool) < batch:
         raise TaskSetError(
-            f"{len(pool)} training tasks do not fill a batch of {batch}: lower train.batch_size or raise task.train_limit"
+            f"{len(pool)} training tasks do not fill a batch of {batch}: "
+            "lower train.batch_size or raise task.train_limit"
         )
-    wanted = (
-        config.train.steps * batch
-        if config.train.steps
-        else config.train.epochs * (len(pool) // batch) * batch
-    )
+    wanted = config.train.steps * batch if config.train.steps else config.train.epochs * (len(pool) // batch) * batch
     order: list[Task] = []
     epoch = 0
     while len(order) < wanted:

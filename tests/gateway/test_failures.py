@@ -93,9 +93,7 @@ async def test_ids_may_hold_any_character(attempt, scripted_server):
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("status", [400, 429, 500])
-async def test_an_upstream_error_comes_through_as_it_is_and_is_not_retried(
-    attempt, scripted_server, status, stream
-):
+async def test_an_upstream_error_comes_through_as_it_is_and_is_not_retried(attempt, scripted_server, status, stream):
     server = scripted_server([Reply.failure(status, "too bad", retry_after="7"), "never said"])
     await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
     await attempt.open()
@@ -216,9 +214,7 @@ async def test_calls_under_way_survive_a_change_of_upstreams(attempt, scripted_s
 async def test_a_rollout_stays_on_its_server_and_rollouts_spread(attempt, scripted_server):
     servers = [scripted_server(lambda request: Reply("yes", delay_s=0.05)) for _ in range(2)]
     await attempt.control.set_upstreams([s.base_url for s in servers], model="scripted", token_ids=True)
-    ours = [
-        Attempt(attempt.gateway, attempt.control, attempt.http, f"{attempt.rollout_id}-{i}") for i in range(6)
-    ]
+    ours = [Attempt(attempt.gateway, attempt.control, attempt.http, f"{attempt.rollout_id}-{i}") for i in range(6)]
 
     async def rollout(one: Attempt) -> None:
         await one.open()

@@ -80,9 +80,7 @@ async def test_max_completion_tokens_is_another_name_of_max_tokens(attempt, scri
     assert "max_completion_tokens" not in server.requests[0].body
 
 
-async def test_the_agent_sees_neither_token_ids_nor_logprobs_that_it_did_not_ask_for(
-    attempt, scripted_server
-):
+async def test_the_agent_sees_neither_token_ids_nor_logprobs_that_it_did_not_ask_for(attempt, scripted_server):
     server = scripted_server(["yes"] * 3)
     await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
     await attempt.open()
@@ -109,9 +107,7 @@ async def test_a_streamed_transition_equals_a_whole_one(attempt, scripted_server
 
     assert failures == []
     differing = {"index", "response_id", "started_s", "latency_s", "gateway_s"}
-    first, second = (
-        {k: v for k, v in dataclasses.asdict(t).items() if k not in differing} for t in (one, two)
-    )
+    first, second = ({k: v for k, v in dataclasses.asdict(t).items() if k not in differing} for t in (one, two))
     assert first == second
     text = "".join(c["delta"].get("content") or "" for e in stream[:-1] for c in e["choices"])
     assert text == whole.json()["choices"][0]["message"]["content"]
@@ -135,9 +131,7 @@ async def test_a_plain_server_gets_no_field_that_it_does_not_know(attempt, scrip
 async def test_interleaved_attempts_and_roles_never_mix(attempt, scripted_server):
     server = scripted_server(lambda request: Reply("re: " + request.messages[-1]["content"], delay_s=0.01))
     await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
-    ours = [
-        Attempt(attempt.gateway, attempt.control, attempt.http, attempt.rollout_id, str(i)) for i in (1, 2)
-    ]
+    ours = [Attempt(attempt.gateway, attempt.control, attempt.http, attempt.rollout_id, str(i)) for i in (1, 2)]
     for one in ours:
         await one.open()
 
@@ -147,9 +141,7 @@ async def test_interleaved_attempts_and_roles_never_mix(attempt, scripted_server
         response = await one.call(role, messages=messages, stream=bool(number % 2))
         assert response.status_code == 200
 
-    await asyncio.gather(
-        *(say(o, r, n) for n in range(20) for o in ours for r in ("write_query", "check_query"))
-    )
+    await asyncio.gather(*(say(o, r, n) for n in range(20) for o in ours for r in ("write_query", "check_query")))
     ids = set()
     for one in ours:
         transitions, failures = await one.close()
@@ -168,9 +160,7 @@ async def test_the_openai_client_works_through_it(attempt, scripted_server):
     server = scripted_server(["yes", "no more"])
     await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
     await attempt.open()
-    async with openai.AsyncOpenAI(
-        base_url=attempt.url(), api_key=attempt.gateway.key, max_retries=0
-    ) as client:
+    async with openai.AsyncOpenAI(base_url=attempt.url(), api_key=attempt.gateway.key, max_retries=0) as client:
         assert [model.id async for model in client.models.list()] == ["scripted"]
         completion = await client.chat.completions.create(model="scripted", messages=MESSAGES)
         assert completion.choices[0].message.content == "yes"
@@ -205,9 +195,7 @@ async def test_a_response_id_that_comes_again_is_refused(attempt, scripted_serve
         ("one_logprob", "token_count_mismatch"),
     ],
 )
-async def test_an_answer_without_matching_token_ids_is_refused(
-    attempt, scripted_server, missing, code, stream
-):
+async def test_an_answer_without_matching_token_ids_is_refused(attempt, scripted_server, missing, code, stream):
     server = scripted_server([Reply("yes", without=frozenset({missing}))])
     await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
     await attempt.open()

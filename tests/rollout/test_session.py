@@ -53,7 +53,13 @@ class Work(RolloutWork):
 
 
 def config(**settings: Any) -> Config:
-    base = {"rollout.timeout_s": 20, "sampling.max_prompt_tokens": 8192, "sampling.max_response_tokens": 512, "max_turns": 2, "agent_match": "write_query"}
+    base = {
+        "rollout.timeout_s": 20,
+        "sampling.max_prompt_tokens": 8192,
+        "sampling.max_response_tokens": 512,
+        "max_turns": 2,
+        "agent_match": "write_query",
+    }
     return load_config("cpu", None, [f"{k}={v}" for k, v in {**base, **settings}.items()], plugin="reference_sql")
 
 
@@ -90,7 +96,7 @@ def test_a_reward_is_never_attached_to_another_rollouts_tokens(tmp_path: Path, s
         assert row["reward"] == float(row["question"] in right), row["question"]
     for call in calls:
         row = rows[call["rollout_id"]]
-        assert row["question"] in call["messages"]  # the prompt is of this very rollout
+        assert row["question"] in json.loads(call["messages"])[-1]["content"]  # the prompt is of this very rollout
         if call["role"] == "write_query":
             # The scripted engine's ids are the bytes of its text: what is trained is what was said, not re-tokenized.
             assert bytes(token for token in call["response_ids"] if token < 256).decode() == call["response_text"]
@@ -152,10 +158,7 @@ def test_a_dead_upstream_gives_unscored_rollouts(tmp_path: Path, scripted_server
 
 def test_a_plugin_that_cannot_start_ends_the_run(tmp_path: Path, scripted_server: StartServer) -> None:
     folder = RunFolder.create(tmp_path, "x")
-    broken = config()
-    broken.rollout.concurrency = 0  # the worker's runner never takes anything
-    broken.policy.path = "unused"
-    work = Work(broken, folder, scripted_server([]), tasks=1)
+    work = Work(config(), folder, scripted_server([]), tasks=1)
     work._worker_settings = lambda number, heartbeat: dataclasses.replace(  # type: ignore[method-assign]
         RolloutWork._worker_settings(work, number, heartbeat), agent="no_such_agent"
     )

@@ -13,7 +13,6 @@ import pytest
 
 from harness.prompts import PROMPTS
 from harness.records import Problem
-from harness.testing.fixtures import scripted_server  # noqa: F401
 from harness.testing.scripted_completion import END, Reply, logprob, prompt_token_ids, response_token_ids
 from harness.testing.scripted_server import ReceivedRequest, ScriptedServer
 
@@ -45,9 +44,7 @@ def test_a_list_is_said_in_order_and_then_runs_out(scripted_server):
 
 def test_a_function_sees_the_whole_request(scripted_server):
     def script(request: ReceivedRequest) -> str:
-        return (
-            f"{request.index} {request.turn} {request.path} {request.params} {request.messages[0]['content']}"
-        )
+        return f"{request.index} {request.turn} {request.path} {request.params} {request.messages[0]['content']}"
 
     server = scripted_server(script)
     assert text(ask(server, temperature=0.5)) == "0 0 /v1/chat/completions {'temperature': 0.5} hello"

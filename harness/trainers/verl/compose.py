@@ -102,9 +102,7 @@ def verl_settings(
 
 _DEVICES: dict[str, dict[str, Any]] = {
     "cpu": {
-        "transfer_queue": {
-            "backend": {"SimpleStorage": {"num_data_storage_units": 1}}
-        },  # 8 deadlock on few cores
+        "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},  # 8 deadlock on few cores
         "actor_rollout_ref": {
             "model": {
                 "use_remove_padding": False,  # needs flash-attention

@@ -32,9 +32,7 @@ class VerlPolicyServer(PolicyServer):
         self, prompt_ids: list[int], sampling_params: dict[str, Any], request_id: str, **_: Any
     ) -> TokenOutput:
         """verl's own call: token ids in, token ids and log-probabilities out."""
-        limit = (
-            sampling_params.get("max_tokens") or sampling_params.get("max_new_tokens") or self.response_length
-        )
+        limit = sampling_params.get("max_tokens") or sampling_params.get("max_new_tokens") or self.response_length
         done = await self.sample(list(prompt_ids), limit, sampling_params)
         return TokenOutput(
             token_ids=done.token_ids,

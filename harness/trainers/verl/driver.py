@@ -33,9 +33,7 @@ def main() -> None:
     data_dir = Path(sys.argv[1])
     config = compose(yaml.safe_load((data_dir / "verl-settings.yaml").read_text(encoding="utf-8")))
     OmegaConf.save(config, data_dir / "verl.yaml", resolve=True)
-    validate_config(
-        config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config)
-    )
+    validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
     run_ppo(config, task_runner_class=TaskRunnerV1)
 
 

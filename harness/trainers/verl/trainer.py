@@ -53,17 +53,13 @@ class VerlTrainer:
         folder.write(record)
         session_file = folder.path / ".session.json"
         write_agent_loop(data_dir / "agent_loop.yaml", session_file)
-        (data_dir / "verl-settings.yaml").write_text(
-            yaml.safe_dump(settings, sort_keys=False), encoding="utf-8"
-        )
+        (data_dir / "verl-settings.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
         expected = {"train": config.train.batch_size * config.rollout.group_size, "val": len(val)}
         monitor = Monitor(folder, steps, expected, config.rollout.max_failed_share)
         began = time.time()
         status, reason = "failed", ""
         mark = f"{folder.id}-{os.getpid()}"
-        driver = _start(
-            folder, mark, model_path, device
-        )  # first: its imports take longest, and need nothing of ours
+        driver = _start(folder, mark, model_path, device)  # first: its imports take longest, and need nothing of ours
         try:
             from harness.trainers.verl.run import VerlRun
 

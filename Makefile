@@ -1,0 +1,53 @@
+# Everything from nothing: these targets bring their own uv and environment, and install nothing globally.
+#   make train   train the SQL agent on this machine (TRAIN_ARGS="--plugin autogen_sql --seed 1")
+#   make test    the whole test suite (TEST_ARGS="-k gateway")
+
+VENV ?= .venv
+EXTRAS ?= $(shell command -v nvidia-smi >/dev/null 2>&1 && echo gpu || echo cpu)
+TRAIN_ARGS ?= --plugin langgraph_sql
+TEST_ARGS ?=
+
+# The first interpreter of a supported version that really starts (version managers leave dead shims on PATH).
+PYTHON ?= $(shell for p in python3.12 python3.11 python3.13 python3 python; do \
+	$$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null && echo $$p && break; done)
+UV_BIN := .uv/bin/uv
+UV := UV_PROJECT_ENVIRONMENT=$(VENV) $(UV_BIN)
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed-$(EXTRAS)
+
+.PHONY: train test test-gpu lint format lock clean
+
+train: $(INSTALLED)
+	$(BIN)/harness train $(TRAIN_ARGS)
+
+test: $(INSTALLED)
+	$(BIN)/pytest -n 2 --dist loadfile -m "not train and not gpu" $(TEST_ARGS)
+	$(BIN)/pytest -m "train and not gpu" $(TEST_ARGS)
+
+test-gpu: $(INSTALLED)
+	$(BIN)/pytest -m gpu $(TEST_ARGS)
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock: $(UV_BIN)
+	$(UV) lock
+
+$(UV_BIN):
+	@test -n "$(PYTHON)" || { echo "No Python 3.11, 3.12 or 3.13 found: install one, or make PYTHON=/path/to/python"; exit 2; }
+	$(PYTHON) -m venv .uv
+	.uv/bin/python -m pip install --quiet "uv>=0.9"
+
+$(INSTALLED): pyproject.toml uv.lock $(wildcard plugins/*/pyproject.toml) | $(UV_BIN)
+	test -x $(BIN)/python || $(UV) venv --quiet --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" $(VENV)
+	$(UV) sync --quiet --frozen --extra $(EXTRAS) --extra plugins
+	touch $@
+
+clean:
+	rm -rf $(VENV) .uv

@@ -1,0 +1,287 @@
+"""`harness compare`, `runs` and `power` on real run folders of known accuracy."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.compare.comparison import compare
+from harness.compare.formats import render
+from harness.compare.references import reference_rows
+from harness.compare.runs import select
+from harness.errors import NotComparable, UserError
+
+Write = Callable[..., Any]
+
+
+def arm(comparison: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(one for one in comparison["arms"] if one["name"] == name)
+
+
+def pair(comparison: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(one for one in comparison["pairs"] if one["arm"] == name)
+
+
+@pytest.fixture(scope="module")
+def compared(three_arms: Path) -> dict[str, Any]:
+    return compare(select([three_arms]), "reference_sql", margin=0.15)
+
+
+def test_another_plugin_is_accepted_and_the_verdict_follows_the_truth(compared: dict[str, Any]) -> None:
+    assert pair(compared, "crewai_sql")["verdict"] == "different"
+    assert pair(compared, "crewai_sql")["difference"]["mean"] == pytest.approx(-0.55, abs=0.08)
+    assert pair(compared, "langgraph_sql")["verdict"] != "different"
+    assert all(one["p_holm"] >= one["p"] for one in compared["pairs"])
+    assert compared["checkpoint_rule"] == "last" and not compared["one_seed"]
+
+
+def test_figures_of_an_arm_are_those_of_its_rollouts(compared: dict[str, Any]) -> None:
+    reference, langgraph = arm(compared, "reference_sql"), arm(compared, "langgraph_sql")
+    assert reference["transitions_per_rollout"] == 3 and langgraph["transitions_per_rollout"] == 2
+    assert reference["prompt_tokens_per_rollout"] == 80 + 100 + 120
+    assert reference["response_tokens_per_rollout"] == 10 + 11 + 12
+    assert reference["step_s"] == 2.0 and reference["gpu_hours"] is None
+    shares = {"rollout": 0.5, "update": 0.35, "weights": 0.05, "other": 0.1}
+    assert reference["shares"] == pytest.approx(shares)
+    assert reference["overhead_ms_per_call"] == pytest.approx(6.0, abs=0.01)
+    assert reference["gateway_ms_per_call"] == pytest.approx(0.5)
+    assert reference["steps"] == 4 and reference["seeds"] == [0, 1, 2]
+    # 4 steps of 4 tasks in groups of 2; `write` is searched, so it also trains rewrite_query.
+    assert reference["trained_by_role"] == {
+        "rewrite_query": {"transitions": 32, "tokens": 32 * 12},
+        "write_query": {"transitions": 32, "tokens": 32 * 10},
+    }
+    assert langgraph["trained_by_role"] == {"write_query": {"transitions": 32, "tokens": 320}}
+
+
+def test_unscored_is_never_zero_and_failed_runs_are_told(compared: dict[str, Any]) -> None:
+    crewai = arm(compared, "crewai_sql")
+    assert crewai["unscored"] == 9 and crewai["failures"]["timeout"] == 9
+    assert crewai["accuracy_final"]["tasks"] <= 120 and crewai["accuracy_final"]["scores"] == 3 * 117
+    assert any("9 validation rollouts could not be scored" in remark for remark in compared["remarks"])
+    (failed,) = compared["failed"]
+    assert failed["arm"] == "autogen_sql" and "server went away" in failed["reason"]
+
+
+def test_equal_optimizer_steps_and_tokens_look_at_earlier_checkpoints(compared: dict[str, Any]) -> None:
+    views = {view["key"]: view for view in compared["views"]}
+    assert views["stock"]["budget"] is None
+    # 16 calls a step in mini-batches of 4 x 2 = 8 sequences: two optimizer steps; langgraph trains half of it.
+    assert views["equal_optimizer_steps"]["budget"] == 4
+    assert views["equal_optimizer_steps"]["arms"]["reference_sql"]["steps"] == [2, 2, 2]
+    assert views["equal_optimizer_steps"]["arms"]["langgraph_sql"]["steps"] == [4, 4, 4]
+    # 176 tokens a step against 80: at 320 tokens the reference has done one step, validated at 0.
+    assert views["equal_trained_tokens"]["budget"] == 320
+    assert views["equal_trained_tokens"]["arms"]["reference_sql"]["steps"] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("max_turns=3", "max_turns"),
+        ("sampling.temperature=0.7", "sampling_train.temperature"),
+        ("sampling.max_response_tokens=32", "sampling_train.max_tokens"),
+        ("train.learning_rate=1e-5", "train.learning_rate"),
+        ("task.train_limit=20", "data_order"),
+        ("sandbox.max_rows=9", "sandbox.max_rows"),
+    ],
+)
+def test_runs_that_differ_in_what_must_be_identical_are_refused(write_run: Write, override: str, key: str) -> None:
+    one, other = write_run(), write_run("langgraph_sql", overrides=[override])
+    chosen = select([one.path, other.path])
+    with pytest.raises(NotComparable) as caught:
+        compare(chosen)
+    message = str(caught.value)
+    assert message.startswith(f"{key} differs: ") and one.id in message and other.id in message
+    assert f"--allow {key}" in message and "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("prompts", "another"), ("reward", "execution_accuracy/2"), ("model", "b"), ("data_order", "x")]
+)
+def test_another_prompt_evaluator_model_or_data_order_is_refused_and_allow_is_recorded(
+    write_run: Write, key: str, value: str
+) -> None:
+    one, other = write_run(), write_run("langgraph_sql")
+    record = other.read()
+    old = record["identity"][key]
+    record["identity"][key] = value
+    other.write(record)
+    with pytest.raises(NotComparable, match=f"^{key} differs: {old!r} in .*, {value!r} in "):
+        compare(select([one.path, other.path]))
+    found = compare(select([one.path, other.path]), allow=[key])
+    assert found["exceptions"] == [{"key": key, "why": "allowed", "values": {one.id: old, other.id: value}}]
+    assert "allowed by --allow" in render(found, "md")
+
+
+def test_seeds_may_have_their_own_data_order(write_run: Write) -> None:
+    found = compare(select([write_run(seed=0).path, write_run(seed=1).path]))
+    assert [one["seeds"] for one in found["arms"]] == [[0, 1]] and found["pairs"] == []
+
+
+def test_agents_without_certificate_are_refused_and_idiomatic_ones_marked(write_run: Write) -> None:
+    reference, bare = write_run(), write_run("langgraph_sql", parity=None)
+    with pytest.raises(NotComparable, match="langgraph_sql ran without a parity certificate"):
+        compare(select([reference.path, bare.path]))
+    found = compare(select([reference.path, bare.path]), allow=["parity"])
+    assert any("Not certified" in remark for remark in found["remarks"])
+    other = {"strict": True, "hash": "x", "fingerprint": {"prompts": "p", "scenarios": "other", "reference": "r"}}
+    third = write_run("crewai_sql", parity=other)
+    with pytest.raises(NotComparable, match=r"parity\.scenarios differs: s for langgraph_sql, other for crewai_sql"):
+        compare(select([write_run("langgraph_sql").path, third.path]))
+    loose = write_run("crewai_sql_idiomatic", parity=None)
+    found = compare(select([reference.path, loose.path]))
+    assert any("crewai_sql_idiomatic" in remark and "Idiomatic" in remark for remark in found["remarks"])
+
+
+def test_one_seed_is_called_one_seed(write_run: Write) -> None:
+    found = compare(select([write_run().path, write_run("langgraph_sql").path]))
+    assert found["one_seed"] and found["pairs"][0]["one_seed"] and found["pairs"][0]["training"] == {}
+    text = render(found, "md")
+    assert "1 (one seed)" in text and ", one seed |" in text and "says nothing about what another training" in text
+
+
+def test_arms_without_a_common_seed_are_paired_by_question(write_run: Write) -> None:
+    found = compare(select([write_run(seed=0).path, write_run("langgraph_sql", seed=1).path]))
+    assert found["pairs"][0]["paired_by"] == "task" and found["pairs"][0]["one_seed"]
+
+
+def test_nothing_is_equivalent_without_a_margin(three_arms: Path) -> None:
+    found = compare(select([three_arms]), "reference_sql")
+    assert {one["verdict"] for one in found["pairs"]} <= {"different", "cannot tell"}
+    assert "No margin was stated" in render(found, "md")
+
+
+def test_the_same_answers_are_equivalent(write_run: Write) -> None:
+    import shutil
+
+    one = write_run(val_limit=120)
+    twin = one.path.with_name("twin")
+    shutil.copytree(one.path, twin)
+    record = json.loads((twin / "run.json").read_text())
+    record |= {"id": "twin", "plugin": "langgraph_sql", "parity": {"strict": True, "hash": "h", "fingerprint": {}}}
+    record["config"]["plugin"] = "langgraph_sql"
+    (twin / "run.json").write_text(json.dumps(record))
+    found = compare(select([one.path, twin]), margin=0.05)
+    assert found["pairs"][0]["verdict"] == "equivalent" and found["pairs"][0]["difference"]["mean"] == 0
+
+
+def test_evaluations_compare_with_evaluations_only(write_run: Write) -> None:
+    one, other = write_run(kind="eval"), write_run("langgraph_sql", kind="eval", accuracy=(0.3, 0.2))
+    found = compare(select([one.path, other.path]))
+    assert found["kind"] == "eval" and found["views"] == [] and found["arms"][0]["accuracy_initial"] is None
+    with pytest.raises(NotComparable, match="^data_order differs|^kind differs"):
+        compare(select([one.path, write_run().path]))
+
+
+def test_runs_without_transitions_leave_dashes(write_run: Write) -> None:
+    found = compare(select([write_run(keep_transitions=False).path]))
+    assert found["arms"][0]["overhead_ms_per_call"] is None and found["arms"][0]["trained_by_role"] == {}
+    assert "framework ms/call" not in render(found, "md")
+
+
+@pytest.mark.parametrize("form", ["md", "csv", "json", "latex", "html"])
+def test_every_format_holds_every_arm(compared: dict[str, Any], form: Any) -> None:
+    text = render(compared, form, reference_rows("spider"))
+    for name in ("reference_sql", "langgraph_sql", "crewai_sql"):
+        assert name.replace("_", r"\_") in text if form == "latex" else name in text
+    if form == "csv":
+        rows = list(csv.DictReader(io.StringIO(text)))
+        assert len(rows) == 3 and float(rows[0]["accuracy_final"]) == compared["arms"][0]["accuracy_final"]["mean"]
+    elif form == "json":
+        assert json.loads(text)["references"][0]["accuracy_final"] == 0.722
+    else:
+        assert "ublished by others" in text
+
+
+def test_foreign_figures_are_shown_by_default_only_for_their_task_set() -> None:
+    assert reference_rows("pocket") == [] and len(reference_rows("spider")) == len(reference_rows()) > 5
+    assert all("http" in row["source"] for row in reference_rows())
+
+
+def test_mistakes_are_one_line(three_arms: Path, tmp_path: Path) -> None:
+    for call in (
+        lambda: compare(select([three_arms]), "nobody"),
+        lambda: compare(select([three_arms]), allow=["colour"]),
+        lambda: compare(select([three_arms]), margin=5),
+        lambda: select([tmp_path / "nothing"]),
+        lambda: select([tmp_path]),
+    ):
+        with pytest.raises(UserError) as caught:
+            call()
+        assert "\n" not in str(caught.value)
+
+
+def test_commands_print_results_on_stdout_and_refuse_in_a_line(three_arms: Path) -> None:
+    def harness(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "harness", *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+
+    listed = json.loads(harness("runs", "list", "--runs-dir", str(three_arms), "--json").stdout)
+    assert len(listed) == 10 and sum(one["status"] == "failed" for one in listed) == 1
+    same = [one["path"] for one in listed if one["seed"] == 0 and one["status"] == "finished"][:2]
+    diff = json.loads(harness("runs", "diff", *same, "--json").stdout)
+    assert diff["comparable"] and list(diff["differs"]["config"]) == ["plugin"]
+    shown = harness("compare", str(three_arms), "--baseline", "reference_sql", "--margin", "0.15")
+    assert shown.returncode == 0 and "different" in shown.stdout and shown.stderr == ""
+    refused = harness("compare", str(three_arms), "--baseline", "nobody")
+    assert refused.returncode == 2 and refused.stdout == "" and refused.stderr.count("\n") == 1
+
+
+def test_show_and_power_learn_from_runs(three_arms: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from harness.cli.power import power
+    from harness.cli.runs import show
+
+    chosen = select([three_arms]).runs[0]
+    show(chosen.folder.path, json_=True)
+    assert json.loads(capsys.readouterr().out)["figures"]["steps"] == 4
+    power([three_arms], effect=20.0, baseline="reference_sql", json_=True)
+    found = json.loads(capsys.readouterr().out)
+    assert found["variances"]["question"] > 0.1 and found["run_s"] == pytest.approx(38.0)
+    assert found["plans"][0]["seeds"] >= 2
+    assert found["plans"][0]["machine_s"] == 2 * found["plans"][0]["seeds"] * found["run_s"]
+
+
+def test_power_grows_with_the_effect_and_recovers_known_variances() -> None:
+    import numpy as np
+    import pandas as pd
+
+    from harness.compare.power import Variances, _components, needed
+
+    generator = np.random.default_rng(0)
+    shape = (40, 60, 5)
+    values = (
+        generator.normal(0, 0.1, (40, 1, 1)) + generator.normal(0, 0.05, (1, 60, 1)) + generator.normal(0, 0.5, shape)
+    )
+    seed, database, task = np.indices(shape).reshape(3, -1)
+    rows = pd.DataFrame({"seed": seed, "db_id": database, "task_id": task, "value": values.ravel()})
+    found = _components(rows)
+    assert [one**0.5 for one in found] == pytest.approx([0.1, 0.05, 0.5], rel=0.2)
+    truth = Variances(0.1**2, 0.05**2, 0.5**2, 3, 20, 200, "truth")
+    counts = [needed(truth, effect, 0.8, 0.05, 20, 200) for effect in (0.2, 0.1, 0.06)]
+    assert counts == sorted(counts, key=lambda count: count or 0) and counts[0] is not None
+    assert needed(truth, 0.001, 0.8, 0.05, 20, 200) is None
+
+
+def test_tracking_services_are_verl_s_own_and_off_by_default() -> None:
+    from harness.config import load_config
+    from harness.errors import ConfigError
+    from harness.trainers.verl.compose import verl_settings
+
+    def loggers(*overrides: str) -> list[str]:
+        config = load_config("cpu", None, overrides)
+        settings = verl_settings(config, device="cpu", model_path="m", run_dir=Path("/tmp/run"), steps=1, resume=False)
+        return list(settings["trainer"]["logger"])
+
+    assert loggers() == ["console", "file"]
+    assert loggers("train.loggers=[tensorboard, mlflow]") == ["console", "file", "tensorboard", "mlflow"]
+    with pytest.raises(ConfigError, match="train.loggers"):
+        load_config("cpu", None, ["train.loggers=[wanbd]"])

@@ -1,0 +1,113 @@
+"""The report in a real browser: charts drawn, nothing on the console, filters that filter, no network."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.compare.runs import Selection, select
+from harness.errors import UserError
+from harness.report.page import write_report
+
+
+def selection(runs: Path) -> Selection:
+    return select([runs])
+
+
+@pytest.fixture(scope="module")
+def report(runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("report") / "report.html"
+    return write_report(selection(runs), out, margin=0.1, baseline="reference_sql", episodes=40, references=True)
+
+
+def embedded(path: Path) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', path.read_text(), re.DOTALL)
+    assert found is not None
+    return json.loads(found.group(1))
+
+
+def test_charts_are_drawn_and_the_console_is_quiet(report: Path, browse: Callable[..., Any]) -> None:
+    page = browse(report)
+    assert page.console == []
+    charts = page.count('class="plot js-plotly-plot"')
+    assert charts == len(embedded(report)["charts"]) >= 9
+    assert int(page.attribute("data-charts")) >= charts
+    assert page.count('<details class="episode"') == 20
+
+
+def test_a_phone_in_the_dark_gets_all_charts_without_scrolling_sideways(
+    report: Path, browse: Callable[..., Any]
+) -> None:
+    page = browse(report, dark=True, width=500)
+    assert page.console == [] and int(page.attribute("data-charts")) >= 9
+    assert page.attribute("data-overflow") == "0"
+
+
+def test_filters_come_from_the_address_and_narrow_the_episodes(report: Path, browse: Callable[..., Any]) -> None:
+    episodes = embedded(report)["browser"]["episodes"]
+    wanted = [one for one in episodes if one["verdict"] == "wrong" and one["arm"] == "langgraph_sql"]
+    page = browse(report, "verdict=wrong&arm=langgraph_sql&open=1")
+    assert page.console == []
+    assert int(page.attribute("data-found")) == len(wanted) > 0
+    assert page.count('class="verdict wrong"') >= min(len(wanted), 20) and not page.count('class="verdict right"')
+    assert 'class="call' in page.dom and "SELECT 1" in page.dom
+
+
+def test_the_file_needs_nothing_from_outside(report: Path) -> None:
+    text = report.read_text()
+    assert not re.search(r'<(?:script|link|img|iframe)[^>]+(?:src|href)="(?!data:|#)', text)
+    assert len(text) < 8_000_000
+
+
+def test_episodes_are_capped_and_the_cap_is_told(report: Path) -> None:
+    browser = embedded(report)["browser"]
+    assert len(browser["episodes"]) == browser["shown"] <= 40 < browser["total"]
+    assert f"{browser['shown']} of {browser['total']} episodes" in report.read_text()
+    by_arm: dict[str, set[str]] = {}
+    for one in browser["episodes"]:
+        if one["phase"] == "val":
+            by_arm.setdefault(one["arm"], set()).add(one["task"])
+    assert by_arm["reference_sql"] == by_arm["langgraph_sql"]
+
+
+def test_trained_calls_are_marked_and_prompts_kept_once(report: Path) -> None:
+    browser = embedded(report)["browser"]
+    trained = {(one["phase"], call["role"]) for one in browser["episodes"] for call in one["calls"] if call["trained"]}
+    assert ("train", "write_query") in trained and not any(
+        phase == "val" or role == "check_query" for phase, role in trained
+    )
+    assert len(set(browser["texts"])) == len(browser["texts"])
+
+
+def test_manifest_failures_and_foreign_figures_are_there_and_marked(report: Path) -> None:
+    text = report.read_text()
+    assert "Published by others" in text and "Not measured with this project" in text
+    assert "the policy" in text and "server went away" in text  # the failed run and why
+    assert "same agent, certified" in text and "data_order" in text and "by seed" in text
+
+
+def test_text_from_a_model_cannot_break_out_of_the_page(runs: Path, tmp_path: Path) -> None:
+    chosen = selection(runs)
+    chosen.name = "</script><script>alert(1)</script>"
+    run = chosen.runs[0]
+    run.episodes.loc[:, "question"] = "</script><img src=x onerror=alert(1)>"
+    text = write_report(chosen, tmp_path / "report.html", margin=0.1, episodes=30).read_text()
+    assert "</script><script>alert(1)" not in text and "<img src=x" not in text
+
+
+def test_one_unfinished_run_has_a_report_too(runs: Path, tmp_path: Path) -> None:
+    failed = next(run for run in selection(runs).runs if not run.finished)
+    out = write_report(select([failed.folder.path]), tmp_path / "report.html")
+    assert "No comparison" in out.read_text()
+    assert embedded(out)["charts"]
+
+
+def test_a_place_that_cannot_be_written_is_told(runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot write"):
+        write_report(selection(runs), tmp_path / "file" / "report.html", margin=0.1)
