@@ -175,9 +175,12 @@ def name_arms(runs: Sequence[Run]) -> None:
         for key in dict.fromkeys(key for config in configs for key in config)
         if key not in ("plugin", "seed", "device") and len({str(config.get(key)) for config in configs}) > 1
     ]
+    kinds = {run.record.get("kind", "train") for run in runs}
     for run, config in zip(runs, configs, strict=True):
         rest = [f"{key.rpartition('.')[2]}={config.get(key)}" for key in keys]
-        run.arm = run.arm or " ".join([str(config["plugin"]), *rest])
+        run.arm = run.arm or " ".join(
+            [str(config["plugin"]), *rest, *([run.record.get("kind", "train")] if len(kinds) > 1 else [])]
+        )
 
 
 def _find(path: Path, runs_dir: Path) -> Path:
