@@ -144,7 +144,14 @@ def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
         chosen[(run.arm, run.seed)] = run
     unscored = sum(int(run.validation()["reward"].isna().sum()) for run in chosen.values())
     if unscored:
-        remarks.append(f"{unscored} validation rollouts could not be scored; they count neither as right nor as wrong.")
+        total = sum(len(run.validation()) for run in chosen.values())
+        remarks.append(
+            f"{unscored} of {total} validation rollouts could not be scored; they count neither as right nor as wrong."
+        )
+    for run in chosen.values():
+        seen, all_of_it = len(run.validation()), run.validated_tasks()
+        if seen < all_of_it:
+            remarks.append(f"{run.id}: its last validation holds {seen} of {all_of_it} questions.")
     resumed = [run.id for run in chosen.values() if len(run.record.get("launches", [])) > 1]
     if resumed:
         remarks.append(f"Resumed after an interruption: {', '.join(resumed)}.")

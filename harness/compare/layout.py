@@ -38,6 +38,11 @@ def tables(comparison: Mapping[str, Any], references: list[dict[str, Any]] | Non
 def sentences(comparison: Mapping[str, Any]) -> list[str]:
     """How to read the tables, and what speaks against reading too much into them."""
     margin = comparison["margin"]
+    if not comparison["pairs"]:
+        alone = ["Checkpoint: the last of every run. Intervals: 95 %. One arm alone: there is nothing to compare."]
+        if comparison["one_seed"]:
+            alone.append("One seed: another training may reach something else.")
+        return [*alone, *comparison["remarks"], *(f"Not in the comparison: {text}." for text in comparison["missing"])]
     found = [
         f"Baseline: {comparison['baseline']}. Checkpoint: the last of every run. Intervals: 95 %. "
         f"p values are corrected over all comparisons (Holm); different means p < {comparison['alpha']:g}.",
@@ -111,6 +116,8 @@ def _accuracy(comparison: Mapping[str, Any]) -> Table:
     if comparison["kind"] == "eval":
         rows = [[cell for index, cell in enumerate(row) if index != 2] for row in rows]
         heads.remove("initial %")
+    if not comparison["pairs"]:
+        rows, heads = [row[:-4] for row in rows], heads[:-4]
     return Table("accuracy", "Accuracy on validation", heads, rows)
 
 
@@ -140,7 +147,7 @@ def _behaviour(comparison: Mapping[str, Any]) -> Table:
         "What the agents did (last validation; failures over the whole run)",
         cells,
         comparison["arms"],
-        "Per rollout, means over seeds. Rewritten, helped and hurt count questions of one validation.",
+        "Per rollout that ended well, means over seeds. Rewritten, helped and hurt count questions of one validation.",
     )
 
 
@@ -163,7 +170,8 @@ def _cost(comparison: Mapping[str, Any]) -> Table:
         "What it cost",
         cells,
         comparison["arms"],
-        "Seconds a step without checkpoints and validation. Framework: time of a rollout outside calls and SQL.",
+        "Seconds a step without checkpoints and validation. Framework: a rollout's time outside calls and SQL, "
+        "waiting for the processor included.",
     )
 
 
@@ -196,7 +204,7 @@ def _evidence(comparison: Mapping[str, Any]) -> Table:
 
 
 def _views(comparison: Mapping[str, Any]) -> Table:
-    found = comparison["views"]
+    found = comparison["views"] if comparison["pairs"] else comparison["views"][:1]
     if not found:
         return Table("views", "", [], [])
     heads = ["arm", *(_view_head(view) for view in found), "optimizer steps", "trained tokens", "trained calls by role"]
@@ -213,7 +221,7 @@ def _views(comparison: Mapping[str, Any]) -> Table:
                 roles or number(arm["trained_transitions"], 0),
             ]
         )
-    note = "Accuracy in % of the last validation within the budget of the arm that used least; means over seeds."
+    note = "Accuracy in % of the last validation within the budget of the run that used least; means over seeds."
     return Table("views", "Fair views on what was trained", heads, rows, note)
 
 

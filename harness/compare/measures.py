@@ -61,7 +61,8 @@ def measure(run: Run) -> dict[str, Any]:
 
 
 def behaviour(rows: pd.DataFrame) -> dict[str, Any]:
-    """What agents did in a set of episodes, means per rollout."""
+    """What agents did in a set of episodes, means per rollout that ended well; broken ones did only half of it."""
+    rows = rows[rows["outcome"] == "ok"] if len(rows) else rows
     names = ("transitions", "prompt_tokens", "response_tokens")
     if not len(rows):
         return dict.fromkeys([f"{name}_per_rollout" for name in names] + ["rewritten", "helped", "hurt"])

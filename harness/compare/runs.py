@@ -81,6 +81,11 @@ class Run:
             return rows
         return rows[rows["step"] == (rows["step"].max() if step is None else step)]
 
+    def validated_tasks(self) -> int:
+        """Questions of the run's fullest validation."""
+        rows = self.episodes[self.episodes["phase"] == "val"] if len(self.episodes) else self.episodes
+        return int(rows.groupby("step").size().max()) if len(rows) else 0
+
     def val_curve(self) -> dict[int, float]:
         """Mean validation reward of scored episodes by step."""
         if not len(self.episodes):

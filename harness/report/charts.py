@@ -217,8 +217,7 @@ def turns(arms: Arms) -> Figure:
     for index, (arm, runs) in enumerate(arms.items()):
         counts: dict[int, int] = {}
         for run in runs:
-            rows = run.validation()
-            for value in rows["rewrites"].tolist() if len(rows) else ():
+            for value in _ended(run, "rewrites"):
                 counts[int(value) + 1] = counts.get(int(value) + 1, 0) + 1
         total = sum(counts.values())
         if total:
@@ -261,10 +260,7 @@ def tokens(arms: Arms, column: str, title: str) -> Figure:
     """Histogram of tokens per rollout in the last validation."""
     import numpy as np
 
-    values = {
-        arm: [value for run in runs if len(run.validation()) for value in run.validation()[column].tolist()]
-        for arm, runs in arms.items()
-    }
+    values = {arm: [value for run in runs for value in _ended(run, column)] for arm, runs in arms.items()}
     everything = [value for found in values.values() for value in found]
     if not everything:
         return _figure(column, title, "", [], "", "")
@@ -308,6 +304,12 @@ def failures(figures: Mapping[str, list[dict[str, Any]]]) -> Figure:
     figure = _figure("failures", "Failures by type", caption, data, "", "rollouts")
     figure["layout"]["xaxis"] |= {"type": "category"}
     return figure
+
+
+def _ended(run: Run, column: str) -> list[Any]:
+    """A column over the rollouts of the last validation that ended well."""
+    rows = run.validation()
+    return list(rows.loc[rows["outcome"] == "ok", column]) if len(rows) else []
 
 
 def _band(

@@ -147,7 +147,7 @@ def test_false_alarms_and_coverage_are_near_nominal(
 ) -> None:
     """Paired differences of right-or-wrong answers, clustered by database, trained with few seeds."""
     generator = np.random.default_rng(seeds * 100 + databases)
-    repeats, alarms, covered, effect = 300, 0, 0, 0.1
+    repeats, alarms, covered, effect = 200, 0, 0, 0.1
     for _ in range(repeats):
         shift = generator.normal(0, by_seed, (seeds, 1, 1)) + generator.normal(0, by_database, (1, databases, 1))
         draw = generator.random((seeds, databases, 20))

@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from harness.compare.comparison import compare
+from harness.compare.formats import render
+from harness.compare.runs import select
 from harness.errors import ConfigError
 from harness.study.plan import jobs_of, read_study
 
@@ -47,18 +50,17 @@ def test_a_study_runs_once_and_a_second_start_repeats_nothing(
     }
     assert plan["estimate_s"] > 0 and list(plan["differences"]) == ["max_turns"]
     assert records(tmp_path / "runs" / "small") == found
-    compared = harness("compare", str(study_file), "--format", "json")
-    assert compared.returncode == 0, compared.stderr
-    data = json.loads(compared.stdout)
-    assert data["margin"] == 0.2 and [one["key"] for one in data["exceptions"]] == ["max_turns"]
-    assert data["exceptions"][0]["why"] == "varied"
+    data = compare(select([study_file], tmp_path / "runs"))
+    assert data["margin"] == 0.2 and [(one["key"], one["why"]) for one in data["exceptions"]] == [
+        ("max_turns", "varied")
+    ]
 
 
 def test_a_killed_study_goes_on_where_it_was_and_does_no_run_twice(
     harness: Harness, start: Callable[..., subprocess.Popen[str]], study_file: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "runs" / "small"
-    slow = ("study", str(study_file), "--seeds", "0", "--set", "verl.sleep_s=1.2")
+    slow = ("study", str(study_file), "--seeds", "0", "--set", "verl.sleep_s=0.8")
     process = start(*slow)
     wait_until(lambda: any((path.parent / "checkpoints").glob("*.txt") for path in folder.glob("*/run.json")))
     process.kill()  # no chance to clean up: the training goes on alone
@@ -95,8 +97,8 @@ def test_a_failed_run_does_not_stop_the_others_and_is_told(harness: Harness, stu
     assert done.returncode == 1
     assert "1 of 2 runs failed" in done.stderr and "fell off the bus" in done.stderr
     assert [record["status"] for record in records(tmp_path / "runs" / "small")] == ["failed", "finished"]
-    compared = harness("compare", "runs/small", "--format", "md")
-    assert "fell off the bus" in compared.stdout and "one seed" in compared.stdout
+    text = render(compare(select([tmp_path / "runs" / "small"])), "md")
+    assert "fell off the bus" in text and "one seed" in text
     assert harness(*arguments).returncode == 0  # resumed
 
 
