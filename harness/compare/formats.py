@@ -6,6 +6,7 @@ import csv
 import html
 import io
 import json
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Format = Literal["table", "md", "csv", "json", "latex", "html"]
+_NUMBER = re.compile(r"[<+-]?[\d.,]+( [\[(].*[\])])?")
 _LATEX = str.maketrans(
     {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}"}
     | {"^": r"\textasciicircum{}", "\\": r"\textbackslash{}", "<": r"$<$", ">": r"$>$", "|": r"$|$", "±": r"$\pm$"}
@@ -69,7 +71,7 @@ def _styled(cell: str) -> str:
 
 def _numeric(table: Table, index: int) -> bool:
     cells = [row[index] for row in table.rows if row[index] not in ("", "-")]
-    return bool(cells) and all(cell[:1] in "0123456789+-<" for cell in cells)
+    return bool(cells) and all(_NUMBER.fullmatch(cell) for cell in cells)
 
 
 def _markdown(name: str, question: str, found: list[Table], words: list[str]) -> str:

@@ -7,13 +7,15 @@
   const narrow = () => innerWidth < 640;
 
   // Charts: data comes ready; colours of paper, ink and lines are the page's.
-  const themed = (layout) => {
+  const themed = (chart) => {
+    const layout = chart.layout;
     const axis = (one, vertical) => ({
       gridcolor: css("--line"), zerolinecolor: css("--line"), linecolor: css("--line"), automargin: true, fixedrange: true,
       ...one, title: { ...(one || {}).title, standoff: vertical ? 8 : 12 },
     });
+    const key = `chart-${chart.id}`;
     return {
-      height: 340, hovermode: "closest", bargap: 0.25, bargroupgap: 0.06,
+      width: document.getElementById(key).clientWidth, height: 340, hovermode: "closest", bargap: 0.25, bargroupgap: 0.06,
       ...layout,
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: "system-ui, sans-serif", size: narrow() ? 11 : 12.5, color: css("--ink") },
@@ -26,15 +28,19 @@
   const draw = () => Promise.all(data.charts.map((chart) => Plotly.react(
     `chart-${chart.id}`,
     chart.data.map((trace) => (trace.error_x ? { ...trace, error_x: { ...trace.error_x, color: css("--soft") } } : trace)),
-    themed(chart.layout), { displayModeBar: false, responsive: true },
+    themed(chart), { displayModeBar: false },
   ))).then(() => {
     document.body.dataset.charts = String(document.querySelectorAll(".plot svg.main-svg .xy").length);
     document.body.dataset.overflow = String(root.scrollWidth - root.clientWidth);
   });
   draw();
   dark.addEventListener("change", draw);
-  let wide = !narrow();
-  addEventListener("resize", () => { if (wide === narrow()) { wide = !narrow(); draw(); } });
+  let width = 0;
+  new ResizeObserver(([entry]) => {
+    const now = Math.round(entry.contentRect.width);
+    if (width && now !== width) draw();
+    width = now;
+  }).observe(document.querySelector(".charts"));
 
   // Episodes: filters, kept in the address so that a view can be linked.
   const { episodes, texts } = data.browser;
