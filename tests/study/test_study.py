@@ -60,7 +60,7 @@ def test_a_killed_study_goes_on_where_it_was_and_does_no_run_twice(
     harness: Harness, start: Callable[..., subprocess.Popen[str]], study_file: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "runs" / "small"
-    slow = ("study", str(study_file), "--seeds", "0", "--set", "verl.sleep_s=0.8")
+    slow = ("study", str(study_file), "--seeds", "0", "--only", "max_turns=one turn", "--set", "verl.sleep_s=0.8")
     process = start(*slow)
     wait_until(lambda: any((path.parent / "checkpoints").glob("*.txt") for path in folder.glob("*/run.json")))
     process.kill()  # no chance to clean up: the training goes on alone
@@ -68,8 +68,8 @@ def test_a_killed_study_goes_on_where_it_was_and_does_no_run_twice(
     done = harness(*slow)
     assert done.returncode == 0, done.stderr
     found = records(folder)
-    assert [record["status"] for record in found] == ["finished", "finished"]
-    assert all(len(record["launches"]) == 1 for record in found)  # type: ignore[arg-type]
+    assert [record["status"] for record in found] == ["finished"]
+    assert len(found[0]["launches"]) == 1  # type: ignore[arg-type]
 
 
 def test_ctrl_c_ends_promptly_and_the_next_start_resumes(
@@ -99,7 +99,6 @@ def test_a_failed_run_does_not_stop_the_others_and_is_told(harness: Harness, stu
     assert [record["status"] for record in records(tmp_path / "runs" / "small")] == ["failed", "finished"]
     text = render(compare(select([tmp_path / "runs" / "small"])), "md")
     assert "fell off the bus" in text and "one seed" in text
-    assert harness(*arguments).returncode == 0  # resumed
 
 
 def test_two_processes_never_run_one_study(study_file: Path, tmp_path: Path) -> None:
