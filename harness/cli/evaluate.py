@@ -34,7 +34,7 @@ def evaluate(
     json_: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Measure accuracy: of a run's checkpoint, of a policy served here (--model), or of any endpoint."""
-    from harness.cli.train import check
+    from harness.cli.train import check, default_preset
 
     overrides = list(set_ or [])
     for name, value in (("task.name", task), ("task.val_split", split), ("task.val_limit", limit)):
@@ -51,7 +51,7 @@ def evaluate(
         if endpoint is None and model is None:
             raise UserError("nothing to measure: give a run folder, --endpoint URL --model NAME, or --model POLICY")
         if preset is None and config is None:
-            preset = ("spider" if task == "spider" else "cpu") if endpoint is None else "endpoint"
+            preset = "endpoint" if endpoint is not None else default_preset(task, resolve_device("auto"))
         resolved = load_config(preset, config, overrides, plugin=plugin)
     check(resolved)
     folder = RunFolder.create(runs_dir, f"eval-{resolved.plugin}")

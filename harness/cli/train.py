@@ -53,7 +53,7 @@ def train(
             overrides.append(f"train.steps={steps}")
         device = next((item.partition("=")[2] for item in overrides if item.startswith("device=")), "auto")
         if preset is None and config is None:
-            preset = "cpu" if resolve_device(device) == "cpu" else "gpu"
+            preset = default_preset(task, resolve_device(device))
         resolved = load_config(preset, config, overrides, plugin=plugin, agent_match=agent_match, seed=seed)
     check(resolved)
     if dry_run:
@@ -68,6 +68,13 @@ def train(
         emit_json(record)
     else:
         summary(folder, record)
+
+
+def default_preset(task: str | None, device: str) -> str:
+    """The preset of a task set on a device, where none is named."""
+    if device == "cpu":
+        return "cpu-spider" if task == "spider" else "cpu"
+    return "qwen-1.5b" if task == "spider" else "gpu"
 
 
 def check(config: Config) -> None:

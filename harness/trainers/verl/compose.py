@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,12 @@ def verl_settings(
     return settings
 
 
+_FLASH = importlib.util.find_spec("flash_attn") is not None
+_CUDA_MODEL: dict[str, Any] = {
+    "use_remove_padding": _FLASH,  # needs flash-attention
+    "override_config": {"attn_implementation": "flash_attention_2" if _FLASH else "sdpa"},
+}
+
 _DEVICES: dict[str, dict[str, Any]] = {
     "cpu": {
         "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},  # 8 deadlock on few cores
@@ -148,6 +155,7 @@ _DEVICES: dict[str, dict[str, Any]] = {
     "cuda": {
         "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
         "actor_rollout_ref": {
+            "model": _CUDA_MODEL,
             "rollout": {"name": "vllm", "checkpoint_engine": {"update_weights_bucket_megabytes": 512}},
         },
         "ray_kwargs": {"ray_init": {"include_dashboard": False}},
@@ -157,6 +165,8 @@ _DEVICES: dict[str, dict[str, Any]] = {
             "actor": {"use_torch_compile": False, "fsdp_config": {"use_torch_compile": False}},
             "rollout": {"name": "vllm"},
         },
+        # Published Ascend settings; not run by us on hardware.
+        "trainer": {"logger": ["console", "file"]},
     },
 }
 

@@ -1,0 +1,139 @@
+"""Real trainings through the command line: real verl, Ray, store, gateway, LangGraph, on the CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+pytestmark = [pytest.mark.train, pytest.mark.timeout(900)]
+
+SMALL = [
+    *("--set", "train.batch_size=4", "--set", "task.val_limit=8", "--set", "train.val_every=0"),
+    *("--set", "train.save_every=1", "--set", "rollout.timeout_s=60"),
+]
+
+
+def start(*arguments: str | Path, log: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "harness", "train", *map(str, arguments)]
+    with log.open("ab") as output:
+        return subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+
+
+def wait_for(condition: Callable[[], Any], process: subprocess.Popen[bytes], log: Path, limit_s: float = 600) -> Any:
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        if found := condition():
+            return found
+        assert process.poll() is None, log.read_text()[-3000:]
+        time.sleep(0.1)
+    raise AssertionError(f"not in {limit_s} s; {log.read_text()[-3000:]}")
+
+
+def of_this_test(root: Path) -> list[str]:
+    """Processes that a training under `root` left behind: they carry its run's mark."""
+    ids = [path.name for path in root.iterdir()]
+    found = []
+    for process in psutil.process_iter():
+        try:
+            mark = process.environ().get("HARNESS_RUN_MARK", "")
+            if any(mark.startswith(run) for run in ids) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(process.cmdline()))
+        except psutil.Error:
+            continue
+    return found
+
+
+def all_gone(root: Path, within_s: float) -> bool:
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if not of_this_test(root):
+            return True
+        time.sleep(0.2)
+    return False
+
+
+def test_a_killed_training_leaves_nothing_and_resumes(tmp_path: Path) -> None:
+    runs, log = tmp_path / "runs", tmp_path / "log"
+    runs.mkdir()
+    process = start("--plugin", "langgraph_sql", "--steps", "2", "--runs-dir", runs, *SMALL, log=log)
+    wait_for(lambda: list(runs.glob("*/checkpoints/latest_checkpointed_iteration.txt")), process, log)
+    os.kill(process.pid, signal.SIGKILL)  # no chance to clean up
+    process.wait()
+    assert all_gone(runs, 20), of_this_test(runs)
+    (run,) = runs.iterdir()
+    assert json.loads((run / "run.json").read_text())["status"] == "running"
+
+    resumed = start("--resume", run, log=log)
+    assert resumed.wait(600) == 0, log.read_text()[-3000:]
+    assert all_gone(runs, 10), of_this_test(runs)
+
+    record = json.loads((run / "run.json").read_text())
+    assert (record["status"], record["result"]["steps"], len(record["launches"])) == ("finished", 2, 2)
+    assert record["result"]["val_accuracy_initial"] is not None and record["result"]["val_accuracy_final"] is not None
+    episodes = pq.read_table(run / "episodes.parquet").to_pylist()
+    done = Counter((row["phase"], row["step"], row["task_id"], row["session"]) for row in episodes)
+    assert set(done.values()) == {1}, "a step that was done again counts twice"
+    assert Counter((phase, step) for phase, step, *_ in done) == {
+        ("val", 0): 8,
+        ("train", 1): 16,
+        ("train", 2): 16,
+        ("val", 2): 8,
+    }
+    assert {row["outcome"] for row in episodes} == {"ok"} and all(row["reward"] is not None for row in episodes)
+    steps = {row["step"]: row for row in pq.read_table(run / "steps.parquet").to_pylist()}
+    for step in (1, 2):
+        # The engine's log-probabilities and the trainer's, on the same token ids: re-tokenized ids would differ.
+        assert steps[step]["training/rollout_probs_diff_max"] < 1e-3
+    transitions = pq.read_table(run / "transitions.parquet").to_pylist()
+    assert len({row["response_id"] for row in transitions}) == len(transitions)
+    trained = [row for row in transitions if row["trained"]]
+    assert trained and {row["role"] for row in trained} <= {"write_query", "rewrite_query"}
+    assert all(len(row["response_ids"]) == len(row["logprobs"]) for row in trained)
+
+
+def test_a_dead_policy_server_fails_the_run_cleanly_and_scores_nothing_zero(tmp_path: Path) -> None:
+    runs, log = tmp_path / "runs", tmp_path / "log"
+    runs.mkdir()
+    process = start("--plugin", "reference_sql", "--steps", "3", "--runs-dir", runs, *SMALL, log=log)
+
+    def server() -> list[psutil.Process]:
+        if not any(b'"phase":"train"' in path.read_bytes() for path in runs.glob("*/logs/episodes-*.jsonl")):
+            return []
+        return [p for p in psutil.process_iter(["cmdline"]) if "VerlPolicyServer" in " ".join(p.info["cmdline"] or [])]
+
+    for found in wait_for(server, process, log):
+        found.kill()
+    assert process.wait(600) == 1, log.read_text()[-3000:]
+    assert all_gone(runs, 10), of_this_test(runs)
+    (run,) = runs.iterdir()
+    record = json.loads((run / "run.json").read_text())
+    assert record["status"] == "failed" and record["reason"]
+    assert "Traceback" not in log.read_text()
+    for row in pq.read_table(run / "episodes.parquet").to_pylist():
+        assert (row["reward"] is None) == (row["outcome"] != "ok"), row
+
+
+def test_sigterm_ends_within_seconds_and_the_run_says_interrupted(tmp_path: Path) -> None:
+    runs, log = tmp_path / "runs", tmp_path / "log"
+    runs.mkdir()
+    process = start("--plugin", "reference_sql", "--steps", "3", "--runs-dir", runs, *SMALL, log=log)
+    wait_for(lambda: list(runs.glob("*/logs/episodes-*.jsonl")), process, log)
+    began = time.monotonic()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 130
+    assert time.monotonic() - began < 20
+    assert all_gone(runs, 5), of_this_test(runs)
+    (run,) = runs.iterdir()
+    assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
