@@ -1,0 +1,96 @@
+"""`harness eval`, `dev` and `run` against a plain OpenAI-compatible server that knows nothing of token ids."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from harness.tasks.pocket import PocketTasks
+from harness.testing.fixtures import StartServer
+from harness.testing.scripted_server import ReceivedRequest, Reply
+
+
+def harness(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "harness", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+def golden(request: ReceivedRequest) -> Reply | str:
+    if "You check" in str(request.messages[0]["content"]):
+        return "THE QUERY IS CORRECT."
+    question = re.search(r"Question: (.*)", str(request.messages[-1]["content"]))
+    assert question is not None
+    return f"```sql\n{ {task.question: task.gold for task in PocketTasks().load('val')}[question.group(1)] }\n```"
+
+
+def test_eval_of_an_endpoint_that_knows_the_answers(tmp_path: Path, scripted_server: StartServer) -> None:
+    server = scripted_server(golden, token_ids=False)
+    done = harness(
+        *("eval", "--plugin", "langgraph_sql", "--endpoint", server.base_url),
+        *("--limit", "12", "--runs-dir", tmp_path, "--json"),
+    )
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert record["result"]["accuracy"] == 1.0 and record["result"]["scored"] == 12
+    assert record["result"]["interval_95"][0] < 1.0
+    assert record["kind"] == "eval" and record["status"] == "finished"
+
+
+def test_eval_of_a_dead_endpoint_fails_and_scores_nothing(tmp_path: Path, scripted_server: StartServer) -> None:
+    server = scripted_server(lambda request: Reply.failure(500), token_ids=False)
+    done = harness(
+        *("eval", "--plugin", "reference_sql", "--endpoint", server.base_url),
+        *("--limit", "6", "--runs-dir", tmp_path),
+    )
+    assert done.returncode == 1
+    assert "rollouts brought no score" in done.stderr and "Traceback" not in done.stderr
+    (run,) = tmp_path.iterdir()
+    assert json.loads((run / "run.json").read_text())["result"]["accuracy"] is None
+
+
+def test_dev_shows_every_call(scripted_server: StartServer) -> None:
+    server = scripted_server(golden, token_ids=False)
+    done = harness("dev", "--plugin", "langgraph_sql", "--endpoint", server.base_url, "--tasks", "2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("write_query") == 2 and done.stdout.count("check_query") == 2
+    assert "THE QUERY IS CORRECT." in done.stdout and "execute" in done.stdout
+
+
+def test_run_answers_one_question(scripted_server: StartServer) -> None:
+    task = PocketTasks().load("val")[0]
+    server = scripted_server(golden, token_ids=False)
+    done = harness("run", "--question", task.question, "--db", task.db_path, "--endpoint", server.base_url, "--json")
+    assert done.returncode == 0, done.stderr
+    attempt = json.loads(done.stdout)
+    assert attempt["answer"] == task.gold and attempt["transitions"][0]["prompt_ids"] is None
+
+
+def test_user_errors_are_one_line_and_status_2(tmp_path: Path) -> None:
+    for arguments, message in (
+        (("train", "--plugin", "langgraf_sql"), "did you mean 'langgraph_sql'"),
+        (("train", "--plugin", "reference_sql", "--agent-match", "nobody"), "matches none of the roles"),
+        (("train", "--plugin", "reference_sql", "--agent-match", "("), "not a regular expression"),
+        (("eval",), "nothing to measure"),
+        (("eval", str(tmp_path)), "not a run folder"),
+        (("run", "--question", "?", "--db", "/no/such.sqlite", "--endpoint", "http://x/v1"), "no database at"),
+        (
+            ("run", "--question", "?", "--db", __file__, "--endpoint", "http://127.0.0.1:9/v1"),
+            "does not list its models",
+        ),
+        (("no-such-command",), "no-such-command"),
+    ):
+        done = harness(*arguments)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), (arguments, done.stderr)
+        assert message in done.stderr, (arguments, done.stderr)
+
+
+def test_help_is_instant() -> None:
+    script = (
+        "import sys, harness.cli; sys.argv = ['harness', '--help']\ntry: harness.cli.main()\nexcept SystemExit: pass\n"
+    )
+    heavy = "assert not {'torch', 'verl', 'litellm', 'agentlightning', 'ray', 'pandas', 'pydantic'} & set(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script + heavy], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
