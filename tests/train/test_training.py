@@ -101,6 +101,28 @@ def test_a_killed_training_leaves_nothing_and_resumes(tmp_path: Path) -> None:
     trained = [row for row in transitions if row["trained"]]
     assert trained and {row["role"] for row in trained} <= {"write_query", "rewrite_query"}
     assert all(len(row["response_ids"]) == len(row["logprobs"]) for row in trained)
+    exported_answers_as_the_trainers_policy(
+        run, [row for row in transitions if row["phase"] == "val" and row["step"] == 2]
+    )
+
+
+def exported_answers_as_the_trainers_policy(run: Path, greedy: list[dict[str, Any]]) -> None:
+    """The exported folder is the last policy: greedy decoding gives the tokens of the last validation."""
+    folder = run.parent.parent / "exported"
+    command = [sys.executable, "-m", "harness", "export", str(run), "--to", str(folder), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    written = json.loads(done.stdout)
+    assert written["step"] == 2 and written["hash"] != written["initial_hash"]
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    assert greedy
+    for row in greedy:
+        prompt = torch.tensor([row["prompt_ids"]])
+        answer = model.generate(prompt, max_new_tokens=64, do_sample=False, pad_token_id=0)
+        assert answer[0, prompt.shape[1] :].tolist() == row["response_ids"]
 
 
 def test_a_dead_policy_server_fails_the_run_cleanly_and_scores_nothing_zero(tmp_path: Path) -> None:
