@@ -41,7 +41,7 @@ class RewardConfig(Section):
     name: str = "execution_accuracy"
     options: dict[str, Any] = Field(default_factory=dict)
     shuffle: bool = False
-    """Control experiment: permute the rewards among the rollouts of a training step. Nothing can be learned."""
+    """Control experiment: train each rollout with the verdict of another recent one. Nothing can be learned."""
 
 
 class PolicyConfig(Section):
