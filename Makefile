@@ -22,7 +22,7 @@ train: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/pytest -n 2 --dist loadfile -m "not train and not gpu" $(TEST_ARGS)
-	$(BIN)/pytest -m "train and not gpu" $(TEST_ARGS)
+	$(BIN)/pytest -n 2 --dist worksteal -m "train and not gpu" $(TEST_ARGS)
 
 test-gpu: $(INSTALLED)
 	$(BIN)/pytest -m gpu $(TEST_ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -41,18 +42,27 @@ def wait_for(condition: Callable[[], Any], process: subprocess.Popen[bytes], log
     raise AssertionError(f"not in {limit_s} s; {log.read_text()[-3000:]}")
 
 
-def of_this_test(root: Path) -> list[str]:
-    """Processes that a training under `root` left behind: they carry its run's mark."""
+def processes_of(root: Path) -> list[psutil.Process]:
+    """Processes of the trainings under `root`: they carry their run's mark."""
     ids = [path.name for path in root.iterdir()]
     found = []
     for process in psutil.process_iter():
         try:
             mark = process.environ().get("HARNESS_RUN_MARK", "")
             if any(mark.startswith(run) for run in ids) and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(" ".join(process.cmdline()))
+                found.append(process)
         except psutil.Error:
             continue
     return found
+
+
+def of_this_test(root: Path) -> list[str]:
+    """Their command lines."""
+    lines = []
+    for process in processes_of(root):
+        with contextlib.suppress(psutil.Error):
+            lines.append(" ".join(process.cmdline()))
+    return lines
 
 
 def all_gone(root: Path, within_s: float) -> bool:
@@ -133,7 +143,7 @@ def test_a_dead_policy_server_fails_the_run_cleanly_and_scores_nothing_zero(tmp_
     def server() -> list[psutil.Process]:
         if not list(runs.glob("*/logs/episodes-*.jsonl")):
             return []  # rollouts are under way from here on
-        return [p for p in psutil.process_iter(["cmdline"]) if "VerlPolicyServer" in " ".join(p.info["cmdline"] or [])]
+        return [process for process in processes_of(runs) if "VerlPolicyServer" in " ".join(process.cmdline())]
 
     for found in wait_for(server, process, log):
         found.kill()

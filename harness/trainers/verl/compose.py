@@ -94,8 +94,8 @@ def verl_settings(
             settings,
             {"actor_rollout_ref": {"model": {"lora_rank": train.lora_rank, "lora_alpha": train.lora_rank}}},
         )
-    if config.ray_address:
-        _merge(settings, {"ray_kwargs": {"ray_init": {"address": config.ray_address}}})
+    # `local`: a cluster of this run's own, also where another one runs on the machine.
+    _merge(settings, {"ray_kwargs": {"ray_init": {"address": config.ray_address or "local"}}})
     _merge(settings, _DEVICES.get(device, {}))
     _merge(settings, _nested(config.verl))
     return settings
