@@ -19,7 +19,9 @@ _SAMPLE_CHARS = 40
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
+class Column:
+    """A column as the compact schema text shows it."""
+
     name: str
     type: str
     key: bool
@@ -78,21 +80,32 @@ def _blocks(path: Path, style: str, sample_rows: int) -> list[tuple[str, str]]:
     )
     blocks: list[tuple[str, str]] = []
     for name, sql, kind in found.rows:
-        text = _compact(name, _columns(path, name)) if style == "compact" else f"{str(sql).strip()};"
+        text = compact(name, columns_of(path, name)) if style == "compact" else f"{str(sql).strip()};"
         if sample_rows and kind == "table":
             text += _samples(path, name, sample_rows)
         blocks.append((name, text))
     return blocks
 
 
-def _columns(path: Path, table: str) -> list[_Column]:
+def tables_of(path: Path) -> dict[str, list[Column]]:
+    """Tables with their columns, in the order of their creation."""
+    found = _query(
+        path,
+        "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY rowid",
+    )
+    return {name: columns_of(path, name) for (name,) in found.rows}
+
+
+def columns_of(path: Path, table: str) -> list[Column]:
+    """The columns of one table."""
     keys = _query(path, f"PRAGMA foreign_key_list({_quoted(table)})").rows
     targets = {str(row[3]).lower(): f"{row[2]}.{row[4]}" if row[4] else str(row[2]) for row in keys}
     rows = _query(path, f"PRAGMA table_info({_quoted(table)})").rows
-    return [_Column(row[1], row[2], bool(row[5]), targets.get(str(row[1]).lower(), "")) for row in rows]
+    return [Column(row[1], row[2], bool(row[5]), targets.get(str(row[1]).lower(), "")) for row in rows]
 
 
-def _compact(table: str, columns: list[_Column], more: str = "") -> str:
+def compact(table: str, columns: list[Column], more: str = "") -> str:
+    """One line: `singer(singer_id int pk, name text, concert_id int -> concert.concert_id)`."""
     described = []
     for column in columns:
         parts = [_bare(column.name), column.type.lower(), "pk" if column.key else ""]
@@ -104,12 +117,12 @@ def _compact(table: str, columns: list[_Column], more: str = "") -> str:
 def _first_table(path: Path, blocks: list[tuple[str, str]], style: str, comment: str, limit_chars: int) -> str:
     """The first table with as many columns as fit, when it does not fit whole."""
     name = blocks[0][0]
-    columns = _columns(path, name)
+    columns = columns_of(path, name)
     for count in range(len(columns), -1, -1):
         left = len(columns) - count
         more = f"{left} more columns" if left else ""
         if style == "compact":
-            text = _compact(name, columns[:count], f"... {more}" if more else "")
+            text = compact(name, columns[:count], f"... {more}" if more else "")
         else:
             lines = [f"  {_quoted(column.name)} {column.type}".rstrip() for column in columns[:count]]
             body = ",\n".join(lines) + (f"\n  -- {more}" if more else "")

@@ -6,7 +6,7 @@ import hashlib
 import multiprocessing
 import os
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from random import Random
@@ -24,6 +24,9 @@ HASHED_BLOCKS = 64
 
 HELD_OUT = 10**9
 """Random databases from this index on are never trained on."""
+
+Source = Callable[[int], Iterable[Example]]
+"""Makes the examples of one index, always the same; must be picklable."""
 
 _encoder: Any = None
 
@@ -81,14 +84,13 @@ def _head(system: str) -> list[int]:
     return ids
 
 
-def make_block(job: tuple[int, int, bool]) -> Block:
-    """Block number `job[1]` of seed `job[0]`, with habits or without."""
-    seed, number, habits = job
+def make_block(source: Source, number: int) -> Block:
+    """Block number `number` of a source."""
     tokens, lengths, prompts = array("H"), [], []
     found = [
         example
         for index in range(number * WORLDS_PER_BLOCK, (number + 1) * WORLDS_PER_BLOCK)
-        for example in examples(seed, index, habits)
+        for example in source(index)
     ]
     users = [f"{START}user\n{e.prompt.user}{END}\n{START}assistant\n" for e in found]
     replies = [f"{e.reply}{END}" for e in found]
@@ -105,19 +107,19 @@ def make_block(job: tuple[int, int, bool]) -> Block:
 class Stream:
     """Blocks in a fixed order from worker processes, gathered into groups."""
 
-    def __init__(self, seed: int, tokenizer_file: str, workers: int, habits: bool, blocks_per_group: int) -> None:
+    def __init__(self, source: Source, tokenizer_file: str, workers: int, blocks_per_group: int) -> None:
         self.digest = hashlib.sha256()
         self.blocks = 0
         self._per_group = blocks_per_group
         context = multiprocessing.get_context("spawn")
         self._pool = context.Pool(workers, start_worker, (tokenizer_file,))
-        self._seed, self._habits, self._next = seed, habits, 0
+        self._source, self._next = source, 0
         self._ahead = [self._submit() for _ in range(max(2 * workers, 3 * blocks_per_group))]
 
     def _submit(self) -> Any:
-        job = (self._seed, self._next, self._habits)
+        job = (self._source, self._next)
         self._next += 1
-        return self._pool.apply_async(make_block, (job,))
+        return self._pool.apply_async(make_block, job)
 
     def group(self) -> Group:
         """The next group of fresh examples; waits for the workers."""

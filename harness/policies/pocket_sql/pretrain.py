@@ -18,12 +18,14 @@ import platform
 import sqlite3
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from harness.policies.pocket_sql.data import Stream, drafts_digest, tokenizer_texts
+from harness.policies.pocket_sql.data import Source, Stream, drafts_digest, tokenizer_texts
 from harness.policies.pocket_sql.evaluate import Pocket, Policy, random_roles, report, share
+from harness.policies.pocket_sql.samples import PocketExamples
 from harness.policies.pocket_sql.tokenizer import VOCABULARY, train
 from harness.prompts import PROMPTS
 
@@ -46,26 +48,32 @@ ARCHITECTURE = {
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    length = parser.add_mutually_exclusive_group()
-    length.add_argument("--minutes", type=float, help="training time; the learning rate follows the clock")
-    length.add_argument("--steps", type=int)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--batch-tokens", type=int, default=65536)
-    parser.add_argument("--learning-rate", type=float, default=2e-3)
-    parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1))
-    parser.add_argument("--replays", type=int, default=1, help="earlier groups repeated after each fresh one")
-    parser.add_argument("--blocks-per-group", type=int, default=40)
+    add_options(parser, out=None, learning_rate=2e-3)
     parser.add_argument("--tokenizer-worlds", type=int, default=6000)
     parser.add_argument("--tokenizer", type=Path, help="reuse the tokenizer of this folder")
     parser.add_argument("--no-habits", action="store_true", help="the twin with right drafts: what the habits cost")
+    return parser.parse_args(argv)
+
+
+def add_options(
+    parser: argparse.ArgumentParser, out: Path | None, learning_rate: float, minutes: float = 8.0, replays: int = 1
+) -> None:
+    """The options of `fit`."""
+    parser.add_argument("--out", type=Path, required=out is None, default=out)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument(
+        "--minutes", type=float, default=minutes, help="training time; the learning rate follows the clock"
+    )
+    length.add_argument("--steps", type=int)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--batch-tokens", type=int, default=65536)
+    parser.add_argument("--learning-rate", type=float, default=learning_rate)
+    parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1))
+    parser.add_argument("--replays", type=int, default=replays, help="earlier groups repeated after each fresh one")
+    parser.add_argument("--blocks-per-group", type=int, default=40)
     parser.add_argument("--every-s", type=float, default=60.0, help="seconds between evaluations")
     parser.add_argument("--limit", type=int, help="evaluate on this many questions only (for rehearsals)")
-    arguments = parser.parse_args(argv)
-    if arguments.minutes is None and arguments.steps is None:
-        arguments.minutes = 8.0
-    return arguments
 
 
 def pretrain(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -80,26 +88,46 @@ def pretrain(arguments: argparse.Namespace) -> dict[str, Any]:
     log.info("tokenizer: %d tokens, %.0f s", len(tokenizer), time.perf_counter() - started)
     model = make_model(tokenizer).to(arguments.device)
     log.info("model: %.2f M parameters", sum(p.numel() for p in model.parameters()) / 1e6)
-    stream = Stream(
-        arguments.seed, str(out / "tokenizer.json"), arguments.workers, not arguments.no_habits,
-        arguments.blocks_per_group,
-    )  # fmt: skip
-    try:
-        progress = _train(model, tokenizer, stream, arguments)
-    finally:
-        stream.close()
-    model.eval()
+    pocket = Pocket(limit=arguments.limit)
+
+    def measure(policy: Policy) -> str:
+        roles = random_roles(policy, arguments.seed, 40 if arguments.limit is None else 2)
+        return f"{roles}  pocket draft {share(pocket.drafts(policy)):.3f}  loop {share(pocket.loop(policy)):.3f}"
+
+    source = PocketExamples(arguments.seed, not arguments.no_habits)
+    progress = fit(model, tokenizer, source, arguments, measure)
+    progress["drafts_sha256"] = drafts_digest(arguments.seed, not arguments.no_habits)
     save(model, out)
     policy = Policy(model.float(), tokenizer)
     measured = report(
         policy, samples=8 if arguments.device == "cuda" else 0, seed=arguments.seed, limit=arguments.limit
     )
     log.info("final: %s", json.dumps(measured))
-    return write_manifest(out, arguments, progress, measured)
+    name = "pocket-sql without habits" if arguments.no_habits else "pocket-sql"
+    return write_manifest(out, arguments, progress, measured, name, "harness.policies.pocket_sql.pretrain")
 
 
-def _train(model: Any, tokenizer: Any, stream: Stream, arguments: argparse.Namespace) -> dict[str, Any]:
-    """The training loop; returns what was done."""
+def fit(
+    model: Any, tokenizer: Any, source: Source, arguments: argparse.Namespace, measure: Callable[[Policy], str]
+) -> dict[str, Any]:
+    """Train a model on a source of examples; returns what was done.
+
+    Args:
+        arguments: `seed`, `device`, `steps` or `minutes`, `batch_tokens`, `learning_rate`, `workers`, `replays`,
+            `blocks_per_group`, `every_s`, `out`.
+        measure: Called every `every_s` seconds; its text is logged.
+    """
+    stream = Stream(source, str(arguments.out / "tokenizer.json"), arguments.workers, arguments.blocks_per_group)
+    try:
+        return _fit(model, tokenizer, stream, arguments, measure)
+    finally:
+        stream.close()
+        model.eval()
+
+
+def _fit(
+    model: Any, tokenizer: Any, stream: Stream, arguments: argparse.Namespace, measure: Callable[[Policy], str]
+) -> dict[str, Any]:
     import torch
 
     device = arguments.device
@@ -112,7 +140,6 @@ def _train(model: Any, tokenizer: Any, stream: Stream, arguments: argparse.Names
         fused=device == "cuda",
     )
     rng = Random(f"order/{arguments.seed}")
-    pocket = Pocket(limit=arguments.limit)
     policy = Policy(model, tokenizer)
     groups: list[Any] = []
     step, tokens, begun, waited = 0, 0, time.perf_counter(), 0.0
@@ -144,12 +171,7 @@ def _train(model: Any, tokenizer: Any, stream: Stream, arguments: argparse.Names
                 if time.perf_counter() - spoken > arguments.every_s:
                     spoken = time.perf_counter()
                     model.eval()
-                    log.info(
-                        "held out: %s  pocket draft %.3f  loop %.3f",
-                        random_roles(policy, arguments.seed, 40 if arguments.limit is None else 2),
-                        share(pocket.drafts(policy)),
-                        share(pocket.loop(policy)),
-                    )
+                    log.info("held out: %s", measure(policy))
                     model.train()
                     paused += time.perf_counter() - spoken
                     spoken = time.perf_counter()
@@ -160,7 +182,6 @@ def _train(model: Any, tokenizer: Any, stream: Stream, arguments: argparse.Names
         "train_s": round(time.perf_counter() - begun - paused, 1),
         "last_loss": last_loss,
         "data_sha256": stream.digest.hexdigest(),
-        "drafts_sha256": drafts_digest(arguments.seed, not arguments.no_habits),
     }
 
 
@@ -198,11 +219,12 @@ def make_tokenizer(arguments: argparse.Namespace) -> Qwen2Tokenizer:
     return tokenizer
 
 
-def make_model(tokenizer: Qwen2Tokenizer) -> Any:
+def make_model(tokenizer: Qwen2Tokenizer, architecture: Mapping[str, Any] = ARCHITECTURE) -> Any:
+    """A Qwen2 model with random weights."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     config = Qwen2Config(
-        **ARCHITECTURE,
+        **architecture,
         eos_token_id=tokenizer.eos_token_id,
         bos_token_id=None,
         pad_token_id=tokenizer.pad_token_id,
@@ -234,12 +256,12 @@ def save(model: Any, out: Path) -> None:
         "rope_theta": 10000.0,
         "sliding_window": None,
         "use_sliding_window": False,
-        "max_window_layers": ARCHITECTURE["num_hidden_layers"],
+        "max_window_layers": model.config.num_hidden_layers,
         "use_cache": True,
         "bos_token_id": None,
         "eos_token_id": model.config.eos_token_id,
         "pad_token_id": model.config.pad_token_id,
-        **ARCHITECTURE,
+        **{name: getattr(model.config, name) for name in ARCHITECTURE},
     }
     (out / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     generation = {"eos_token_id": config["eos_token_id"], "pad_token_id": config["pad_token_id"]}
@@ -247,20 +269,25 @@ def save(model: Any, out: Path) -> None:
 
 
 def write_manifest(
-    out: Path, arguments: argparse.Namespace, progress: dict[str, Any], measured: dict[str, Any]
+    out: Path,
+    arguments: argparse.Namespace,
+    progress: dict[str, Any],
+    measured: dict[str, Any],
+    policy: str,
+    module: str,
 ) -> dict[str, Any]:
     """`manifest.json`: hashes of the files, and all that is needed to make them again."""
     import tokenizers
     import torch
     import transformers
 
-    length = f"--minutes {arguments.minutes:g}" if arguments.minutes else f"--steps {arguments.steps}"
+    length = f"--steps {arguments.steps}" if arguments.steps else f"--minutes {arguments.minutes:g}"
+    habits = " --no-habits" if vars(arguments).get("no_habits") else ""
     files = sorted(p for p in out.iterdir() if p.name != "manifest.json" and p.is_file())
     manifest = {
-        "policy": "pocket-sql" if not arguments.no_habits else "pocket-sql without habits",
+        "policy": policy,
         "licence": "Apache-2.0",
-        "command": f"python -m harness.policies.pocket_sql.pretrain --out DIR --device {arguments.device} "
-        f"{length} --seed {arguments.seed}" + (" --no-habits" if arguments.no_habits else ""),
+        "command": f"python -m {module} --out DIR --device {arguments.device} {length} --seed {arguments.seed}{habits}",
         "settings": {k: str(v) if isinstance(v, Path) else v for k, v in vars(arguments).items() if k != "out"},
         "seed": arguments.seed,
         "training": progress,

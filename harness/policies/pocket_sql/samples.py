@@ -87,6 +87,17 @@ def shown(world: World, sql: str) -> str:
     return render(Execution(True, columns, rows[:kept], len(rows) > kept))
 
 
+@dataclass(frozen=True, slots=True)
+class PocketExamples:
+    """`examples` of one seed, as a source of training data."""
+
+    seed: int
+    habits: bool = True
+
+    def __call__(self, index: int) -> Iterator[Example]:
+        return examples(self.seed, index, self.habits)
+
+
 def examples(seed: int, index: int, habits: bool = True) -> Iterator[Example]:
     """All examples of one random database.
 

@@ -62,8 +62,8 @@ def phrases() -> list[str]:
     return list(found)
 
 
-def train(texts: Iterable[str]) -> Qwen2Tokenizer:
-    """A tokenizer of `VOCABULARY` tokens, trained on rendered conversations."""
+def train(texts: Iterable[str], vocabulary: int = VOCABULARY) -> Qwen2Tokenizer:
+    """A tokenizer of `vocabulary` tokens, trained on rendered conversations."""
     from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers, trainers
     from transformers import Qwen2Tokenizer
 
@@ -76,7 +76,7 @@ def train(texts: Iterable[str]) -> Qwen2Tokenizer:
         ]
     )
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY - len(whole),
+        vocab_size=vocabulary - len(whole),
         special_tokens=[PAD, START, END],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.policies.pocket_sql.data import HASHED_BLOCKS, drafts_digest, make_block, start_worker
+from harness.policies.pocket_sql.samples import PocketExamples
 
 MODEL = Path(__file__).parent / "model"
 
@@ -44,9 +45,10 @@ def changed_data(folder: Path = MODEL) -> list[str]:
     if manifest["versions"]["sqlite"] != sqlite3.sqlite_version:
         return problems
     start_worker(str(folder / "tokenizer.json"))
+    source = PocketExamples(manifest["seed"], habits)
     digest = hashlib.sha256()
     for number in range(HASHED_BLOCKS):
-        digest.update(make_block((manifest["seed"], number, habits)).tokens)
+        digest.update(make_block(source, number).tokens)
     if digest.hexdigest() != manifest["training"]["data_sha256"]:
         problems.append("training data: another hash than in manifest.json")
     return problems

@@ -17,13 +17,23 @@ from harness.tasks.spider.verify import check_prepared, questions_hash, read_man
 
 log = logging.getLogger(__name__)
 
-_SPLITS = {"train": PARTS[0], "train_others": PARTS[1], "dev": PARTS[2], "dev_500": DEV_500, "val": DEV_500}
+_SPLITS = {
+    "train": PARTS[0],
+    "train_a": PARTS[0],
+    "train_b": PARTS[0],
+    "train_others": PARTS[1],
+    "dev": PARTS[2],
+    "dev_500": DEV_500,
+    "val": DEV_500,
+}
 
 
 class SpiderTasks:
     """Spider's questions.
 
     Splits: `train` (train_spider), `train_others`, `dev`, `dev_500` (a fixed sample of dev; also called `val`).
+    `train_a` and `train_b` are `train` cut in two by database, about three to one by a hash of its name: the first
+    is for pre-training a policy, the second to reinforce it on databases that it has not seen.
     Questions whose database is missing or whose gold query is known to fail are left out and counted.
 
     Args:
@@ -133,6 +143,8 @@ class SpiderTasks:
         tasks: list[Task] = []
         for row in rows:
             db_id, question, gold = row["db_id"], row["question"], row["query"]
+            if name in ("train_a", "train_b") and name != _half(db_id):
+                continue
             paths = [row["db_path"]] if row.get("db_path") else []
             paths += [database_file(db_id, place) for place in part.folders]
             found = next((path for path in (self.folder / path for path in paths) if path.is_file()), None)
@@ -161,6 +173,10 @@ class SpiderTasks:
             return set()
         part = self._manifest["parts"].get("dev" if name == "dev_500" else name, {})
         return {(item["db_id"], item["query"]) for item in part.get("gold_failed", ())}
+
+
+def _half(db_id: str) -> str:
+    return "train_b" if hashlib.sha256(db_id.encode()).digest()[0] % 4 == 0 else "train_a"
 
 
 def _read(file: Path) -> list[dict[str, Any]]:
