@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import typer
 
-from harness.cli.common import emit_json, results
+from harness.cli.common import emit_json, percent, results
 from harness.errors import UserError
 from harness.results.folder import RunFolder
 
@@ -20,20 +21,57 @@ def export(
     run: Annotated[Path, typer.Argument(help="A run folder.")],
     to: Annotated[Path, typer.Option("--to", help="The folder to write; must not exist or be empty.")],
     step: Annotated[int | None, typer.Option(help="A checkpoint other than the newest.")] = None,
+    verify: Annotated[
+        int, typer.Option(min=0, help="Compare so many greedy answers with those of the trained policy.")
+    ] = 0,
+    engine: Annotated[
+        Literal["transformers", "vllm"] | None,
+        typer.Option(help="What answers for the written folder; by default vLLM where it runs."),
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
 ) -> None:
-    """Write a checkpoint as a Hugging Face folder that transformers and vLLM load."""
+    """Write a checkpoint as a Hugging Face folder that transformers and vLLM load, with its export.json."""
     from harness.policies.export import checkpoint_dir, checkpoint_model
+    from harness.policies.proof import choose_engine, compare_answers, recorded_prompts, refuse_other_answers
     from harness.results.record import model_hash
 
     folder = RunFolder.open(run)
-    number, _ = checkpoint_dir(folder, step)
+    number, checkpoint = checkpoint_dir(folder, step)
     if to.exists() and any(to.iterdir()):
         raise UserError(f"{to} exists and is not empty; choose another folder")
-    merged = checkpoint_model(folder, step)
-    shutil.copytree(merged, to, dirs_exist_ok=True)
-    before, after = folder.read()["identity"]["model"], model_hash(str(to))
+    prompts = recorded_prompts(folder, verify) if verify else []
+    chosen = choose_engine(engine) if verify else None
+    shutil.copytree(checkpoint_model(folder, step), to, dirs_exist_ok=True)
+    written: dict[str, Any] = {
+        "run": folder.id,
+        "step": number,
+        "folder": str(to),
+        "hash": model_hash(str(to)),
+        "initial_hash": folder.read()["identity"]["model"],
+    }
+    if chosen is not None:
+        config = folder.config()
+        memory = float(config.verl.get("actor_rollout_ref.rollout.gpu_memory_utilization", 0.5))
+        limit = config.sampling.max_response_tokens
+        written["verified"] = compare_answers(checkpoint, to, prompts, limit, chosen, memory)
+    (to / "export.json").write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
     if json_:
-        emit_json({"run": folder.id, "step": number, "folder": str(to), "hash": after, "initial_hash": before})
+        emit_json(written)
     else:
-        results().print(f"step {number} of {folder.id} -> {to} (hash {after}, before training {before})")
+        _show(written)
+    if chosen is not None:
+        refuse_other_answers(written["verified"])
+
+
+def _show(written: dict[str, Any]) -> None:
+    out = results()
+    out.print(
+        f"step {written['step']} of {written['run']} -> {written['folder']} "
+        f"(hash {written['hash']}, before training {written['initial_hash']})"
+    )
+    if proof := written.get("verified"):
+        gap = max((one["gap_nats"] for one in proof["differences"]), default=0.0)
+        out.print(
+            f"{percent(proof['identical'])} of {proof['prompts']} greedy answers in {proof['engine']} are the trained "
+            f"policy's, token by token; largest gap at a first difference: {gap:g} nats"
+        )

@@ -40,7 +40,7 @@ def checkpoint_model(folder: RunFolder, step: int | None = None) -> Path:
 
 
 def export(checkpoint: Path, target: Path) -> None:
-    """Write a checkpoint (FSDP shards, LoRA merged) as a folder that transformers and vLLM load.
+    """Write a checkpoint (FSDP shards, LoRA merged) in bf16, as a folder that transformers and vLLM load.
 
     Raises:
         UserError: The target exists and is not empty.
@@ -57,10 +57,25 @@ def export(checkpoint: Path, target: Path) -> None:
     if done.returncode != 0 or not (temporary / "config.json").is_file():
         lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         raise RunFailed(f"merging {checkpoint} failed: {lines[-1][:300] if lines else 'no output'}")
+    if (temporary / "lora_adapter").is_dir():
+        _merge_adapter(temporary)
     if target.exists():
         target.rmdir()
     target.parent.mkdir(parents=True, exist_ok=True)
     os.replace(temporary, target)
+
+
+def _merge_adapter(folder: Path) -> None:
+    """Fold the adapter, which verl's merger leaves beside the base, into the weights."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    adapter = folder / "lora_adapter"
+    base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    merged = PeftModel.from_pretrained(base, str(adapter)).merge_and_unload()
+    merged.to(torch.bfloat16).save_pretrained(folder)
+    shutil.rmtree(adapter)
 
 
 def _trained(folder: RunFolder) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import socket
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -35,34 +36,58 @@ def served(model: str, device: str, max_length: int, log: Path) -> Iterator[str]
     if Path(model).exists():
         environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output:
-        if device == "cpu":
-            process = subprocess.Popen(
-                [sys.executable, "-m", "harness.policies.server", model, str(max_length)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=output,
-                env=environment,
-                start_new_session=True,
-            )
-        else:
-            port = _free_port()
-            process = subprocess.Popen(
-                [
-                    *(sys.executable, "-m", "vllm.entrypoints.openai.api_server"),
-                    *("--model", model, "--max-model-len", str(max_length)),
-                    *("--host", "127.0.0.1", "--port", str(port)),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env=environment,
-                start_new_session=True,
-            )
+    process, address = (_own if device == "cpu" else _vllm)(model, max_length, environment, log)
     try:
-        yield f"http://{_address(process, log) if device == 'cpu' else _ready(process, port, log)}/v1"
+        yield f"http://{address}/v1"
     finally:
         stop_process(process)
+
+
+def _own(model: str, max_length: int, environment: Mapping[str, str], log: Path) -> tuple[subprocess.Popen[bytes], str]:
+    command = ["-m", "harness.policies.server", model, str(max_length)]
+    process = _start(command, environment, log, stdout=subprocess.PIPE)
+    with _stopped_on_error(process):
+        return process, _address(process, log)
+
+
+def _vllm(
+    model: str, max_length: int, environment: Mapping[str, str], log: Path
+) -> tuple[subprocess.Popen[bytes], str]:
+    command = ["-m", "vllm.entrypoints.openai.api_server", "--model", model, "--max-model-len", str(max_length)]
+    for last in (False, True):
+        port, known = _free_port(), log.stat().st_size if log.exists() else 0
+        process = _start([*command, "--host", "127.0.0.1", "--port", str(port)], environment, log)
+        try:
+            with _stopped_on_error(process):
+                return process, _ready(process, model, port, log)
+        except RunFailed:
+            # vLLM takes no socket of ours, so another process may have taken the port meanwhile.
+            if last or b"Address already in use" not in log.read_bytes()[known:]:
+                raise
+    raise AssertionError
+
+
+def _start(
+    command: list[str], environment: Mapping[str, str], log: Path, stdout: int | None = None
+) -> subprocess.Popen[bytes]:
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=output if stdout is None else stdout,
+            stderr=output,
+            env=environment,
+            start_new_session=True,
+        )
+
+
+@contextmanager
+def _stopped_on_error(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        stop_process(process)
+        raise
 
 
 def _address(process: subprocess.Popen[bytes], log: Path, timeout_s: float = 300.0) -> str:
@@ -74,14 +99,16 @@ def _address(process: subprocess.Popen[bytes], log: Path, timeout_s: float = 300
     return line
 
 
-def _ready(process: subprocess.Popen[bytes], port: int, log: Path, timeout_s: float = 900.0) -> str:
+def _ready(process: subprocess.Popen[bytes], model: str, port: int, log: Path, timeout_s: float = 900.0) -> str:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2):
-                return f"127.0.0.1:{port}"
-        except OSError:
-            time.sleep(0.5)
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=2) as answer:
+                if model in [one["id"] for one in json.load(answer)["data"]]:  # else not ours: it took the port first
+                    return f"127.0.0.1:{port}"
+        except (OSError, ValueError, KeyError):
+            pass
+        time.sleep(0.5)
     raise _failure(process, log)
 
 

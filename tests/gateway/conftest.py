@@ -1,20 +1,18 @@
-"""A real gateway process for the module's tests, and one attempt per test."""
+"""One attempt at a real gateway per test."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import orjson
-import pytest
 import pytest_asyncio
 
 from harness.gateway.client import GatewayControl
 from harness.gateway.server import GatewayServer
-from harness.testing.fixtures import scripted_server  # noqa: F401
 
 SAMPLING = {"temperature": 0.7, "top_p": 0.9, "max_tokens": 64}
 ROLES = ("write_query", "check_query")
@@ -57,18 +55,6 @@ def error_code(response: httpx.Response) -> str:
 def events(response: httpx.Response) -> list[Any]:
     data = [line[6:] for line in response.text.splitlines() if line.startswith("data: ")]
     return [item if item == "[DONE]" else orjson.loads(item) for item in data]
-
-
-@pytest.fixture(scope="module")
-def gateway() -> Iterator[GatewayServer]:
-    with GatewayServer() as server:
-        yield server
-
-
-@pytest_asyncio.fixture
-async def control(gateway: GatewayServer) -> AsyncIterator[GatewayControl]:
-    async with gateway.control() as control:
-        yield control
 
 
 @pytest_asyncio.fixture

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from harness.agents.reference_sql import ReferenceSQL
 from harness.gateway.client import GatewayControl
@@ -25,18 +23,6 @@ from harness.testing.scripted_server import Reply, ScriptedServer
 from harness.toolbox import Agent, Toolbox
 
 WRITE = "```sql\nSELECT name FROM singer\n```"
-
-
-@pytest.fixture(scope="module")
-def gateway() -> Iterator[GatewayServer]:
-    with GatewayServer() as server:
-        yield server
-
-
-@pytest_asyncio.fixture
-async def control(gateway: GatewayServer) -> AsyncIterator[GatewayControl]:
-    async with gateway.control() as client:
-        yield client
 
 
 @pytest.fixture

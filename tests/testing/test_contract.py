@@ -80,12 +80,6 @@ class Mixes(ReferenceSQL):
         return await super().solve(self.problem, toolbox)
 
 
-@pytest.fixture(scope="module")
-def gateway() -> Any:
-    with GatewayServer() as server:
-        yield server
-
-
 @pytest.mark.parametrize(
     ("agent", "test", "arguments"),
     [

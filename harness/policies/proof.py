@@ -1,0 +1,240 @@
+"""Whether an exported folder answers as the policy that was trained: greedy answers, token by token.
+
+The trained policy is put together from the checkpoint's shards in fp32, adapters beside their base: none of what
+made the folder (verl's merger, the merge of adapters, bf16) takes part in it.
+`python -m harness.policies.proof FOLDER` is the vLLM side, in a process of its own so that its memory is free after it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from harness.config import resolve_device
+from harness.errors import EnvironmentProblem, RunFailed, UserError
+from harness.results.folder import RunFolder
+
+Engine = Literal["transformers", "vllm"]
+
+NEAR_TIE = 0.05
+"""Nats. Where the trained policy, in fp32 or in bf16, prefers its own token by no more, rounding explains another."""
+
+
+def choose_engine(engine: Engine | None) -> Engine:
+    """The engine asked for; by default vLLM where it is installed and there is a GPU.
+
+    Raises:
+        EnvironmentProblem: vLLM is asked for and cannot run here.
+    """
+    able = find_spec("vllm") is not None and resolve_device("auto") == "cuda"
+    if engine == "vllm" and not able:
+        raise EnvironmentProblem("--engine vllm needs a CUDA device and vLLM: pip install 'harness[gpu]'")
+    return engine or ("vllm" if able else "transformers")
+
+
+def recorded_prompts(folder: RunFolder, count: int) -> list[list[int]]:
+    """Token ids of up to `count` prompts that validation has sent, spread over them.
+
+    Raises:
+        UserError: The run recorded none.
+    """
+    import pyarrow.parquet as pq
+
+    path = folder.path / "transitions.parquet"
+    columns = ["phase", "prompt_ids"]
+    rows = pq.read_table(path, columns=columns).to_pylist() if path.is_file() else []
+    prompts = list(dict.fromkeys(tuple(row["prompt_ids"]) for row in rows if row["phase"] == "val"))
+    if not prompts:
+        raise UserError(f"{folder.path} has no recorded validation prompts: --verify needs rollout.keep_transitions")
+    count = min(count, len(prompts))
+    return [list(prompts[index * len(prompts) // count]) for index in range(count)]
+
+
+def compare_answers(
+    checkpoint: Path, exported: Path, prompts: Sequence[Sequence[int]], limit: int, engine: Engine, memory: float
+) -> dict[str, Any]:
+    """Greedy answers of an exported folder beside those of the trained policy.
+
+    Args:
+        prompts: Token ids.
+        limit: Tokens of an answer.
+        memory: Share of a GPU's memory that vLLM may take.
+
+    Returns:
+        Share of identical answers, and each difference with the log-probability, in nats, by which the trained
+        policy prefers its own token to the other at the first place where they differ: in fp32 and in bf16.
+    """
+    import torch
+
+    job = {"prompts": [list(ids) for ids in prompts], "limit": limit, "memory": memory}
+    answers = _vllm(exported, job) if engine == "vllm" else None  # before this process takes GPU memory
+    device = resolve_device("auto")
+    trained = trained_policy(checkpoint).to(device)
+    stops = _stops(exported)
+    if answers is None:
+        answers = _greedy(_load(exported).to(device), prompts, limit, stops)
+    differences: list[dict[str, Any]] = []
+    for index, (prompt, one, other) in enumerate(
+        zip(prompts, _greedy(trained, prompts, limit, stops), answers, strict=True)
+    ):
+        expected, got = _to_stop(one, stops), _to_stop(other, stops)
+        if expected != got:
+            place = next(at for at, (mine, theirs) in enumerate(zip(expected, got, strict=False)) if mine != theirs)
+            prefix = [*prompt, *expected[:place]]
+            gap = _gap(trained, prefix, expected[place], got[place])
+            pair = {"trained": expected[place], "exported": got[place]}
+            differences.append({"prompt": index, "place": place, **pair, "gap_nats": gap})
+    trained.to(torch.bfloat16)  # as the folder is, so that what rounding alone does is known
+    for found in differences:
+        index, place = found["prompt"], found["place"]
+        prefix = [*prompts[index], *_to_stop(answers[index], stops)[:place]]
+        found["gap_bf16_nats"] = _gap(trained, prefix, found["trained"], found["exported"])
+    return {
+        "engine": engine,
+        "prompts": len(prompts),
+        "identical": round(1 - len(differences) / len(prompts), 4),
+        "near_tie_nats": NEAR_TIE,
+        "differences": differences,
+    }
+
+
+def refuse_other_answers(proof: dict[str, Any]) -> None:
+    """Nothing where rounding explains every difference.
+
+    Raises:
+        RunFailed: An answer differs where the trained policy was sure; the message has the worst.
+    """
+    wrong = [one for one in proof["differences"] if _preferred(one) > proof["near_tie_nats"]]
+    if wrong:
+        worst = max(wrong, key=_preferred)
+        raise RunFailed(
+            f"the exported folder is not the trained policy: {len(wrong)} of {proof['prompts']} answers in "
+            f"{proof['engine']} differ by more than rounding, the worst by {_preferred(worst):g} nats at token "
+            f"{worst['place']} of answer {worst['prompt']} (all in export.json)"
+        )
+
+
+def _preferred(difference: dict[str, Any]) -> float:
+    """By how much the trained policy preferred its own token, in fp32 and in bf16. Nats."""
+    return float(min(difference["gap_nats"], difference["gap_bf16_nats"]))
+
+
+def trained_policy(checkpoint: Path) -> Any:
+    """The model of a checkpoint, from verl's FSDP shards, in fp32."""
+    import torch
+    from accelerate import init_empty_weights  # type: ignore[import-untyped]
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    actor = checkpoint / "actor"
+    world = json.loads((actor / "fsdp_config.json").read_text())["world_size"]
+    shards = [
+        torch.load(actor / f"model_world_size_{world}_rank_{rank}.pt", map_location="cpu", weights_only=False)
+        for rank in range(world)
+    ]
+    weights = {name: _whole([shard[name] for shard in shards]).float() for name in shards[0]}
+    adapter = actor / "lora_train_meta.json"
+    with init_empty_weights():
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(actor / "huggingface"))
+        if adapter.is_file():
+            from peft import LoraConfig, get_peft_model
+
+            targets = sorted({name.split(".")[-4] for name in weights if ".lora_A." in name})
+            model = get_peft_model(model, LoraConfig(**json.loads(adapter.read_text()), target_modules=targets))
+    model.load_state_dict(weights, assign=True)
+    return model.eval()
+
+
+def _whole(shards: list[Any]) -> Any:
+    """One tensor from its shards; a plain tensor is the same in all."""
+    import torch
+    from torch.distributed.tensor import DTensor
+
+    first = shards[0]
+    if not isinstance(first, DTensor):
+        return first
+    placement = first.placements[-1]
+    local = [shard.to_local() for shard in shards]
+    return torch.cat(local, placement.dim) if placement.is_shard() else local[0]
+
+
+def _load(folder: Path) -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def _stops(folder: Path) -> list[int]:
+    from transformers import GenerationConfig
+
+    stops = GenerationConfig.from_pretrained(folder).eos_token_id
+    return list(stops) if isinstance(stops, list) else [stops]
+
+
+def _greedy(model: Any, prompts: Sequence[Sequence[int]], limit: int, stops: list[int]) -> list[list[int]]:
+    import torch
+    from transformers import GenerationConfig
+
+    # Not the folder's own: some hold a repetition penalty, which neither trainer nor validation applies.
+    plain = GenerationConfig(max_new_tokens=limit, do_sample=False, eos_token_id=stops, pad_token_id=stops[0])
+    answers = []
+    for prompt in prompts:
+        ids = torch.tensor([list(prompt)], device=model.device)
+        whole = model.generate(input_ids=ids, attention_mask=torch.ones_like(ids), generation_config=plain)
+        answers.append(whole[0, len(prompt) :].tolist())
+    return answers
+
+
+def _to_stop(ids: list[int], stops: list[int]) -> list[int]:
+    """Up to the first stop token, all of which count as one; an engine may leave it out of what it returns."""
+    return [*ids[: next((place for place, token in enumerate(ids) if token in stops), len(ids))], stops[0]]
+
+
+def _gap(model: Any, prefix: Sequence[int], one: int, other: int) -> float:
+    """Log-probability of one next token less that of another. Nats."""
+    import torch
+
+    with torch.inference_mode():
+        logits = model(input_ids=torch.tensor([list(prefix)], device=model.device)).logits[0, -1].float()
+    return round(float(logits[one] - logits[other]), 4)
+
+
+def _vllm(exported: Path, job: dict[str, Any]) -> list[list[int]]:
+    with tempfile.TemporaryDirectory() as folder:
+        paper = Path(folder) / "job.json"
+        paper.write_text(json.dumps(job))
+        command = [sys.executable, "-m", "harness.policies.proof", str(exported), str(paper)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode != 0:
+            lines = [line for line in done.stderr.splitlines() if "Error" in line] or done.stderr.splitlines()
+            raise RunFailed(f"vLLM did not answer from {exported}: {lines[-1][:300] if lines else 'no output'}")
+        answers: list[list[int]] = json.loads(paper.read_text())
+        return answers
+
+
+def main() -> None:
+    """Answer a job's prompts in vLLM; the answers replace the job in its file."""
+    from vllm import LLM, SamplingParams
+
+    model, paper = sys.argv[1], Path(sys.argv[2])
+    job = json.loads(paper.read_text())
+    longest = max(map(len, job["prompts"])) + job["limit"]
+    engine = LLM(model, max_model_len=longest, gpu_memory_utilization=job["memory"], enforce_eager=True)
+    outputs = engine.generate(
+        [{"prompt_token_ids": ids} for ids in job["prompts"]],
+        SamplingParams(temperature=0.0, max_tokens=job["limit"]),
+        use_tqdm=False,
+    )
+    paper.write_text(json.dumps([list(output.outputs[0].token_ids) for output in outputs]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Exported folders are the policy that was trained, adapters merged; anything else is noticed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import RunFailed
+from harness.policies import resolve
+from harness.policies.export import export
+from harness.policies.proof import compare_answers, refuse_other_answers, trained_policy
+
+torch = pytest.importorskip("torch")
+peft = pytest.importorskip("peft")
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("verl")
+
+PROMPTS = [[1, 5, 7, 9], [1, 300, 20], [4, 8, 15, 16, 23, 42]]
+
+
+@pytest.fixture(scope="module")
+def adapted() -> Any:
+    """The bundled policy with adapters that change what it says."""
+    torch.manual_seed(0)
+    base = transformers.AutoModelForCausalLM.from_pretrained(resolve("pocket-sql"), dtype=torch.float32)
+    settings = peft.LoraConfig(task_type="CAUSAL_LM", r=4, lora_alpha=4, target_modules="all-linear")
+    model = peft.get_peft_model(base, settings)
+    for name, weight in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.5)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def checkpoint(adapted: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As verl writes one."""
+    checkpoint = tmp_path_factory.mktemp("global_step_1")
+    actor = checkpoint / "actor"
+    actor.mkdir()
+    adapted.config.save_pretrained(actor / "huggingface")
+    adapted.generation_config.save_pretrained(actor / "huggingface")
+    transformers.AutoTokenizer.from_pretrained(resolve("pocket-sql")).save_pretrained(actor / "huggingface")
+    (actor / "fsdp_config.json").write_text(json.dumps({"FSDP_version": 2, "world_size": 1}))
+    (actor / "lora_train_meta.json").write_text(json.dumps({"r": 4, "lora_alpha": 4, "task_type": "CAUSAL_LM"}))
+    torch.save(adapted.state_dict(), actor / "model_world_size_1_rank_0.pt")
+    return checkpoint
+
+
+@pytest.fixture(scope="module")
+def exported(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("exported")
+    export(checkpoint, folder)
+    return folder
+
+
+def test_the_checkpoint_is_read_as_it_was_trained(adapted: Any, checkpoint: Path) -> None:
+    ids = torch.tensor([PROMPTS[2]])
+    with torch.inference_mode():
+        torch.testing.assert_close(trained_policy(checkpoint)(input_ids=ids).logits, adapted(input_ids=ids).logits)
+
+
+def test_adapters_are_merged_as_peft_merges_them(adapted: Any, checkpoint: Path, exported: Path) -> None:
+    written = transformers.AutoModelForCausalLM.from_pretrained(exported, dtype=torch.float32).state_dict()
+    merged = trained_policy(checkpoint).merge_and_unload().state_dict()
+    base = adapted.get_base_model().state_dict()
+    assert set(written) == set(merged) and not (exported / "lora_adapter").exists()
+    for name, weight in merged.items():
+        torch.testing.assert_close(written[name], weight, rtol=2**-7, atol=2e-3)  # bf16, twice rounded
+    query = "model.layers.0.self_attn.q_proj"
+    assert (written[f"{query}.weight"] - base[f"{query}.base_layer.weight"]).abs().max() > 0.1
+
+
+def test_an_exported_folder_gives_the_trained_answers(checkpoint: Path, exported: Path) -> None:
+    proof = compare_answers(checkpoint, exported, PROMPTS, 8, "transformers", 0.5)
+    assert proof["prompts"] == 3
+    refuse_other_answers(proof | {"near_tie_nats": 0.2})  # random prompts: far flatter than a validation's
+
+
+def test_a_folder_without_the_adapters_is_noticed(checkpoint: Path) -> None:
+    proof = compare_answers(checkpoint, Path(resolve("pocket-sql")), PROMPTS, 8, "transformers", 0.5)
+    assert proof["identical"] < 1
+    with pytest.raises(RunFailed, match="is not the trained policy"):
+        refuse_other_answers(proof)
