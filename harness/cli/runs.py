@@ -76,6 +76,7 @@ def show(
         out.print(record["reason"], markup=False, soft_wrap=True)
     facts: dict[str, Any] = {
         "agent": f"{record['plugin']}, trains {record['agent_match']!r}, seed {record['seed']}",
+        **({"policy": _policy(record["parent"])} if record.get("parent") else {}),
         "parity": figures["parity"],
         "accuracy": ", ".join(f"{step}: {percent(value)}" for step, value in figures["val_curve"].items()) or "-",
         "unscored": figures["unscored"],
@@ -93,6 +94,7 @@ def show(
         "time": duration(figures["wall_s"]),
         "code": (record.get("commit") or {}).get("hash", "no checkout"),
         "launches": figures["launches"],
+        **({"study": _study(record)} if record.get("study") else {}),
     }
     for name, value in facts.items():
         out.print(f"{name:26} {value}", markup=False, soft_wrap=True)
@@ -171,6 +173,18 @@ def _summary(record: dict[str, Any]) -> dict[str, Any]:
         "accuracy_final": result.get("accuracy", result.get("val_accuracy_final")),
         "wall_s": result.get("wall_s"),
     }
+
+
+def _policy(parent: dict[str, Any]) -> str:
+    return f"of {parent['run']}, step {parent['step']}"
+
+
+def _study(record: dict[str, Any]) -> str:
+    launch = record["launches"][-1]
+    study = record["study"]
+    cores = launch["cores"]
+    shared = f"{launch['runs_at_once']} at a time with {cores} core{'s' * (cores > 1)} each"
+    return f"{study['name']}, {study['job']}, {shared}"
 
 
 def _short(value: Any) -> str:

@@ -17,6 +17,7 @@ from harness.errors import RunFailed, UserError
 if TYPE_CHECKING:
     from harness.study.execute import Standing
     from harness.study.plan import Job
+    from harness.study.slots import Slot
     from harness.study.state import Step
 
 app = typer.Typer()
@@ -29,6 +30,9 @@ def study(
     only: Annotated[list[str] | None, typer.Option(help="axis=label: leave out other arms; repeatable.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Other seeds than the file's, for example 0,1,2.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="key=value for every run; repeatable.")] = None,
+    at_once: Annotated[
+        int, typer.Option("--jobs", min=1, help="Runs at a time, each on an equal share of cores and GPUs of its own.")
+    ] = 1,
     runs_dir: Annotated[Path, typer.Option(help="Where the study's folder is made.")] = Path("runs"),
     any_code: Annotated[bool, typer.Option("--any-code", help="Keep finished runs that other code has made.")] = False,
     without_parity: Annotated[
@@ -40,6 +44,7 @@ def study(
     from harness.cli.train import check
     from harness.study.execute import StudyRun
     from harness.study.plan import jobs_of, read_study, study_path
+    from harness.study.slots import make_slots
     from harness.study.state import StudyFolder
 
     described = read_study(file)
@@ -48,10 +53,11 @@ def study(
     jobs = jobs_of(described, set_ or [], only or [])
     for job in jobs:
         check(job.config)
+    slots = make_slots(at_once, max(job.config.gpus for job in jobs))
     lacking = _uncertified(jobs)
     folder = StudyFolder(runs_dir / described.name, described, jobs)
     steps = folder.next_steps(jobs, any_code=any_code)
-    plan = _plan(described.name, steps, runs_dir)
+    plan = _plan(described.name, steps, runs_dir, slots)
     if lacking:
         plan["uncertified"] = lacking
     if dry_run:
@@ -66,7 +72,7 @@ def study(
     with folder.locked():
         shutil.copyfile(study_path(file), folder.path / "study.yaml")
         with _Display(plan) as display:
-            standings = StudyRun(folder, steps, display.show).execute()
+            standings = StudyRun(folder, steps, display.show, slots, any_code).execute()
     failed = [one for one in standings if one.state == "failed"]
     if json_:
         emit_json([{"job": one.job.key, "state": one.state, "line": one.line} for one in standings])
@@ -79,14 +85,14 @@ def study(
         )
 
 
-def _plan(name: str, steps: list[Step], runs_dir: Path) -> dict[str, Any]:
+def _plan(name: str, steps: list[Step], runs_dir: Path, slots: list[Slot]) -> dict[str, Any]:
     from harness.compare.runs import find_all
     from harness.study.plan import differences
-    from harness.study.timing import measured, steps_of, timing_for
+    from harness.study.timing import makespan_s, measured, steps_of, timing_for
 
     known = measured(find_all(runs_dir)) if runs_dir.is_dir() else []
     counted: dict[str, int | None] = {}
-    rows = []
+    rows: list[dict[str, Any]] = []
     for step in steps:
         timing = timing_for(step.job.config, known)
         if step.job.arm not in counted:
@@ -109,12 +115,15 @@ def _plan(name: str, steps: list[Step], runs_dir: Path) -> dict[str, Any]:
             }
         )
     missing = [row for row in rows if row["action"] != "skip"]
-    known_s = [row["estimate_s"] for row in missing if row["estimate_s"] is not None]
+    known_s: list[float] = [row["estimate_s"] for row in missing if row["estimate_s"] is not None]
     return {
         "study": name,
         "jobs": rows,
         "to_run": len(missing),
-        "estimate_s": sum(known_s) if known_s else None,
+        "estimate_s": makespan_s(known_s, len(slots)) if known_s else None,
+        "runs_at_once": len(slots),
+        "cores_per_run": len(slots[0].cores),
+        "gpus": [slot.gpus for slot in slots] if slots[0].gpus else None,
         "without_estimate": len(missing) - len(known_s),
         "differences": differences(step.job for step in steps),
     }
@@ -153,7 +162,7 @@ def _show_plan(plan: dict[str, Any]) -> None:
             shown.add_row(key, *(str(values.get(arm)) for arm in arms))
         out.print(shown)
     out.print("Everything else is the same in all runs; runs of one seed also share data order and sampling seeds.")
-    text = f"{plan['to_run']} of {len(plan['jobs'])} to run"
+    text = f"{plan['to_run']} of {len(plan['jobs'])} to run, {_sharing(plan)}"
     if plan["estimate_s"] is not None:
         source = next(row["estimate_from"] for row in plan["jobs"] if row["estimate_from"])
         text += f", about {duration(plan['estimate_s'])} by the steps measured in {source} and alike"
@@ -163,6 +172,15 @@ def _show_plan(plan: dict[str, Any]) -> None:
     if plan.get("uncertified"):
         names = " ".join(plan["uncertified"])
         out.print(f"No parity certificate: {names}. Run `harness parity {names}` first.", soft_wrap=True)
+
+
+def _sharing(plan: dict[str, Any]) -> str:
+    """`4 at a time with 16 cores each`."""
+    cores = plan["cores_per_run"]
+    text = f"{plan['runs_at_once']} at a time with {cores} core{'s' * (cores > 1)} each"
+    if plan["gpus"]:
+        text += f" on GPU {', '.join('+'.join(gpus) for gpus in dict.fromkeys(plan['gpus']))}"
+    return text
 
 
 def _show_end(name: str, path: Path, standings: list[Standing]) -> None:
@@ -191,13 +209,19 @@ class _Display:
     """The whole matrix live on a terminal; a line a change elsewhere."""
 
     def __init__(self, plan: dict[str, Any]) -> None:
+        self._whole = plan
         self._plan = {row["key"]: row for row in plan["jobs"]}
         self._name = plan["study"]
         self._console = progress_console()
-        self._states: dict[str, str] = {}
+        self._at_once: int = plan["runs_at_once"]
+        self._states: dict[str, tuple[str, int]] = {}
         self._live: Any = None
 
     def __enter__(self) -> _Display:
+        if self._at_once > 1:
+            self._console.print(f"{self._name}: {_sharing(self._whole)}", markup=False, soft_wrap=True)
+            if self._whole["cores_per_run"] < 2:
+                self._console.print("With one core a run, Ray may not start in the 15 s that it gives itself.")
         if self._console.is_terminal:
             from rich.live import Live
 
@@ -214,8 +238,9 @@ class _Display:
             self._live.update(self._table(standings))
             return
         for index, one in enumerate(standings, 1):
-            if self._states.get(one.job.key) != one.state and one.state != "waiting":
-                self._states[one.job.key] = one.state
+            seen = (one.state, one.tries)
+            if self._states.get(one.job.key) != seen and one.state != "waiting":
+                self._states[one.job.key] = seen
                 text = f"[{index}/{len(standings)}] {one.job.key}: {one.state}  {one.line[:160]}"
                 self._console.print(text, markup=False, soft_wrap=True)
 
@@ -238,7 +263,9 @@ class _Display:
         return table
 
     def _left_s(self, standings: list[Standing]) -> float | None:
-        left = 0.0
+        from harness.study.timing import makespan_s
+
+        left: list[float] = []
         for one in standings:
             if one.state not in ("waiting", "running"):
                 continue
@@ -249,5 +276,5 @@ class _Display:
                     return None
                 estimate = sum(walls) / len(walls)
             spent = time.monotonic() - one.began if one.began is not None else 0.0
-            left += max(0.0, estimate - spent)
-        return left
+            left.append(max(0.0, estimate - spent))
+        return makespan_s(left, self._at_once)

@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any
 from harness.compare import statistics
 from harness.compare.estimates import Estimate, accuracy, crossed_mean
 from harness.compare.identity import check_identity, check_parity, circumstances
+from harness.compare.learning import learn
 from harness.compare.measures import measure
+from harness.compare.scores import paired_differences, scores
 from harness.compare.views import views
 from harness.errors import UserError
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from harness.compare.runs import Run, Selection
 
 ALPHA = 0.05
 POWER = 0.8
+CEILING = 0.97
+"""Where all arms end above it, final accuracy can hardly tell them apart."""
 MEANS = (
     "transitions_per_rollout",
     "prompt_tokens_per_rollout",
@@ -74,6 +76,11 @@ def compare(
     base = _baseline(baseline or selection.study.get("baseline"), by_arm, asked=baseline is not None)
     pairs = [_pair(name, runs, base, by_arm[base], margin) for name, runs in by_arm.items() if name != base]
     _decide(pairs, margin)
+    checkpoint = selection.study.get("checkpoint")
+    learning = learn(by_arm, base, checkpoint)
+    if checkpoint is not None and "checkpoint" not in learning["measures"]:
+        remarks.append(f"Not every run was validated at step {checkpoint}, so nothing is compared there.")
+    arms = [_arm(name, runs) for name, runs in by_arm.items()]
     return {
         "name": selection.name,
         "question": selection.study.get("question", ""),
@@ -84,9 +91,12 @@ def compare(
         "alpha": ALPHA,
         "power": POWER,
         "checkpoint_rule": "last",
+        "checkpoint": checkpoint,
+        "ceiling": all(arm["accuracy_final"]["mean"] > CEILING for arm in arms),
         "one_seed": all(len(runs) == 1 for runs in by_arm.values()),
-        "arms": [_arm(name, runs) for name, runs in by_arm.items()],
+        "arms": arms,
         "pairs": pairs,
+        "learning": learning,
         "views": views(by_arm),
         "exceptions": exceptions,
         "remarks": remarks,
@@ -100,35 +110,6 @@ def compare(
             run.id: {"identity": run.record["identity"], "parity": run.record.get("parity")} for run in usable
         },
     }
-
-
-def scores(runs: Sequence[Run], step: int | None = None) -> pd.DataFrame:
-    """Scored validation episodes of several runs: columns seed, db_id, task_id, difficulty, value."""
-    import pandas as pd
-
-    frames = []
-    for run in runs:
-        rows = run.validation(step)
-        rows = rows[rows["reward"].notna()]
-        frame = rows[["db_id", "task_id", "difficulty"]].assign(seed=run.seed, value=rows["reward"].astype(float))
-        frames.append(frame.groupby(["seed", "db_id", "task_id", "difficulty"], as_index=False)[["value"]].mean())
-    return pd.concat(frames, ignore_index=True)
-
-
-def paired_differences(first: pd.DataFrame, second: pd.DataFrame) -> tuple[pd.DataFrame, str]:
-    """First minus second, question by question, and how they were paired: `seed` or `task`.
-
-    Arms without a common seed are averaged over their seeds first; the doubt of training is then lost.
-    """
-    common = set(first["seed"]) & set(second["seed"])
-    keys = ["seed", "db_id", "task_id"]
-    paired = "seed"
-    if not common:
-        keys, paired = ["db_id", "task_id"], "task"
-        first, second = (table.groupby(keys, as_index=False)[["value"]].mean() for table in (first, second))
-    both = first[[*keys, "value"]].merge(second[[*keys, "value"]], on=keys, suffixes=("_first", "_second"))
-    both["value"] = both["value_first"] - both["value_second"]
-    return (both if common else both.assign(seed=0)), paired
 
 
 def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
@@ -177,7 +158,6 @@ def _arm(name: str, runs: Sequence[Run]) -> dict[str, Any]:
     trained = runs[0].record.get("kind", "train") == "train"
     initial = scores([run for run in runs if 0 in run.val_curve()] or runs, 0) if trained else final.iloc[:0]
     matrix = final.pivot_table(index="seed", columns="db_id", values="value").to_numpy(float)
-    areas = [statistics.area_under_curve(figures["val_curve"]) for figures in per_seed]
     causes = dict.fromkeys(cause for figures in per_seed for cause in figures["failures"])
     return {
         "name": name,
@@ -189,7 +169,6 @@ def _arm(name: str, runs: Sequence[Run]) -> dict[str, Any]:
         "accuracy_final": _plain(accuracy(final)),
         "interquartile_mean": statistics.interquartile_mean(matrix.ravel().tolist()),
         "interquartile_mean_interval": statistics.interval_of(statistics.interquartile_mean, matrix),
-        "area_under_curve": _mean(areas),
         **{key: _mean([figures[key] for figures in per_seed]) for key in MEANS},
         "shares": {
             part: _mean([figures["shares"].get(part) for figures in per_seed])
@@ -218,16 +197,11 @@ def _pair(name: str, runs: Sequence[Run], base: str, base_runs: Sequence[Run], m
     training: dict[str, Any] = {}
     if difference.seeds > 1:
         mine_by_seed, theirs_by_seed = (table.groupby("seed")["value"].mean().tolist() for table in (mine, theirs))
-        areas = [
-            [area for run in group if (area := statistics.area_under_curve(run.val_curve())) is not None]
-            for group in (runs, base_runs)
-        ]
         training = {
             "hierarchical_bootstrap": statistics.hierarchical_bootstrap(rows),
             "probability_of_improvement": statistics.probability_of_improvement(mine_by_seed, theirs_by_seed),
             "interquartile_mean_difference": statistics.interquartile_mean(mine_by_seed)
             - statistics.interquartile_mean(theirs_by_seed),
-            "area_under_curve_difference": (_mean(areas[0]) or 0.0) - (_mean(areas[1]) or 0.0) if all(areas) else None,
         }
     return {
         "arm": name,

@@ -70,22 +70,25 @@ def _styled(cell: str) -> str:
 
 
 def _numeric(table: Table, index: int) -> bool:
-    cells = [row[index] for row in table.rows if row[index] not in ("", "-")]
+    cells = [row[index] for row in table.rows if row[index] not in ("", "-", "baseline")]
     return bool(cells) and all(_NUMBER.fullmatch(cell) for cell in cells)
 
 
-def _markdown(name: str, question: str, found: list[Table], words: list[str]) -> str:
-    lines = [f"# {name}", ""]
-    if question:
-        lines += [question, ""]
+def markdown_tables(found: list[Table], heading: str = "##") -> str:
+    """The tables in Markdown, each under its title as such a heading; without titles where it is empty."""
+    parts = []
     for table in found:
-        lines += [f"## {table.title}", ""]
+        lines = [f"{heading} {table.title}", ""] if heading else []
         lines.append("| " + " | ".join(_pipe(head) for head in table.heads) + " |")
         lines.append("|" + "|".join(" ---: " if _numeric(table, i) else " --- " for i in range(len(table.heads))) + "|")
         lines += ["| " + " | ".join(_pipe(cell) for cell in row) + " |" for row in table.rows]
-        lines += ["", *([table.note, ""] if table.note else [])]
-    lines += [f"- {sentence}" for sentence in words]
-    return "\n".join(lines) + "\n"
+        parts.append("\n".join([*lines, *(["", table.note] if table.note else [])]) + "\n")
+    return "\n".join(parts)
+
+
+def _markdown(name: str, question: str, found: list[Table], words: list[str]) -> str:
+    head = f"# {name}\n\n" + (f"{question}\n\n" if question else "")
+    return head + markdown_tables(found) + "\n" + "".join(f"- {sentence}\n" for sentence in words)
 
 
 def _pipe(text: str) -> str:
@@ -103,6 +106,9 @@ def _csv(comparison: Mapping[str, Any]) -> str:
         for key in ("accuracy_initial", "accuracy_final"):
             estimate = arm[key] or {}
             row |= {f"{key}{suffix}": estimate.get(part) for part, suffix in _PARTS.items()}
+        for key, one in comparison["learning"]["arms"].get(arm["name"], {}).items():
+            row |= {f"{key}{suffix}": (one["estimate"] or {}).get(part) for part, suffix in _PARTS.items()}
+            row |= {f"{key}_difference{suffix}": (one["difference"] or {}).get(part) for part, suffix in _PARTS.items()}
         row |= {f"difference{suffix}": (pair.get("difference") or {}).get(part) for part, suffix in _PARTS.items()}
         row |= {key: pair.get(key) for key in ("p", "p_holm", "p_equivalence_holm", "detectable", "verdict")}
         row |= {key: value for key, value in arm.items() if isinstance(value, int | float) or value is None}

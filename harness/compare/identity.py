@@ -149,6 +149,9 @@ def circumstances(runs: Sequence[Run]) -> list[str]:
     """Remarks on what is not decisive but may matter: code, library versions, machines."""
     remarks: list[str] = []
     commits = {(run.record.get("commit") or {}).get("hash", "unknown") for run in runs}
+    if commits == {"unknown"}:
+        installed = ", ".join(sorted({str(run.record.get("harness_version")) for run in runs}))
+        remarks.append(f"The commit of the code is not known: harness {installed}, installed.")
     if len(commits) > 1:
         remarks.append(f"Runs were made by {len(commits)} commits: {', '.join(sorted(one[:10] for one in commits))}.")
     if any((run.record.get("commit") or {}).get("dirty") for run in runs):
@@ -161,7 +164,25 @@ def circumstances(runs: Sequence[Run]) -> list[str]:
     machines = {_machine(run) for run in runs}
     if len(machines) > 1:
         remarks.append(f"Machines differ, so times are not comparable: {'; '.join(sorted(machines))}.")
+    shared = sorted({_sharing(launch) for run in runs for launch in run.record.get("launches", [])})
+    if len(shared) > 1:
+        ways = "; ".join(_sharing_text(*one) for one in shared)
+        remarks.append(f"Machines were shared unequally, so times are not comparable: {ways}.")
+    elif shared and shared[0][0] > 1:
+        remarks.append(
+            f"Machines were shared alike, {_sharing_text(*shared[0])}: times compare with each other, not with those "
+            "of a run alone."
+        )
     return remarks
+
+
+def _sharing(launch: Mapping[str, Any]) -> tuple[int, int]:
+    return int(launch.get("runs_at_once", 1)), int(launch.get("cores") or 0)
+
+
+def _sharing_text(at_once: int, cores: int) -> str:
+    text = f"{at_once} runs at a time" if at_once > 1 else "alone"
+    return f"{text} with {cores} core{'s' * (cores > 1)} each" if cores else text
 
 
 def _comparable(run: Run) -> dict[str, Any]:

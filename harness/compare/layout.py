@@ -24,6 +24,7 @@ def tables(comparison: Mapping[str, Any], references: list[dict[str, Any]] | Non
     """All tables of a comparison, in reading order; empty ones are left out."""
     made = [
         _accuracy(comparison),
+        _learning(comparison),
         _behaviour(comparison),
         _cost(comparison),
         _evidence(comparison),
@@ -42,7 +43,12 @@ def sentences(comparison: Mapping[str, Any]) -> list[str]:
         alone = ["Checkpoint: the last of every run. Intervals: 95 %. One arm alone: there is nothing to compare."]
         if comparison["one_seed"]:
             alone.append("One seed: another training may reach something else.")
-        return [*alone, *comparison["remarks"], *(f"Not in the comparison: {text}." for text in comparison["missing"])]
+        return [
+            *alone,
+            *_ceiling(comparison),
+            *comparison["remarks"],
+            *(f"Not in the comparison: {text}." for text in comparison["missing"]),
+        ]
     found = [
         f"Baseline: {comparison['baseline']}. Checkpoint: the last of every run. Intervals: 95 %. "
         f"p values are corrected over all comparisons (Holm); different means p < {comparison['alpha']:g}.",
@@ -51,6 +57,7 @@ def sentences(comparison: Mapping[str, Any]) -> list[str]:
         if margin is not None
         else "No margin was stated, so nothing can be called equivalent.",
     ]
+    found += _ceiling(comparison)
     if comparison["one_seed"]:
         found.append(
             "One seed an arm: this compares these checkpoints. It says nothing about what another training would reach."
@@ -64,6 +71,22 @@ def sentences(comparison: Mapping[str, Any]) -> list[str]:
     found += comparison["remarks"]
     found += [f"Not in the comparison: {text}." for text in comparison["missing"]]
     return found
+
+
+def _ceiling(comparison: Mapping[str, Any]) -> list[str]:
+    """What cannot be concluded where the task set is too easy for all arms."""
+    if not comparison["ceiling"]:
+        return []
+    room = 1 - min(arm["accuracy_final"]["mean"] for arm in comparison["arms"])
+    text = (
+        f"The task set is saturated: every arm ends within {points(room)} points of 100 %, so final accuracy cannot "
+        "separate them by more than that."
+    )
+    if comparison["pairs"] and comparison["margin"] is not None and comparison["margin"] >= room:
+        text += (
+            f" Equivalence within ±{100 * comparison['margin']:g} points is then almost given; a harder set may differ."
+        )
+    return [text]
 
 
 def points(value: float | None, signed: bool = False) -> str:
@@ -119,6 +142,28 @@ def _accuracy(comparison: Mapping[str, Any]) -> Table:
     if not comparison["pairs"]:
         rows, heads = [row[:-4] for row in rows], heads[:-4]
     return Table("accuracy", "Accuracy on validation", heads, rows)
+
+
+def _learning(comparison: Mapping[str, Any]) -> Table:
+    titles = {"checkpoint": f"at step {comparison['checkpoint']}", "area": "area under curve"}
+    measures = comparison["learning"]["measures"]
+    heads = ["arm"]
+    for key in measures:
+        heads += [f"{titles[key]} %", *(("difference (points)", "p") if comparison["pairs"] else ())]
+    rows = []
+    for arm in comparison["arms"]:
+        cells = [arm["name"]]
+        for key in measures:
+            one = comparison["learning"]["arms"][arm["name"]][key]
+            cells.append(with_interval(one["estimate"]))
+            if comparison["pairs"]:
+                base = arm["name"] == comparison["baseline"]
+                cells += ["baseline" if base else with_interval(one["difference"], signed=True)]
+                cells += ["" if base else p_value(one.get("p_holm"))]
+        rows.append(cells)
+    note = "Secondary: p values are corrected over this table, and no verdict rests on it. Area under the curve: mean "
+    note += "accuracy over the steps, from the first validation to the last."
+    return Table("learning", "Learning on the way", heads, rows if measures else [], note)
 
 
 def verdict_text(pair: Mapping[str, Any]) -> str:
@@ -188,7 +233,6 @@ def _evidence(comparison: Mapping[str, Any]) -> Table:
                 _range(training.get("hierarchical_bootstrap")),
                 points(training.get("interquartile_mean_difference"), signed=True),
                 number(training.get("probability_of_improvement"), 2),
-                points(training.get("area_under_curve_difference"), signed=True),
             ]
         )
     heads = [
@@ -198,7 +242,6 @@ def _evidence(comparison: Mapping[str, Any]) -> Table:
         "bootstrap over seeds and databases",
         "IQM difference",
         "P(better)",
-        "area under curve",
     ]
     return Table("evidence", "Further evidence", heads, rows, "Differences in points. No verdict rests on these.")
 
@@ -260,7 +303,7 @@ def _references(found: list[dict[str, Any]]) -> Table:
         "s/step": lambda row: number(row.get("step_s"), 1),
         "rollout %": lambda row: points(row.get("rollout_share")),
         "update %": lambda row: points(row.get("update_share")),
-        "remark": lambda row: row.get("remark", ""),
+        "remark": lambda row: row.get("remark", "") + ("" if row.get("checked") else " (not checked with its source)"),
         "source": lambda row: row["source"],
     }
     return _from_cells("references", "Reference figures, published by others", cells, found, reference_note())

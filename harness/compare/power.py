@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness.compare.comparison import paired_differences, scores
 from harness.compare.estimates import crossed_df, detectable_effect
+from harness.compare.scores import paired_differences, scores
 from harness.errors import UserError
 
 if TYPE_CHECKING:

@@ -61,11 +61,14 @@ class Run:
     @cached_property
     def trained_by_role(self) -> dict[str, dict[str, int]]:
         """Trained transitions and their response tokens by role; empty where transitions were not kept."""
-        table = self._table("transitions", only=("role", "trained", "response_ids"))
+        table = self._table("transitions", only=("role", "trained", "response_ids", "response_tokens"))
         if not len(table):
             return {}
         table = table[table["trained"].astype(bool)]
-        lengths = table["response_ids"].map(lambda ids: 0 if ids is None else len(ids))
+        if "response_tokens" in table:  # a published copy, without the ids
+            lengths = table["response_tokens"]
+        else:
+            lengths = table["response_ids"].map(lambda ids: 0 if ids is None else len(ids))
         return {
             str(role): {"transitions": len(group), "tokens": int(lengths[group.index].sum())}
             for role, group in table.groupby("role")

@@ -59,8 +59,8 @@ def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _calls(run: Run, table: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
-    if run.transitions is None or not len(table):
-        return {}
+    if run.transitions is None or "messages" not in run.transitions or not len(table):
+        return {}  # published copies keep no texts
     found: dict[str, list[dict[str, Any]]] = {}
     wanted = run.transitions[run.transitions["attempt_id"].isin(set(table["attempt_id"]))]
     for row in _records(wanted.sort_values("index")):

@@ -105,7 +105,10 @@ def render(
 
 
 def _sections(found: Sequence[Table], manifest: Sequence[Table]) -> dict[str, list[Table]]:
-    groups = {"main": ("accuracy", "behaviour", "cost"), "more": ("evidence", "views", "exceptions", "failed")}
+    groups = {
+        "main": ("accuracy", "learning", "behaviour", "cost"),
+        "more": ("evidence", "views", "exceptions", "failed"),
+    }
     made = {name: [table for table in found if table.key in keys] for name, keys in groups.items()}
     made["references"] = [table for table in found if table.key == "references"]
     made["manifest"] = [table for table in manifest if table.rows]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import platform
 import subprocess
@@ -35,6 +36,8 @@ LIBRARIES = (
     "openai",
     "opentelemetry-sdk",
 )
+STUDY_VARIABLE = "HARNESS_STUDY"
+"""Environment variable in which a study tells a run what it is: JSON with name, job and runs_at_once."""
 
 
 def run_record(
@@ -54,7 +57,9 @@ def run_record(
 
     spec = agent_spec(config.plugin)
     launches = list(folder.read()["launches"]) if resumed else []
-    launches.append({"started": _now(), "commit": commit()})
+    study = json.loads(os.environ.get(STUDY_VARIABLE) or "null")
+    launch = {"started": _now(), "commit": commit(), "cores": available_cores()}
+    launches.append(launch | ({"runs_at_once": study["runs_at_once"]} if study else {}))
     return {
         "id": folder.id,
         "kind": kind,
@@ -63,6 +68,7 @@ def run_record(
         "agent_match": config.agent_match,
         "seed": config.seed,
         "launches": launches,
+        "study": study,
         "harness_version": harness.__version__,
         "commit": commit(),
         "versions": library_versions(),
@@ -168,7 +174,7 @@ def hardware(device: str) -> dict[str, Any]:
     data: dict[str, Any] = {
         "machine": platform.machine(),
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": available_cores(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
     }
     if device == "cuda":
@@ -178,6 +184,11 @@ def hardware(device: str) -> dict[str, Any]:
         data["gpus"] = [torch.cuda.get_device_name(index) for index in range(count)]
         data["cuda"] = torch.version.cuda
     return data
+
+
+def available_cores() -> int | None:
+    """Logical processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def commit() -> dict[str, Any] | None:
@@ -200,6 +211,9 @@ def commit() -> dict[str, Any] | None:
         return None
 
 
+_ABOUT_A_POLICY = {"manifest.json", "export.json"}
+
+
 def model_hash(path: str) -> str:
     """Hash over a local policy's files; a Hugging Face id stands for itself."""
     folder = Path(path)
@@ -207,7 +221,10 @@ def model_hash(path: str) -> str:
         return path
     digest = hashlib.sha256()
     for file in sorted(folder.iterdir()):
-        if file.suffix in {".safetensors", ".bin", ".json", ".jinja"} and file.name != "manifest.json":
+        if file.suffix in {".safetensors", ".bin", ".json", ".jinja"} and file.name not in {
+            "manifest.json",
+            "export.json",
+        }:
             digest.update(file.name.encode() + b"\0")
             with file.open("rb") as stream:
                 for block in iter(lambda: stream.read(1 << 20), b""):

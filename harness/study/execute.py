@@ -1,25 +1,38 @@
-"""Runs the jobs of a study one after the other, each in a process of its own."""
+"""Runs the jobs of a study, several at a time where asked, each in a process of its own."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import yaml
 
 from harness.results.folder import RunFolder
+from harness.results.record import STUDY_VARIABLE
 from harness.study.plan import Job
+from harness.study.slots import Slot, make_slots, nearest
 from harness.study.state import Step, StudyFolder, now
+
+if TYPE_CHECKING:
+    import psutil
 
 POLL_S = 0.5
 STOP_S = 45.0
-"""How long an interrupted training may take to write down what it has."""
+"""How long interrupted trainings may take to write down what they have."""
+TRIES = 3
+RAY_WAS_SLOW = "node timed out during startup"
+"""Ray gives its own agent 15 s to start, however busy the machine; a run that ends so is started again."""
+START_GAP_S = 2.0
+"""Between two starts: reading the same libraries from a cold disk at once, Ray's agents miss their 15 s."""
 
 
 @dataclass
@@ -36,13 +49,46 @@ class Standing:
     line: str = ""
     began: float | None = None
     wall_s: float | None = None
+    tries: int = 0
+
+
+@dataclass(eq=False)
+class _Active:
+    """A job whose process runs: a child, or what an earlier launch left (`child` is None).
+
+    Attributes:
+        slot: None for such a left one beyond the number of slots.
+        since: Where in the log its lines begin, in bytes.
+        run: Its folder, once the run has a record.
+    """
+
+    step: Step
+    standing: Standing
+    slot: Slot | None
+    process: psutil.Process
+    child: subprocess.Popen[bytes] | None
+    log: Path
+    since: int = 0
+    run: Path | None = None
+
+    def ended(self) -> bool:
+        import psutil
+
+        if self.child is not None:
+            return self.child.poll() is not None
+        try:
+            return not self.process.is_running() or self.process.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
 
 
 class StudyRun:
     """One launch of a study.
 
     Args:
-        on_change: Called with all standings whenever something changed, about twice a second.
+        on_change: Called with all standings about twice a second.
+        slots: Where runs go, one at a time in each; by default one with everything that the machine has.
+        any_code: Keep finished runs of other code, as of `next_steps`.
         command: How `harness` is started.
     """
 
@@ -51,91 +97,180 @@ class StudyRun:
         folder: StudyFolder,
         steps: Sequence[Step],
         on_change: Callable[[list[Standing]], None],
+        slots: Sequence[Slot] | None = None,
+        any_code: bool = False,
         command: Sequence[str] = (sys.executable, "-m", "harness"),
     ) -> None:
         self._folder = folder
         self._steps = steps
+        self._slots = list(slots or make_slots(1))
+        self._free = list(self._slots)
+        self._active: list[_Active] = []
+        self._any_code = any_code
         self._command = list(command)
+        self._started = -START_GAP_S
         self._on_change = on_change
         self.standings = [Standing(step.job) for step in steps]
 
     def execute(self) -> list[Standing]:
-        """Do what is missing; a failed job does not stop the others.
+        """Do what is missing, in order; a failed job does not stop the others.
 
         Raises:
-            KeyboardInterrupt: After the running job was ended and its state written.
+            KeyboardInterrupt: After all running jobs were ended and their states written.
         """
-        self._folder.launches.append({"started": now()})
+        folder = self._folder
+        folder.launches.append(
+            {
+                "started": now(),
+                "runs_at_once": len(self._slots),
+                "slots": [{"cores": sorted(slot.cores), "gpus": slot.gpus} for slot in self._slots],
+            }
+        )
+        waiting: list[tuple[Step, Standing]] = []
         for step, standing in zip(self._steps, self.standings, strict=True):
+            left = self._left_running(step, standing) if step.action == "wait" else None
+            if left is not None:
+                self._active.append(left)
+                continue
+            if step.action == "wait":  # it ended just now
+                step = self._look_again(step)
             if step.action == "skip":
                 standing.state = "skipped"
-                self._folder.set(step.job, "finished", step.folder)
-        self._folder.write()
-        for step, standing in zip(self._steps, self.standings, strict=True):
-            if step.action == "skip":
-                continue
-            if step.action == "wait":
-                self._wait_for(step, standing)
-            parent = self._parent(step.job)
-            if step.job.kind == "eval" and parent is None:
-                standing.state, standing.line = "failed", "the training that it evaluates did not finish"
-                self._folder.set(step.job, "failed")
-            elif standing.state == "waiting":
-                self._run(step, standing, parent)
-            self._on_change(self.standings)
-        self._folder.launches[-1]["ended"] = now()
-        self._folder.write()
+                folder.set(step.job, "finished", step.folder)
+            else:
+                waiting.append((step, standing))
+        folder.write()
+        try:
+            while waiting or self._active:
+                for one in [one for one in self._active if one.ended()]:
+                    again = self._end(one)
+                    waiting[:0] = [again] if again else []
+                self._fill(waiting)
+                for one in self._active:
+                    one.standing.line = last_line(one.log, one.since) or one.standing.line
+                    if one.run is None and self._find_run(one) is not None:
+                        folder.set(one.step.job, "running", one.run, one.process)
+                self._on_change(self.standings)
+                if self._active:
+                    time.sleep(POLL_S)
+        except BaseException:
+            self._stop_all()
+            raise
+        folder.launches[-1]["ended"] = now()
+        folder.write()
         return self.standings
 
-    def _run(self, step: Step, standing: Standing, parent: Path | None) -> None:
-        job, folder = step.job, self._folder.path
-        log = folder / "logs" / f"{job.key}.log"
+    def _fill(self, waiting: list[tuple[Step, Standing]]) -> None:
+        """Start jobs that can start, in order, while there is room."""
+        busy = {one.step.job.key for one in self._active} | {step.job.key for step, _ in waiting}
+        for step, standing in list(waiting):
+            job = step.job
+            if not self._free or len(self._active) >= len(self._slots):
+                return
+            if self._active and time.monotonic() - self._started < START_GAP_S:
+                return
+            if job.parent in busy:
+                continue  # what it evaluates is still to be trained
+            waiting.remove((step, standing))
+            parent = self._parent(job)
+            if job.kind == "eval" and parent is None:
+                standing.state, standing.line = "failed", "the training that it evaluates did not finish"
+                self._folder.set(job, "failed")
+            else:
+                self._start(step, standing, parent)
+
+    def _start(self, step: Step, standing: Standing, parent: Path | None) -> None:
+        import psutil
+
+        job, log = step.job, self._log(step.job)
         log.parent.mkdir(exist_ok=True)
-        known = {path.parent.name for path in folder.glob("*/config.yaml")}
-        with log.open("ab") as out:
-            size = out.tell()
-            process = subprocess.Popen(
+        slot = self._free.pop(0)
+        with log.open("ab") as out, _bound_to(slot.cores):
+            since = out.tell()
+            child = subprocess.Popen(
                 [*self._command, *self._arguments(step, parent)],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "160"},
+                env=self._environment(job, slot),
                 start_new_session=True,  # Ctrl-C is ours to handle
             )
-        standing.state, standing.began = "running", time.monotonic()
-        run = step.folder
+        one = _Active(step, standing, slot, psutil.Process(child.pid), child, log, since, step.folder)
+        self._active.append(one)
+        self._started = standing.began = time.monotonic()
+        standing.tries += 1
+        standing.state = "running"
+        self._folder.set(job, "running", step.folder, one.process)
+
+    def _end(self, one: _Active) -> tuple[Step, Standing] | None:
+        """Note what came of a job; given back where it is to go on: left by an earlier launch, or Ray did not start."""
+        self._active.remove(one)
+        if one.slot is not None:
+            self._free.append(one.slot)
+        job, standing = one.step.job, one.standing
+        standing.wall_s = None if standing.began is None else time.monotonic() - standing.began
+        if one.child is None:
+            again = self._look_again(one.step)
+            if again.action != "skip":
+                standing.state, standing.began, standing.wall_s = "waiting", None, None
+                return again, standing
+            standing.state, standing.line = "finished", "by an earlier launch"
+            if again.folder is not None:
+                standing.line = f"{_outcome(RunFolder(again.folder).read())}, by an earlier launch"
+            self._folder.set(job, "finished", again.folder)
+            return None
+        run = self._find_run(one)
+        record = RunFolder(run).read() if run is not None else {}
+        status, line = record.get("status", "failed"), last_line(one.log, one.since)
+        done = status == "finished" and one.child.returncode == 0
+        if not done and status == "running":  # it was killed
+            status = "interrupted"
+        standing.state = "finished" if done else "failed"
+        reason = record.get("reason") or line or f"ended with status {one.child.returncode} and said nothing"
+        standing.line = _outcome(record) if done else reason
+        self._folder.set(job, status if status != "finished" or done else "failed", run)
+        if not done and RAY_WAS_SLOW in reason and standing.tries < TRIES:
+            standing.state = "waiting"
+            return self._look_again(one.step), standing
+        return None
+
+    def _find_run(self, one: _Active) -> Path | None:
+        """The run that this job has made, once it has a record; the record names its job."""
+        if one.run is None:
+            for path in self._folder.path.glob("*/run.json"):
+                name = path.parent.name
+                if name not in one.step.earlier and _job_of(path.parent) == one.step.job.key:
+                    one.run = path.parent
+        return one.run
+
+    def _look_again(self, step: Step) -> Step:
+        return self._folder.next_steps([step.job], any_code=self._any_code)[0]
+
+    def _left_running(self, step: Step, standing: Standing) -> _Active | None:
+        """The process of a job that an earlier launch has left running, in the slot whose cores it has."""
         import psutil
 
-        handle = psutil.Process(process.pid)
-        self._folder.set(job, "running", run, handle)
         try:
-            while process.poll() is None:
-                if run is None:
-                    run = next(
-                        (one.parent for one in folder.glob("*/config.yaml") if one.parent.name not in known), None
-                    )
-                    if run is not None:
-                        self._folder.set(job, "running", run, handle)
-                standing.line = last_line(log, size) or standing.line
-                self._on_change(self.standings)
-                time.sleep(POLL_S)
-        except BaseException:
-            self._stop(process)
-            self._folder.set(job, "interrupted", run)
-            raise
-        run = run or next((one.parent for one in folder.glob("*/config.yaml") if one.parent.name not in known), None)
-        self._note(job, standing, run, process.returncode, last_line(log, size))
+            process = psutil.Process(step.pid)
+            slot = nearest(process.cpu_affinity() or [], self._free)
+        except psutil.Error:
+            return None
+        if slot is not None:
+            self._free.remove(slot)
+        standing.state, standing.line, standing.began = "running", step.why, time.monotonic()
+        return _Active(step, standing, slot, process, None, self._log(step.job), 0, step.folder)
 
-    def _note(self, job: Job, standing: Standing, run: Path | None, code: int, line: str) -> None:
-        record = RunFolder(run).read() if run is not None and (run / "run.json").is_file() else {}
-        status = record.get("status", "failed")
-        standing.state = "finished" if status == "finished" and code == 0 else "failed"
-        if standing.state == "failed" and status in ("running", "interrupted"):
-            status = "interrupted"
-        reason = record.get("reason") or line or f"ended with status {code} and said nothing"
-        standing.line = _outcome(record) if standing.state == "finished" else reason
-        standing.wall_s = None if standing.began is None else time.monotonic() - standing.began
-        self._folder.set(job, "finished" if standing.state == "finished" else status, run)
+    def _environment(self, job: Job, slot: Slot) -> dict[str, str]:
+        study = {"name": self._folder.study.name, "job": job.key, "runs_at_once": len(self._slots)}
+        environment = {
+            **os.environ,
+            "PYTHONUNBUFFERED": "1",
+            "COLUMNS": "160",
+            STUDY_VARIABLE: json.dumps(study),
+        }
+        if slot.gpus is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
+        return environment
 
     def _arguments(self, step: Step, parent: Path | None) -> list[str]:
         job, folder = step.job, self._folder.path
@@ -154,40 +289,54 @@ class StudyRun:
         entry = self._folder.entries.get(job.parent, {})
         return self._folder.path / entry["run"] if entry.get("state") == "finished" and entry.get("run") else None
 
-    def _wait_for(self, step: Step, standing: Standing) -> None:
-        """An earlier launch was killed and its training goes on: let it end, then go on from what it left."""
+    def _log(self, job: Job) -> Path:
+        return self._folder.path / "logs" / f"{job.key}.log"
+
+    def _stop_all(self) -> None:
+        """End all jobs as Ctrl-C would, so that they can be resumed; then by force."""
         import psutil
 
-        standing.state, standing.line, standing.began = "running", step.why, time.monotonic()
-        while step.pid is not None and psutil.pid_exists(step.pid):
-            self._on_change(self.standings)
-            time.sleep(POLL_S)
-            if psutil.pid_exists(step.pid) and psutil.Process(step.pid).status() == psutil.STATUS_ZOMBIE:
-                break
-        again = self._folder.next_steps([step.job])[0]
-        step.action, step.folder = again.action, again.folder
-        if again.action == "skip":
-            standing.state, standing.line = "finished", "by an earlier launch"
-            self._folder.set(step.job, "finished", again.folder)
-        else:
-            standing.state = "waiting"
-
-    @staticmethod
-    def _stop(process: subprocess.Popen[bytes]) -> None:
-        """End a job as Ctrl-C would, so that it can be resumed; then by force."""
-        previous = signal.signal(signal.SIGINT, signal.SIG_IGN)  # an impatient second Ctrl-C must not orphan it
+        impatient = (signal.SIGINT, signal.SIGTERM)  # a second one must not orphan them
+        previous = [signal.signal(number, signal.SIG_IGN) for number in impatient]
         try:
-            process.send_signal(signal.SIGTERM)
-            process.wait(STOP_S)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            for one in self._active:
+                with suppress(psutil.NoSuchProcess, ProcessLookupError):
+                    one.process.terminate()
+            ends = time.monotonic() + STOP_S
+            while (left := [one for one in self._active if not one.ended()]) and time.monotonic() < ends:
+                time.sleep(0.1)
+            for one in left:
+                with suppress(psutil.NoSuchProcess, ProcessLookupError):
+                    os.killpg(one.process.pid, signal.SIGKILL)
+            for one in self._active:
+                one.standing.state = "interrupted"
+                self._folder.set(one.step.job, "interrupted", self._find_run(one))
+            self._folder.launches[-1]["ended"] = now()
+            self._folder.write()
         finally:
-            signal.signal(signal.SIGINT, previous)
+            for number, handler in zip(impatient, previous, strict=True):
+                signal.signal(number, handler)
+
+
+@contextmanager
+def _bound_to(cores: frozenset[int]) -> Iterator[None]:
+    """What this thread starts meanwhile is bound to these cores."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _job_of(run: Path) -> str | None:
+    return (RunFolder(run).read().get("study") or {}).get("job")
 
 
 def last_line(log: Path, since: int = 0) -> str:
     """The last line of a log that says something, from byte `since` on."""
+    if not log.is_file():
+        return ""
     with log.open("rb") as file:
         file.seek(0, os.SEEK_END)
         file.seek(max(since, file.tell() - 4096))

@@ -34,6 +34,8 @@ class Study(Section):
     """The arm, or the agent, that others are held against."""
     margin: float | None = Field(None, gt=0, lt=1)
     """Differences below it count as none. Stated here, before there is a result."""
+    checkpoint: int | None = Field(None, ge=1)
+    """A training step at which accuracy is compared too, as a secondary measure; stated before there is a result."""
     preset: str | None = "cpu"
     """The preset of all runs, unless the matrix varies it."""
     set: dict[str, Any] = Field(default_factory=dict)

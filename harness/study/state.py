@@ -16,7 +16,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,13 +31,18 @@ _NOT_OF_RUNS = (":(exclude)harness/cli", ":(exclude)harness/parity")
 
 @dataclass
 class Step:
-    """What a job needs: `run` it, `resume` or `wait` for the run in `folder`, or `skip` it as finished."""
+    """What a job needs: `run` it, `resume` or `wait` for the run in `folder`, or `skip` it as finished.
+
+    Attributes:
+        earlier: Names of the runs that were there when this was found out.
+    """
 
     job: Job
     action: Action
     folder: Path | None = None
     why: str = ""
     pid: int | None = None
+    earlier: frozenset[str] = frozenset()
 
 
 class StudyFolder:
@@ -62,7 +67,8 @@ class StudyFolder:
     def next_steps(self, jobs: Sequence[Job], *, any_code: bool = False) -> list[Step]:
         """What is to be done for every job, in order."""
         runs = [read_run(path.parent) for path in sorted(self.path.glob("*/run.json"))]
-        return [self._next(job, runs, any_code) for job in jobs]
+        known = frozenset(run.folder.id for run in runs)
+        return [replace(self._next(job, runs, any_code), earlier=known) for job in jobs]
 
     def set(self, job: Job, state: str, run: Path | None = None, process: Any = None) -> None:
         """Note where a job stands."""
@@ -82,6 +88,7 @@ class StudyFolder:
             "question": study.question,
             "baseline": study.baseline,
             "margin": study.margin,
+            "checkpoint": study.checkpoint,
             "varied": varied_keys(study),
             "evaluate": study.evaluate,
             "launches": self.launches,
@@ -119,9 +126,9 @@ class StudyFolder:
         if pid is not None and entry.get("state") == "running":
             return Step(job, "wait", self._folder(entry), f"still running as process {pid}", pid)
         if job.kind == "eval":
-            run = next((run for run in runs if run.folder.id == entry.get("run")), None)
-            if run is not None and run.finished:
-                return Step(job, "skip", run.folder.path, "finished")
+            for run in reversed(runs):
+                if run.finished and _made_by(run, job, entry):
+                    return Step(job, "skip", run.folder.path, "finished")
             return Step(job, "run", None, "not yet run")
         mine = [
             run
@@ -166,6 +173,14 @@ def same_code(recorded: dict[str, Any] | None) -> bool:
         check=False,
     )
     return found.returncode == 0
+
+
+def _made_by(run: Run, job: Job, entry: dict[str, Any]) -> bool:
+    """Whether an evaluation is this job's; those of several policies may have one configuration."""
+    if run.folder.id == entry.get("run"):
+        return True
+    made_by = (run.record.get("study") or {}).get("job")
+    return made_by == job.key and config_hash(run.record["config"]) == job.config_hash
 
 
 def now() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -55,6 +56,14 @@ def timing_for(config: Config, known: Sequence[tuple[Mapping[str, Any], Timing]]
         statistics.median(timing.step_s for timing in alike),
         alike[-1].source,
     )
+
+
+def makespan_s(durations_s: Sequence[float], at_once: int) -> float:
+    """How long jobs take together when each starts, in order, as soon as one of `at_once` places is free."""
+    ends = [0.0] * at_once
+    for duration_s in durations_s:
+        heapq.heapreplace(ends, ends[0] + duration_s)
+    return max(ends)
 
 
 def steps_of(config: Config) -> int | None:

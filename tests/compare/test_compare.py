@@ -207,6 +207,64 @@ def test_foreign_figures_are_shown_by_default_only_for_their_task_set() -> None:
     assert all("http" in row["source"] for row in reference_rows())
 
 
+def test_foreign_figures_that_nobody_checked_are_marked(compared: dict[str, Any]) -> None:
+    rows = [{**row, "checked": False} for row in reference_rows("spider")[:1]]
+    assert "(not checked with its source)" in render(compared, "md", rows)
+    assert "(not checked" not in render(compared, "md", reference_rows("spider"))
+    assert all(row["checked"] for row in reference_rows())
+
+
+def test_learning_on_the_way_is_compared_at_the_stated_checkpoint_and_by_area(three_arms: Path) -> None:
+    chosen = select([three_arms])
+    chosen.study = {"checkpoint": 2}
+    found = compare(chosen, "reference_sql")
+    learning = found["learning"]
+    assert learning["measures"] == ["checkpoint", "area"]
+    # reference: 0.3 -> 0.45 -> 0.6 at steps 0, 2, 4; crewai: 0.3 -> 0.175 -> 0.05.
+    reference, crewai = learning["arms"]["reference_sql"], learning["arms"]["crewai_sql"]
+    assert reference["checkpoint"]["estimate"]["mean"] == pytest.approx(0.45, abs=0.06)
+    assert reference["area"]["estimate"]["mean"] == pytest.approx(0.45, abs=0.06)
+    assert reference["area"]["difference"] is None
+    assert crewai["area"]["difference"]["mean"] == pytest.approx(-0.275, abs=0.06)
+    assert crewai["area"]["p"] < 0.05 and crewai["area"]["p"] <= crewai["area"]["p_holm"]
+    # The area's mean over questions is the area under the curve of means, where every question was scored.
+    (run,) = [run for run in chosen.runs if run.arm == "reference_sql" and run.seed == 0]
+    from harness.compare.scores import areas
+    from harness.compare.statistics import area_under_curve
+
+    assert areas([run])["value"].mean() == pytest.approx(area_under_curve(run.val_curve()))
+    text = render(found, "md")
+    assert "at step 2 %" in text and "no verdict rests on it" in text
+
+
+def test_a_checkpoint_that_was_not_validated_is_told(three_arms: Path) -> None:
+    chosen = select([three_arms])
+    chosen.study = {"checkpoint": 3}
+    found = compare(chosen, "reference_sql")
+    assert found["learning"]["measures"] == ["area"]
+    assert any("not every run was validated at step 3" in one.lower() for one in found["remarks"])
+
+
+def test_a_saturated_task_set_is_said_to_separate_nothing(write_run: Write, compared: dict[str, Any]) -> None:
+    runs = [write_run(name, accuracy=(0.3, 1.0)).path for name in ("reference_sql", "langgraph_sql")]
+    found = compare(select(runs), margin=0.05)
+    assert found["ceiling"] and "The task set is saturated" in render(found, "md")
+    assert "almost given" in render(found, "md")
+    assert not compared["ceiling"] and "saturated" not in render(compared, "md")
+
+
+def test_what_is_not_known_of_the_code_and_unequal_sharing_are_told(write_run: Write) -> None:
+    one, other = write_run(), write_run("langgraph_sql")
+    for run, at_once in ((one, 8), (other, 4)):
+        record = run.read()
+        record["commit"] = None
+        record["launches"][0] |= {"runs_at_once": at_once, "cores": 8, "commit": None}
+        run.write(record)
+    remarks = " ".join(compare(select([one.path, other.path]))["remarks"])
+    assert "The commit of the code is not known: harness" in remarks
+    assert "shared unequally, so times are not comparable: 4 runs at a time with 8 cores each; 8 runs" in remarks
+
+
 def test_mistakes_are_one_line(three_arms: Path, tmp_path: Path) -> None:
     for call in (
         lambda: compare(select([three_arms]), "nobody"),

@@ -52,6 +52,9 @@ class Trainer:
                         writer.episode(task, "val", step, 0, 0.3 + 0.3 * (step > 0), 2)
                 (folder.checkpoints / "latest_checkpointed_iteration.txt").write_text(str(step))
                 job.on_progress(Progress(step=step, total_steps=config.train.steps))
+                if config.verl.get("ray_was_slow") and not job.resume:
+                    reason = "verl ended: The current node timed out during startup."
+                    raise RunFailed(reason)
                 if config.verl.get("fail_seed") == config.seed and step == 1 and not job.resume:
                     reason = "the GPU fell off the bus"
                     raise RunFailed(reason)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,6 +104,14 @@ def test_a_failed_run_does_not_stop_the_others_and_is_told(harness: Harness, stu
     assert "fell off the bus" in text and "one seed" in text
 
 
+def test_a_run_whose_ray_did_not_start_is_started_again(harness: Harness, study_file: Path, tmp_path: Path) -> None:
+    only = ("--only", "max_turns=one turn", "--seeds", "0")
+    done = harness("study", str(study_file), *only, "--set", "verl.ray_was_slow=true")
+    assert done.returncode == 0, done.stderr
+    (record,) = records(tmp_path / "runs" / "small")
+    assert record["status"] == "finished" and len(record["launches"]) == 2  # type: ignore[arg-type]
+
+
 def test_two_processes_never_run_one_study(study_file: Path, tmp_path: Path) -> None:
     from harness.errors import UserError
     from harness.study.state import StudyFolder
@@ -131,6 +142,30 @@ def test_shipped_studies_resolve_and_vary_only_what_they_say(name: str) -> None:
     for job in jobs:
         by_seed.setdefault(job.seed, set()).add(job.arm)
     assert len({frozenset(arms) for arms in by_seed.values()}) == 1
+
+
+def test_agent_match_and_frameworks_share_the_runs_of_one_arm(tmp_path: Path) -> None:
+    """Finished runs of the one count in the other, where they are put into its folder."""
+    shared = {job.config_hash: job for job in jobs_of(read_study(Path("frameworks")))}
+    found = [
+        (job.arm, shared[job.config_hash].arm)
+        for job in jobs_of(read_study(Path("agent_match")))
+        if job.config_hash in shared
+    ]
+    assert found == [("write and rewrite", "langgraph_sql")] * 3
+
+
+def test_every_arm_of_agent_match_trains_other_roles() -> None:
+    import re
+
+    from harness.plugins import agent_spec
+
+    arms = {job.arm: job.config for job in jobs_of(read_study(Path("agent_match")))}
+    trained = {
+        tuple(role for role in agent_spec(config.plugin).roles if re.search(config.agent_match, role))
+        for config in arms.values()
+    }
+    assert len(trained) == len(arms) == 3
 
 
 @pytest.mark.parametrize(
@@ -167,3 +202,151 @@ def test_agents_without_certificate_are_refused_before_the_time_is_spent(
     with pytest.raises(UserError, match="no parity certificate for langgraph_sql"):
         study(study_file, runs_dir=tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
+
+
+two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+
+
+@two_cores
+def test_runs_side_by_side_have_cores_of_their_own_and_say_so(
+    harness: Harness, study_file: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "runs" / "small"
+    done = harness("study", str(study_file), "--jobs", "2", "--set", "verl.sleep_s=1.2")
+    assert done.returncode == 0, done.stderr
+    assert "2 at a time with" in done.stderr
+    found = records(folder)
+    assert [record["status"] for record in found] == ["finished"] * 4
+    share = len(os.sched_getaffinity(0)) // 2
+    launches: list[Any] = [record["launches"][0] for record in found]  # type: ignore[index]
+    assert all(launch["cores"] <= share and launch["runs_at_once"] == 2 for launch in launches)
+    spans = sorted((launch["started"], launch["ended"]) for launch in launches)
+    assert spans[1][0] <= spans[0][1]  # the second started before the first had ended
+    state = json.loads((folder / "study.json").read_text())
+    (launch,) = state["launches"]
+    first, second = (set(slot["cores"]) for slot in launch["slots"])
+    assert launch["runs_at_once"] == 2 and first and len(first) == len(second) and not first & second
+    jobs = {job["key"]: job["run"] for job in state["jobs"]}
+    assert jobs == {record["study"]["job"]: record["id"] for record in found}  # type: ignore[index]
+    data = compare(select([folder]))
+    assert any("2 runs at a time" in remark for remark in data["remarks"])
+
+
+@two_cores
+def test_a_killed_study_waits_for_all_that_still_run(
+    harness: Harness, start: Callable[..., subprocess.Popen[str]], study_file: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "runs" / "small"
+    arguments = ("study", str(study_file), "--jobs", "2", "--seeds", "0", "--set", "verl.sleep_s=4")
+    process = start(*arguments)
+    wait_until(lambda: len(list(folder.glob("*/run.json"))) == 2)
+    process.kill()
+    process.communicate()
+    done = harness(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("by an earlier launch") >= 1  # on a busy machine one may have ended meanwhile
+    found = records(folder)
+    assert [(record["status"], len(record["launches"])) for record in found] == [("finished", 1)] * 2  # type: ignore[arg-type]
+
+
+@two_cores
+def test_ctrl_c_ends_all_that_run_and_the_next_start_resumes_them(
+    harness: Harness, start: Callable[..., subprocess.Popen[str]], study_file: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "runs" / "small"
+    arguments = ("study", str(study_file), "--jobs", "2", "--seeds", "0", "--set", "verl.sleep_s=2")
+    process = start(*arguments)
+    wait_until(lambda: len(list(folder.glob("*/checkpoints/*.txt"))) == 2)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert [record["status"] for record in records(folder)] == ["interrupted"] * 2
+    assert {job["state"] for job in json.loads((folder / "study.json").read_text())["jobs"]} == {"interrupted"}
+    done = harness(*arguments)
+    assert done.returncode == 0, done.stderr
+    found = records(folder)
+    assert [(record["status"], len(record["launches"])) for record in found] == [("finished", 2)] * 2  # type: ignore[arg-type]
+
+
+def test_an_evaluation_waits_for_the_training_of_its_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four jobs at a time, a command that only writes records: evaluations of two policies look alike."""
+    from harness.study import execute
+    from harness.study.slots import Slot
+    from harness.study.state import StudyFolder
+
+    command = tmp_path / "command.py"
+    command.write_text(COMMAND)
+    file = tmp_path / "small.yaml"
+    file.write_text(
+        "matrix: {plugin: [reference_sql, langgraph_sql], seed: [0]}\nevaluate: [reference_sql, langgraph_sql]\n"
+    )
+    study = read_study(file)
+    jobs = jobs_of(study)
+    folder = StudyFolder(tmp_path / "runs", study, jobs)
+    slots = [Slot(index, frozenset(os.sched_getaffinity(0))) for index in range(4)]
+    monkeypatch.setattr(execute, "START_GAP_S", 0.0)
+    run = execute.StudyRun(
+        folder, folder.next_steps(jobs), lambda standings: None, slots, command=[sys.executable, str(command)]
+    )
+    assert [one.state for one in run.execute()] == ["finished"] * 6
+    for job in jobs:
+        if job.parent:
+            made = json.loads((folder.path / folder.entries[job.key]["run"] / "run.json").read_text())
+            assert made["study"]["job"] == job.key
+            assert made["arguments"][1] == str(folder.path / folder.entries[job.parent]["run"])
+    again = StudyFolder(tmp_path / "runs", study, jobs)
+    assert {step.action for step in again.next_steps(jobs)} == {"skip"}
+
+
+COMMAND = """
+import json, os, pathlib, sys, time
+import yaml
+arguments, study = sys.argv[1:], json.loads(os.environ["HARNESS_STUDY"])
+folder = pathlib.Path(arguments[-1]) / f"{time.time_ns()}-{study['job']}"
+folder.mkdir()
+config = {}
+if arguments[0] == "train":
+    config = yaml.safe_load(pathlib.Path(arguments[2]).read_text())
+else:
+    config = json.loads((pathlib.Path(arguments[1]) / "run.json").read_text())["config"] | {"plugin": arguments[3]}
+time.sleep(0.3)
+record = {"schema_version": 1, "id": folder.name, "kind": arguments[0], "status": "finished", "seed": 0}
+(folder / "run.json").write_text(json.dumps(record | {"config": config, "study": study, "arguments": arguments}))
+"""
+
+
+def test_slots_share_cores_equally_and_gpus_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    from harness.errors import UserError
+    from harness.study import slots
+
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(10)))
+    monkeypatch.setattr(slots, "_place", lambda core: (0, core % 5, core))  # cores 0 and 5 are threads of one
+    monkeypatch.setattr(slots, "_QUOTA", Path("/nowhere"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-7,5")
+    made = slots.make_slots(4)
+    assert [sorted(slot.cores) for slot in made] == [[0, 5], [1, 6], [2, 7], [3, 8]]
+    assert [slot.gpus for slot in made] == [("2",), ("GPU-7",), ("5",), ("2",)]
+    assert [slot.gpus for slot in slots.make_slots(2, 2)] == [("2", "GPU-7"), ("5", "2")]
+    assert slots.make_slots(1)[0].gpus is None and len(slots.make_slots(1)[0].cores) == 10
+    with pytest.raises(UserError, match=r"--jobs 11: every run needs a core.*Give 1 to 10"):
+        slots.make_slots(11)
+    quota = Path(os.devnull)
+    monkeypatch.setattr(slots, "_QUOTA", quota)
+    assert slots.usable_cores() == 10
+
+
+def test_a_container_s_quota_bounds_the_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from harness.study import slots
+
+    (tmp_path / "cpu.max").write_text("400000 100000\n")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)))
+    monkeypatch.setattr(slots, "_QUOTA", tmp_path / "cpu.max")
+    made = slots.make_slots(2)
+    assert slots.usable_cores() == 4 and [len(slot.cores) for slot in made] == [2, 2]
+    assert not made[0].cores & made[1].cores
+
+
+def test_time_left_knows_how_many_run_at_once() -> None:
+    from harness.study.timing import makespan_s
+
+    assert makespan_s([3, 3, 3, 3], 2) == 6 and makespan_s([5, 1, 1, 1], 2) == 5 and makespan_s([], 3) == 0

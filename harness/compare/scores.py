@@ -1,0 +1,64 @@
+"""Scores of validation questions as tables, and how those of two arms are paired."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from harness.compare.runs import Run
+
+
+def scores(runs: Sequence[Run], step: int | None = None) -> pd.DataFrame:
+    """Scored validation episodes of several runs: columns seed, db_id, task_id, difficulty, value."""
+    import pandas as pd
+
+    frames = []
+    for run in runs:
+        rows = run.validation(step)
+        rows = rows[rows["reward"].notna()]
+        frame = rows[["db_id", "task_id", "difficulty"]].assign(seed=run.seed, value=rows["reward"].astype(float))
+        frames.append(frame.groupby(["seed", "db_id", "task_id", "difficulty"], as_index=False)[["value"]].mean())
+    return pd.concat(frames, ignore_index=True)
+
+
+def paired_differences(first: pd.DataFrame, second: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """First minus second, question by question, and how they were paired: `seed` or `task`.
+
+    Arms without a common seed are averaged over their seeds first; the doubt of training is then lost.
+    """
+    common = set(first["seed"]) & set(second["seed"])
+    keys = ["seed", "db_id", "task_id"]
+    paired = "seed"
+    if not common:
+        keys, paired = ["db_id", "task_id"], "task"
+        first, second = (table.groupby(keys, as_index=False)[["value"]].mean() for table in (first, second))
+    both = first[[*keys, "value"]].merge(second[[*keys, "value"]], on=keys, suffixes=("_first", "_second"))
+    both["value"] = both["value_first"] - both["value_second"]
+    return (both if common else both.assign(seed=0)), paired
+
+
+def areas(runs: Sequence[Run]) -> pd.DataFrame:
+    """The area under every question's own curve over the validated steps, by the trapezoid, divided by their range.
+
+    It is linear in the answers, so its mean over questions is the area under the curve of accuracy. Questions
+    without a score at some step are left out for that seed.
+
+    Returns:
+        Columns seed, db_id, task_id, value (0 to 1); no rows where a run was validated less than twice.
+    """
+    import numpy as np
+    import pandas as pd
+
+    frames = []
+    for run in runs:
+        rows = run.episodes[run.episodes["phase"] == "val"]
+        table = rows.pivot_table(index=["db_id", "task_id"], columns="step", values="reward", aggfunc="mean").dropna()
+        steps = table.columns.to_numpy(float)
+        if len(steps) < 2:
+            return pd.DataFrame(columns=["seed", "db_id", "task_id", "value"])
+        area = np.trapezoid(table.to_numpy(float), steps, axis=1) / (steps[-1] - steps[0])
+        frames.append(table.reset_index()[["db_id", "task_id"]].assign(seed=run.seed, value=area))
+    return pd.concat(frames, ignore_index=True)

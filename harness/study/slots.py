@@ -1,0 +1,101 @@
+"""Places for runs on one machine: each has processor cores, and accelerators, of its own."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import UserError
+
+_TOPOLOGY = Path("/sys/devices/system/cpu")
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Room for one run at a time.
+
+    Attributes:
+        index: From 0.
+        cores: Logical processors that its run is bound to; disjoint between slots.
+        gpus: What its run finds in CUDA_VISIBLE_DEVICES; None leaves that as it is.
+    """
+
+    index: int
+    cores: frozenset[int]
+    gpus: tuple[str, ...] | None = None
+
+
+def make_slots(jobs: int, gpus_per_run: int = 1) -> list[Slot]:
+    """Equal slots over the processors and GPUs that this process may use; one slot takes everything.
+
+    GPUs are dealt out in turn. Where there are fewer than the slots need, runs share them.
+
+    Raises:
+        UserError: There is not a core for every slot.
+    """
+    cores = sorted(os.sched_getaffinity(0), key=_place)
+    if jobs == 1:
+        return [Slot(0, frozenset(cores))]
+    share = usable_cores() // jobs
+    if share < 1:
+        raise UserError(
+            f"--jobs {jobs}: every run needs a core of its own and {usable_cores()} can be used here. "
+            f"Give 1 to {usable_cores()}"
+        )
+    gpus = visible_gpus()
+    width = len(cores) // jobs
+    return [
+        Slot(
+            index,
+            frozenset(cores[index * width : index * width + share]),
+            tuple(gpus[(index * gpus_per_run + place) % len(gpus)] for place in range(min(gpus_per_run, len(gpus))))
+            if gpus
+            else None,
+        )
+        for index in range(jobs)
+    ]
+
+
+def usable_cores() -> int:
+    """Logical processors of this process: by affinity, and by a container's quota where there is one."""
+    count = len(os.sched_getaffinity(0))
+    try:
+        quota, period = _QUOTA.read_text().split()
+        return min(count, max(1, math.floor(int(quota) / int(period))))
+    except (OSError, ValueError):  # no such file, or "max"
+        return count
+
+
+def visible_gpus() -> list[str]:
+    """The GPUs that CUDA_VISIBLE_DEVICES allows, else those that nvidia-smi lists; without loading CUDA."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None:
+        return [one.strip() for one in named.split(",") if one.strip()]
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return []
+    try:
+        done = subprocess.run([tool, "--list-gpus"], capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [str(index) for index, line in enumerate(done.stdout.splitlines()) if line.startswith("GPU")]
+
+
+def nearest(cores: Sequence[int], slots: Sequence[Slot]) -> Slot | None:
+    """The slot that shares most cores with these, for a run that an earlier launch left running."""
+    return max(slots, key=lambda slot: len(slot.cores.intersection(cores)), default=None)
+
+
+def _place(core: int) -> tuple[int, int, int]:
+    """Sorts the threads of one physical core next to each other, and the cores of one socket."""
+    folder = _TOPOLOGY / f"cpu{core}" / "topology"
+    try:
+        return int((folder / "physical_package_id").read_text()), int((folder / "core_id").read_text()), core
+    except (OSError, ValueError):
+        return 0, core, core

@@ -1,0 +1,80 @@
+"""Published tables equal the records beside them, and a published study compares as the study did."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.compare.comparison import compare
+from harness.compare.runs import select
+
+ROOT = Path(__file__).parents[2]
+Write = Callable[..., Any]
+
+
+def script(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "results" / name), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture
+def study(write_run: Write, tmp_path: Path) -> Path:
+    """A finished study of two arms with one seed, as `harness study` leaves it."""
+    folder = tmp_path / "runs"
+    runs = {name: write_run(name, val_limit=40) for name in ("reference_sql", "langgraph_sql")}
+    jobs = [
+        {"key": f"{name}-seed0", "arm": name, "seed": 0, "kind": "train", "state": "finished", "run": run.id, "pid": 7}
+        for name, run in runs.items()
+    ]
+    state = {"schema_version": 1, "name": "small", "baseline": "reference_sql", "margin": 0.1, "jobs": jobs}
+    (folder / "study.json").write_text(json.dumps(state))
+    (folder / "study.yaml").write_text("name: small\n")
+    return folder
+
+
+def test_tables_in_the_documents_are_those_of_the_records() -> None:
+    done = script("table.py", "--check")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_published_study_compares_as_the_study_did(study: Path, tmp_path: Path) -> None:
+    target = tmp_path / "published"
+    done = script("publish.py", str(study), str(target))
+    assert done.returncode == 0, done.stderr
+    before, after = compare(select([study])), compare(select([target]))
+    assert before["arms"][0]["overhead_ms_per_call"] == pytest.approx(
+        after["arms"][0]["overhead_ms_per_call"], rel=1e-3
+    )
+    assert after["arms"][0]["trained_by_role"] == before["arms"][0]["trained_by_role"] != {}
+    assert after["pairs"] == before["pairs"]
+    assert json.loads((target / "comparison.json").read_text())["baseline"] == "reference_sql"
+    assert "pid" not in (target / "study.json").read_text()
+    assert not list(target.rglob("logs")) and not list(target.rglob("*.jsonl"))
+    assert script("publish.py", str(study), str(target)).returncode == 1  # never over an older one
+
+
+def test_a_drifted_table_is_named_and_written_anew(study: Path, tmp_path: Path) -> None:
+    file = tmp_path / "page.md"
+    marker = f"<!-- table: compare {study} accuracy notes -->\n"
+    file.write_text(f"Before.\n\n{marker}| old |\n<!-- /table -->\n\nAfter.\n")
+    checked = script("table.py", "--check", str(file))
+    assert checked.returncode == 1 and "accuracy notes" in checked.stdout and "--write" in checked.stdout
+    assert script("table.py", "--write", str(file)).returncode == 0
+    text = file.read_text()
+    assert text.startswith(f"Before.\n\n{marker}| arm | seeds |") and text.endswith("<!-- /table -->\n\nAfter.\n")
+    assert "- Baseline: reference_sql." in text and "| old |" not in text
+    assert script("table.py", "--check", str(file)).returncode == 0
+
+
+def test_a_marker_of_nothing_is_refused_in_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "page.md"
+    for what in ("compare results/studies/nothing", "picture results/cpu"):
+        file.write_text(f"<!-- table: {what} -->\n<!-- /table -->\n")
+        done = script("table.py", "--check", str(file))
+        assert done.returncode == 1 and what in done.stderr and done.stderr.count("\n") == 1
