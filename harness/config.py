@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from harness.errors import ConfigError
+from harness.layers import merge, nested, numbers
 
 
 class Section(BaseModel):
@@ -70,8 +71,10 @@ class SandboxConfig(Section):
 class RolloutSettings(Section):
     group_size: int = Field(4, ge=1)
     """Rollouts of one task that GRPO compares (verl's `rollout.n`)."""
-    runners: int = Field(1, ge=1)
-    """Runner processes."""
+    runners: int = Field(1, ge=0)
+    """Runner processes on this machine; 0: only runners that join from elsewhere (`harness runner --join`)."""
+    host: str = Field("127.0.0.1", min_length=1)
+    """Address at which store and gateway listen and are reached; this machine's own where others take part."""
     concurrency: int = Field(64, ge=1)
     """Rollouts at once inside one runner process."""
     timeout_s: float = Field(120.0, gt=0)
@@ -82,6 +85,13 @@ class RolloutSettings(Section):
     """A step in which a larger share of rollouts ends without transitions or score aborts the run."""
     keep_transitions: bool = True
     """Write every prompt and response to `transitions.parquet`."""
+
+    @field_validator("host")
+    @classmethod
+    def _reachable(cls, host: str) -> str:
+        if host in ("0.0.0.0", "::", "*"):
+            raise ValueError("name the one address by which the other machines reach this one")
+        return host
 
 
 class TrainConfig(Section):
@@ -95,7 +105,7 @@ class TrainConfig(Section):
     mini_batch_size: int | None = Field(None, ge=1)
     """Tasks of one optimizer step; unset: the whole batch."""
     micro_batch_size: int = Field(8, ge=1)
-    """Sequences of one forward pass on one device."""
+    """The most sequences of one forward pass on one device; the largest number that fits the batch is taken."""
     clip_low: float = Field(0.2, gt=0)
     clip_high: float = Field(0.3, gt=0)
     kl_coefficient: float = Field(0.0, ge=0)
@@ -158,9 +168,9 @@ def load_config(
     """
     data: dict[str, Any] = {}
     if preset:
-        _merge(data, _read(preset_path(preset)))
+        merge(data, numbers(_read(preset_path(preset))))
     if file:
-        _merge(data, _read(file))
+        merge(data, numbers(_read(file)))
     for item in overrides:
         key, separator, text = item.partition("=")
         if not separator or not key.strip():
@@ -169,8 +179,8 @@ def load_config(
             value = yaml.safe_load(text)
         except yaml.YAMLError as error:
             raise ConfigError(f"--set {key}: not a YAML value: {text!r}") from error
-        _merge(data, _nest(key.strip(), _number(value)))
-    _merge(data, {key: value for key, value in direct.items() if value is not None})
+        merge(data, nested({key.strip(): numbers(value)}))
+    merge(data, {key: value for key, value in direct.items() if value is not None})
     return validate(data)
 
 
@@ -238,31 +248,6 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ConfigError(f"{path} must hold a mapping, not a {type(data).__name__}")
     return data
-
-
-def _nest(key: str, value: Any) -> dict[str, Any]:
-    for part in reversed(key.split(".")):
-        value = {part: value}
-    nested: dict[str, Any] = value
-    return nested
-
-
-def _number(value: Any) -> Any:
-    """YAML 1.1 reads `1e-4` as text; people mean the number."""
-    if isinstance(value, str):
-        try:
-            return float(value) if "e" in value.lower() else value
-        except ValueError:
-            return value
-    return value
-
-
-def _merge(into: dict[str, Any], layer: Mapping[str, Any]) -> None:
-    for key, value in layer.items():
-        if isinstance(value, Mapping) and isinstance(into.get(key), dict):
-            _merge(into[key], value)
-        else:
-            into[key] = dict(value) if isinstance(value, Mapping) else _number(value)
 
 
 def _explain(error: ValidationError) -> str:

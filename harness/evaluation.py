@@ -45,12 +45,14 @@ def evaluate(
     endpoint: Endpoint,
     on_progress: Callable[[int, int], None],
     policy: str = "",
+    parent: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run every task of the validation split greedily against an endpoint and score it.
 
     Args:
         on_progress: Called with finished and all rollouts.
         policy: What the endpoint serves, for the record: a folder, an id, or nothing known.
+        parent: Where the policy was trained: id of the `run`, `step` of its checkpoint.
 
     Returns:
         The record as written to `run.json`; its `result` has accuracy, interval and counts.
@@ -62,6 +64,7 @@ def evaluate(
     tasks = validation_order(task_set.load(config.task.val_split), config)
     identity = policy or f"{endpoint.model} at {endpoint.base_url}"
     record = run_record(config, folder, task_set, [], tasks, identity, config.device, kind="eval")
+    record["parent"] = parent
     folder.write(record)
     folder.write_config(config)
     began = time.time()
@@ -146,7 +149,7 @@ class _Evaluation(RolloutWork):
             upstream = {"base_url": endpoint.base_url, "api_key": endpoint.api_key}
             await control.set_upstreams([upstream], model=endpoint.model, token_ids=endpoint.token_ids)
             session = Session(self.config, endpoint.model, store, control, self._folder)
-            gate = asyncio.Semaphore(self.config.rollout.runners * self.config.rollout.concurrency)
+            gate = asyncio.Semaphore(max(1, self.config.rollout.runners) * self.config.rollout.concurrency)
             done = failed = 0
 
             async def one(task: Task) -> None:

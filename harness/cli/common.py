@@ -12,6 +12,9 @@ from harness.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from harness.config import Config
+    from harness.results.folder import RunFolder
+
 
 @cache
 def results() -> Console:
@@ -28,6 +31,12 @@ def progress_console() -> Console:
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def say_what_is_awaited(config: Config, folder: RunFolder) -> None:
+    """Where no runners are started here, how others join."""
+    if config.rollout.runners == 0:
+        progress_console().print(f"rollout.runners is 0: waits for `harness runner --join {folder.path}`")
 
 
 def first_model(endpoint: str, api_key: str | None) -> str:

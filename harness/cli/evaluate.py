@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.cli.common import duration, emit_json, first_model, percent, progress_console, results
+from harness.cli.common import duration, emit_json, first_model, percent, progress_console, results, say_what_is_awaited
 from harness.config import Config, load_config, resolve_device
 from harness.errors import UserError
 from harness.results.folder import RunFolder
@@ -58,17 +58,18 @@ def evaluate(
     if endpoint is not None:
         key = os.environ.get(api_key_env)
         served_name = model or first_model(endpoint, key)
-        record = _measure(resolved, folder, endpoint, served_name, key, False, "")
+        record = _measure(resolved, folder, endpoint, served_name, key, False, "", None)
     else:
         from harness.policies import resolve
-        from harness.policies.export import checkpoint_model
+        from harness.policies.export import checkpoint_dir, checkpoint_model
         from harness.policies.serve import served
 
         device = resolve_device(resolved.device)
         policy = str(checkpoint_model(trained, step)) if trained is not None else resolve(str(model))
         length = resolved.sampling.max_prompt_tokens + resolved.sampling.max_response_tokens
         with served(policy, device, length, folder.logs / "policy.log") as url:
-            record = _measure(resolved, folder, url, policy, None, True, policy)
+            parent = {"run": trained.id, "step": checkpoint_dir(trained, step)[0]} if trained is not None else None
+            record = _measure(resolved, folder, url, policy, None, True, policy, parent)
     if json_:
         emit_json(record)
     else:
@@ -76,7 +77,14 @@ def evaluate(
 
 
 def _measure(
-    config: Config, folder: RunFolder, url: str, model: str, key: str | None, token_ids: bool, policy: str
+    config: Config,
+    folder: RunFolder,
+    url: str,
+    model: str,
+    key: str | None,
+    token_ids: bool,
+    policy: str,
+    parent: dict[str, Any] | None,
 ) -> dict[str, Any]:
     from rich.progress import (
         BarColumn,
@@ -89,6 +97,7 @@ def _measure(
 
     from harness.evaluation import Endpoint, evaluate
 
+    say_what_is_awaited(config, folder)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -104,6 +113,7 @@ def _measure(
             Endpoint(url.rstrip("/"), model, key, token_ids),
             lambda done, total: bar.update(line, completed=done, total=total),
             policy,
+            parent,
         )
 
 

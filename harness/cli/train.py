@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.cli.common import duration, emit_json, percent, progress_console, results
+from harness.cli.common import duration, emit_json, percent, progress_console, results, say_what_is_awaited
 from harness.config import Config, load_config, resolve_device
 from harness.errors import ConfigError, UserError
 from harness.results.folder import RunFolder
@@ -110,6 +110,7 @@ def fit(config: Config, folder: RunFolder, *, resume: bool) -> None:
     from harness.trainers import Job
 
     signal.signal(signal.SIGTERM, _interrupt)
+    say_what_is_awaited(config, folder)
     trainer = load(trainer_spec(config.train.trainer))()
     with TrainingDisplay(
         progress_console(), f"{config.plugin} · train {config.agent_match!r} · seed {config.seed}"

@@ -53,6 +53,14 @@ class SeenIds:
             self._seen.discard(self._order.popleft())
 
 
+def aborted(completion: Mapping[str, Any]) -> bool:
+    """Whether the upstream cut the answer off, as vLLM does with `finish_reason: abort` when its weights change."""
+    choices = completion.get("choices")
+    return isinstance(choices, list) and any(
+        isinstance(choice, dict) and choice.get("finish_reason") == "abort" for choice in choices
+    )
+
+
 def read_answer(completion: Mapping[str, Any], *, token_ids: bool) -> Answer:
     """Read a whole completion.
 

@@ -6,6 +6,7 @@ code                    answer  when
 upstream_status         theirs  the upstream answered with an error status, forwarded as it is
 upstream_unreachable    502     no connection, or it broke before an answer
 upstream_dropped        502     the connection broke in the middle of an answer
+upstream_aborted        502     the upstream cut a streamed answer off (a whole one is asked for again)
 bad_answer              502     the answer is not a chat completion
 no_token_ids            502     token ids or log-probabilities were asked for and are missing
 token_count_mismatch    502     there are not as many log-probabilities as token ids
@@ -31,6 +32,7 @@ import orjson
 STATUS = {
     "upstream_unreachable": 502,
     "upstream_dropped": 502,
+    "upstream_aborted": 502,
     "bad_answer": 502,
     "no_token_ids": 502,
     "token_count_mismatch": 502,

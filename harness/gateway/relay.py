@@ -13,13 +13,15 @@ import aiohttp
 import orjson
 from starlette.types import Receive, Send
 
-from harness.gateway.answers import SeenIds, StreamedAnswer, event_data, hide, read_answer, split_events
+from harness.gateway.answers import SeenIds, StreamedAnswer, aborted, event_data, hide, read_answer, split_events
 from harness.gateway.attempts import AttemptLog, Call
 from harness.gateway.failures import Refusal, UpstreamStatus
 from harness.gateway.forcing import ForcedRequest, force
 from harness.gateway.settings import GatewaySettings
 from harness.gateway.upstreams import Upstream, UpstreamPool
 
+ABORTED_WAIT_S = 0.2
+"""Between an answer that the upstream cut off and the same call once more."""
 _JSON = [(b"content-type", b"application/json")]
 _EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 
@@ -90,11 +92,16 @@ class Relay:
             token_ids = self.pool.token_ids
             request = force(asked, call.log.sampling, self.pool.model, token_ids=token_ids)
             call.model, call.overridden = self.pool.model, request.overridden
-            async with self._post(call, upstream, request) as response:
-                if request.stream:
-                    await self._stream(call, request, response, answering, token_ids)
-                else:
-                    await self._whole(call, request, response, answering, token_ids)
+            answered = False
+            while not answered:
+                async with self._post(call, upstream, request) as response:
+                    if request.stream:
+                        answered = await self._stream(call, request, response, answering, token_ids)
+                    else:
+                        answered = await self._whole(call, request, response, answering, token_ids)
+                if not answered:
+                    await asyncio.sleep(ABORTED_WAIT_S)
+                    call.upstream_s += ABORTED_WAIT_S
         finally:
             self.pool.release(upstream)
 
@@ -144,11 +151,14 @@ class Relay:
         response: aiohttp.ClientResponse,
         answering: _Answering,
         token_ids: bool,
-    ) -> None:
+    ) -> bool:
+        """Hand an answer back; False where the upstream cut it off to change its weights."""
         began = time.perf_counter()
         raw = await response.read()
         call.upstream_s += time.perf_counter() - began
         completion = _parse(raw)
+        if aborted(completion):
+            return False
         answer = read_answer(completion, token_ids=token_ids)
         self._seen.claim(answer.response_id)
         call.succeed(answer)
@@ -156,6 +166,7 @@ class Relay:
             hide(completion, token_ids=not request.shows_token_ids, logprobs=not request.shows_logprobs)
             raw = orjson.dumps(completion)
         await answering.whole(200, _JSON, raw)
+        return True
 
     async def _stream(
         self,
@@ -164,7 +175,7 @@ class Relay:
         response: aiohttp.ClientResponse,
         answering: _Answering,
         token_ids: bool,
-    ) -> None:
+    ) -> bool:
         call.streamed = streamed = StreamedAnswer(token_ids=token_ids)
         hides = token_ids and not (request.shows_logprobs and request.shows_token_ids)
         buffer = bytearray()
@@ -185,6 +196,8 @@ class Relay:
                     out.append(event)
                     continue
                 chunk = _parse(data)
+                if aborted(chunk):  # part of it has gone out, so it cannot begin again
+                    raise Refusal("upstream_aborted", "the upstream cut the answer off", upstream_status=200)
                 streamed.feed(chunk)
                 if not claimed and streamed.response_id is not None:
                     self._seen.claim(streamed.response_id)
@@ -197,6 +210,7 @@ class Relay:
                 await answering.part(b"".join(out))
         self._end_stream(call, streamed)
         await answering.end()
+        return True
 
     def _end_stream(self, call: Call, streamed: StreamedAnswer) -> None:
         if call.outcome:

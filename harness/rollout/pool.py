@@ -43,6 +43,7 @@ class WorkerPool:
         settings: Builds the settings of worker `number` with its heartbeat file.
         log_dir: Where `runner-N.log` goes.
         python: The interpreter, for a plugin with an environment of its own.
+        first: Number of the first worker; no two workers of a run may share one.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class WorkerPool:
         log_dir: Path,
         timeout_s: float,
         python: str = sys.executable,
+        first: int = 0,
     ) -> None:
         self._count = count
         self._settings = settings
@@ -59,7 +61,7 @@ class WorkerPool:
         self._stall_s = timeout_s + STALL_GRACE_S
         self._python = python
         self._workers: list[_Worker] = []
-        self._next = 0
+        self._next = first
         self.restarts = 0
         self._false_starts = 0
 
@@ -99,7 +101,7 @@ class WorkerPool:
                 if reason is None:
                     continue
                 logger.warning("runner %d %s", worker.number, reason)
-                await self._give_back(store, worker, reason)
+                await give_back(store, f"Worker-{worker.number}", reason)
                 self._false_starts = 0 if worker.heartbeat.exists() else self._false_starts + 1
                 worker.heartbeat.unlink(missing_ok=True)
                 if self.restarts >= MAX_RESTARTS or self._false_starts >= MAX_FALSE_STARTS:
@@ -122,16 +124,6 @@ class WorkerPool:
             return f"was stuck for {silent_s:.0f} s and was killed"
         return None
 
-    async def _give_back(self, store: LightningStore, worker: _Worker, reason: str) -> None:
-        """Fail what the worker had under way, so that the store queues it again at once."""
-        lost: list[Any] = list(await store.query_rollouts(status_in=["preparing", "running"]))
-        for rollout in lost:
-            attempt = await store.get_latest_attempt(rollout.rollout_id)
-            if attempt is not None and attempt.worker_id == f"Worker-{worker.number}":
-                await store.update_attempt(
-                    rollout.rollout_id, attempt.attempt_id, status="unresponsive", metadata={"lost": reason}
-                )
-
     def stop(self, grace_s: float = 3.0) -> None:
         """End all workers: SIGTERM, a grace period, SIGKILL."""
         for worker in self._workers:
@@ -146,6 +138,17 @@ class WorkerPool:
                 worker.process.wait()
             worker.heartbeat.unlink(missing_ok=True)
         self._workers = []
+
+
+async def give_back(store: LightningStore, worker_id: str, reason: str) -> None:
+    """Fail what a worker had under way, so that the store queues it again at once."""
+    lost: list[Any] = list(await store.query_rollouts(status_in=["preparing", "running"]))
+    for rollout in lost:
+        attempt = await store.get_latest_attempt(rollout.rollout_id)
+        if attempt is not None and attempt.worker_id == worker_id:
+            await store.update_attempt(
+                rollout.rollout_id, attempt.attempt_id, status="unresponsive", metadata={"lost": reason}
+            )
 
 
 def _last_line(log: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -72,6 +73,8 @@ class PluginAgent(agl.LitAgent[dict[str, Any]]):
         import httpx
 
         assert isinstance(rollout, AttemptedRollout)
+        if not os.path.exists(task["db_path"]):
+            raise RolloutError(f"no database at {task['db_path']}: a runner on another machine needs it at that path")
         policy = resources[POLICY_RESOURCE]
         assert isinstance(policy, agl.LLM)
         if self._http is None:

@@ -11,7 +11,6 @@ import logging
 import os
 import signal
 from abc import abstractmethod
-from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +21,15 @@ from agentlightning.store.client_server import LightningStoreServer
 from agentlightning.store.memory import InMemoryLightningStore
 from agentlightning.utils.server_launcher import PythonServerLauncherArgs
 
+import harness
 from harness.config import Config
 from harness.gateway.server import GatewayServer
 from harness.plugins import agent_spec, registry
 from harness.rollout.environments import python_for
+from harness.rollout.joining import FILE_NAME, Invitation, first, watch_joined
 from harness.rollout.pool import WorkerPool
 from harness.rollout.processes import RUN_MARK, sweep
 from harness.rollout.runner import POLICY_RESOURCE, GatewayTracer
-from harness.rollout.worker import WorkerSettings
 
 if TYPE_CHECKING:
     from agentlightning.store.base import LightningStore
@@ -52,7 +52,7 @@ class RolloutWork(agl.Algorithm):
         self.log_dir = log_dir
         self.mark = mark
         self.store_url = ""
-        self.gateway = GatewayServer(upstream_concurrency=1024, queue_size=4096)
+        self.gateway = GatewayServer(config.rollout.host, upstream_concurrency=1024, queue_size=4096)
         self.pool: WorkerPool | None = None
         self._interrupted = False
 
@@ -98,10 +98,12 @@ class RolloutWork(agl.Algorithm):
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, interrupt)
+        host = self.config.rollout.host
+        join_file = self.log_dir.parent / FILE_NAME
         store = LightningStoreServer(
             self.get_store(),
             launcher_args=PythonServerLauncherArgs(
-                host="127.0.0.1", access_host="127.0.0.1", launch_mode="thread", log_level=logging.CRITICAL
+                host=host, access_host=host, launch_mode="thread", log_level=logging.CRITICAL
             ),
         )
         try:
@@ -111,15 +113,17 @@ class RolloutWork(agl.Algorithm):
             policy = agl.LLM(endpoint=self.gateway.base_url, model=self.model, api_key=self.gateway.key)
             await store.add_resources({POLICY_RESOURCE: policy})
             spec = agent_spec(self.config.plugin)
+            invitation = self.invitation()
+            invitation.write(join_file)
             self.pool = WorkerPool(
                 self.config.rollout.runners,
-                self._worker_settings,
+                invitation.settings,
                 self.log_dir,
                 self.config.rollout.timeout_s,
                 python_for(registry().owner("agent", spec.name)),
             )
             self.pool.start()
-            await _first(self.work(store), self.pool.watch(store))
+            await first(self.work(store), self.pool.watch(store), watch_joined(store))
         except asyncio.CancelledError:
             if self._interrupted:
                 raise KeyboardInterrupt from None
@@ -127,34 +131,24 @@ class RolloutWork(agl.Algorithm):
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
+            join_file.unlink(missing_ok=True)
             if self.pool is not None:
                 await asyncio.to_thread(self.pool.stop)
             await asyncio.to_thread(self.gateway.stop)
             await store.stop()
 
-    def _worker_settings(self, number: int, heartbeat: Path) -> WorkerSettings:
-        return WorkerSettings(
+    def invitation(self) -> Invitation:
+        """What runners are told, here and elsewhere, once the services run."""
+        return Invitation(
+            run=self.log_dir.parent.name,
             agent=self.config.plugin,
-            worker_id=number,
+            version=harness.__version__,
             store_url=self.store_url,
             gateway_url=self.gateway.base_url,
             control_key=self.gateway.control_key,
             concurrency=self.config.rollout.concurrency,
-            heartbeat_file=str(heartbeat),
+            timeout_s=self.config.rollout.timeout_s,
         )
-
-
-async def _first(work: Coroutine[Any, Any, None], guard: Coroutine[Any, Any, None]) -> None:
-    """Run `work` to its end unless `guard` raises first; whichever is left is cancelled."""
-    tasks = {asyncio.create_task(work), asyncio.create_task(guard)}
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    for task in done:
-        task.result()
 
 
 def _quiet() -> None:

@@ -58,5 +58,17 @@ def test_verl_options_pass_through_dotted_or_nested() -> None:
     assert settings["actor_rollout_ref"]["rollout"]["name"] == "hf_cpu"
 
 
+def test_numbers_that_yaml_reads_as_text_are_numbers_at_every_depth(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("verl: {optim: {lr: 1e-4, betas: [0.9, 1e-3]}, name: e5-base}\n")
+    config = load_config(None, file, ["verl.optim.eps=1e-8"])
+    assert config.verl == {"optim": {"lr": 1e-4, "betas": [0.9, 1e-3], "eps": 1e-8}, "name": "e5-base"}
+
+
+def test_the_services_address_must_be_one_that_can_be_reached() -> None:
+    with pytest.raises(ConfigError, match="name the one address"):
+        load_config(None, None, ["rollout.host=0.0.0.0"])
+
+
 def test_defaults_are_complete() -> None:
     assert Config().dump()["train"]["trainer"] == "verl"

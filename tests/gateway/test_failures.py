@@ -326,3 +326,25 @@ async def test_stop_leaves_no_process_even_with_a_call_under_way(scripted_server
         assert gateway.pid is None and not os.path.exists(f"/proc/{pid}")
         with pytest.raises(httpx.HTTPError):
             (await call).raise_for_status()
+
+
+async def test_an_answer_that_the_upstream_cut_off_is_asked_for_again(attempt, scripted_server):
+    """vLLM ends what is under way with `finish_reason: abort` when verl changes its weights."""
+    server = scripted_server([Reply("SELECT na", finish_reason="abort"), "SELECT name"])
+    await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
+    await attempt.open()
+    answer = await attempt.call()
+    assert answer.status_code == 200 and answer.json()["choices"][0]["message"]["content"] == "SELECT name"
+    transitions, failures = await attempt.close()
+    assert [call.response_text for call in transitions] == ["SELECT name"] and failures == []
+    assert len(server.requests) == 2
+
+
+async def test_a_stream_that_the_upstream_cut_off_is_no_transition(attempt, scripted_server):
+    server = scripted_server([Reply("SELECT na", finish_reason="abort")])
+    await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
+    await attempt.open()
+    answer = await attempt.call(stream=True)
+    assert "upstream_aborted" in answer.text  # an event, or the whole answer where nothing had gone out
+    transitions, failures = await attempt.close()
+    assert transitions == [] and failures[0].detail.startswith("upstream_aborted")

@@ -159,8 +159,8 @@ def test_a_dead_upstream_gives_unscored_rollouts(tmp_path: Path, scripted_server
 def test_a_plugin_that_cannot_start_ends_the_run(tmp_path: Path, scripted_server: StartServer) -> None:
     folder = RunFolder.create(tmp_path, "x")
     work = Work(config(), folder, scripted_server([]), tasks=1)
-    work._worker_settings = lambda number, heartbeat: dataclasses.replace(  # type: ignore[method-assign]
-        RolloutWork._worker_settings(work, number, heartbeat), agent="no_such_agent"
+    work.invitation = lambda: dataclasses.replace(  # type: ignore[method-assign]
+        RolloutWork.invitation(work), agent="no_such_agent"
     )
     with pytest.raises(RunFailed, match="runners keep dying"):
         work.execute()

@@ -9,16 +9,35 @@ from typing import Any
 
 from harness.config import Config
 from harness.errors import ConfigError, EnvironmentProblem
+from harness.layers import at, merge, nested
+from harness.trainers.verl.isolation import HOOK
+from harness.trainers.verl.limits import check, micro_batch
 
 AGENT_LOOP = "harness"
+SAMPLERS = {
+    "sync": "PromptReplayBuffer",
+    "colocate_async": "PromptReplayBufferAsync",
+    "separate_async": "PromptReplayBufferAsync",
+}
+"""Our replay buffer by verl's `trainer.v1.trainer_mode`."""
 
 
 def verl_settings(
     config: Config, *, device: str, model_path: str, run_dir: Path, steps: int, resume: bool
 ) -> dict[str, Any]:
-    """What harness sets in verl's configuration, nested; everything else stays verl's default."""
+    """What harness sets in verl's configuration, nested; everything else stays verl's default.
+
+    Raises:
+        ConfigError: A combination that verl would end at, or that could not work with agents over HTTP.
+    """
     train, sampling = config.train, config.sampling
     data_dir = run_dir / "data"
+    chosen = nested(config.verl)
+    mode = at(chosen, "trainer.v1.trainer_mode", "sync")
+    if mode not in SAMPLERS:
+        raise ConfigError(f"verl.trainer.v1.trainer_mode {mode!r} is none of {', '.join(SAMPLERS)}")
+    mini = train.mini_batch_size or train.batch_size
+    micro = micro_batch(train.micro_batch_size, mini * config.rollout.group_size, config.gpus * config.nodes)
     settings: dict[str, Any] = {
         "algorithm": {"adv_estimator": "grpo", "use_kl_in_reward": False},
         "data": {
@@ -37,8 +56,8 @@ def verl_settings(
         "actor_rollout_ref": {
             "model": {"path": model_path, "trust_remote_code": config.policy.trust_remote_code},
             "actor": {
-                "ppo_mini_batch_size": train.mini_batch_size or train.batch_size,
-                "ppo_micro_batch_size_per_gpu": train.micro_batch_size,
+                "ppo_mini_batch_size": mini,
+                "ppo_micro_batch_size_per_gpu": micro,
                 "clip_ratio_low": train.clip_low,
                 "clip_ratio_high": train.clip_high,
                 "use_kl_loss": train.kl_coefficient > 0,
@@ -47,6 +66,7 @@ def verl_settings(
                 "data_loader_seed": config.seed,
                 "optim": {"lr": train.learning_rate, "weight_decay": train.weight_decay},
             },
+            "ref": {"log_prob_micro_batch_size_per_gpu": micro},
             "rollout": {
                 "n": config.rollout.group_size,
                 "temperature": sampling.temperature,
@@ -54,7 +74,7 @@ def verl_settings(
                 "seed": config.seed,
                 "tensor_model_parallel_size": 1,
                 "max_model_len": sampling.max_prompt_tokens + sampling.max_response_tokens,
-                "log_prob_micro_batch_size_per_gpu": train.micro_batch_size,
+                "log_prob_micro_batch_size_per_gpu": micro,
                 "calculate_log_probs": True,
                 "agent": {
                     "num_workers": 1,
@@ -83,22 +103,33 @@ def verl_settings(
                 "sampler": {
                     "custom_sampler": {
                         "path": "pkg://harness.trainers.verl.sampler",
-                        "name": "PromptReplayBuffer",
+                        "name": SAMPLERS[mode],
                     }
                 }
             },
         },
     }
     if train.lora_rank:
-        _merge(
-            settings,
-            {"actor_rollout_ref": {"model": {"lora_rank": train.lora_rank, "lora_alpha": train.lora_rank}}},
-        )
-    # `local`: a cluster of this run's own, also where another one runs on the machine.
-    _merge(settings, {"ray_kwargs": {"ray_init": {"address": config.ray_address or "local"}}})
-    _merge(settings, _DEVICES.get(device, {}))
-    _merge(settings, _nested(config.verl))
+        # Merged on the way to the servers: they would answer agents, who name the policy, with the base alone.
+        lora = {"lora_rank": train.lora_rank, "lora_alpha": train.lora_rank, "lora": {"merge": True}}
+        merge(settings, {"actor_rollout_ref": {"model": lora}})
+    merge(settings, _DEVICES.get(device, {}))
+    merge(settings, {"ray_kwargs": {"ray_init": _ray(config, device)}})
+    merge(settings, chosen)
+    check(config, settings, device)
     return settings
+
+
+def _ray(config: Config, device: str) -> dict[str, Any]:
+    """How verl finds Ray: a cluster of this run's own, also where another one runs on the machine, or a given one."""
+    apart: dict[str, Any] = {} if device == "cpu" else {"runtime_env": {"worker_process_setup_hook": HOOK}}
+    if config.ray_address:
+        return {"address": config.ray_address, **apart}
+    own: dict[str, Any] = {"address": "local", "include_dashboard": False, **apart}
+    if device == "cpu":
+        # Logical resources: Ray schedules verl's actors by them, the machine has as many cores as it has.
+        own |= {"num_cpus": 15 + config.gpus, "num_gpus": config.gpus, "object_store_memory": 1_000_000_000}
+    return own
 
 
 _FLASH = importlib.util.find_spec("flash_attn") is not None
@@ -142,15 +173,6 @@ _DEVICES: dict[str, dict[str, Any]] = {
                 "checkpoint_engine": {"update_weights_bucket_megabytes": 64},
             },
         },
-        # Logical resources: Ray schedules verl's actors by them, the machine has as many cores as it has.
-        "ray_kwargs": {
-            "ray_init": {
-                "num_cpus": 16,
-                "num_gpus": 1,
-                "include_dashboard": False,
-                "object_store_memory": 1_000_000_000,
-            }
-        },
     },
     "cuda": {
         "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
@@ -158,7 +180,6 @@ _DEVICES: dict[str, dict[str, Any]] = {
             "model": _CUDA_MODEL,
             "rollout": {"name": "vllm", "checkpoint_engine": {"update_weights_bucket_megabytes": 512}},
         },
-        "ray_kwargs": {"ray_init": {"include_dashboard": False}},
     },
     "npu": {
         "actor_rollout_ref": {
@@ -208,22 +229,3 @@ def write_agent_loop(path: Path, session_file: Path) -> None:
         "session_file": str(session_file),
     }
     path.write_text(yaml.safe_dump([entry]), encoding="utf-8")
-
-
-def _merge(into: dict[str, Any], layer: Mapping[str, Any]) -> None:
-    for key, value in layer.items():
-        if isinstance(value, Mapping) and isinstance(into.get(key), dict):
-            _merge(into[key], value)
-        else:
-            into[key] = dict(value) if isinstance(value, Mapping) else value
-
-
-def _nested(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted keys as nested ones."""
-    nested: dict[str, Any] = {}
-    for key, value in options.items():
-        layer: Any = _nested(value) if isinstance(value, Mapping) else value
-        for part in reversed(key.split(".")):
-            layer = {part: layer}
-        _merge(nested, layer)
-    return nested

@@ -12,6 +12,7 @@ import torch
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY, BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry, TokenOutput
 
+from harness.policies.decoder import Generation
 from harness.policies.server import PolicyServer
 
 NAME = "hf_cpu"
@@ -21,12 +22,33 @@ _ACTOR = "harness_policy_server_{rank}"
 class VerlPolicyServer(PolicyServer):
     """The policy server in a Ray actor: besides HTTP it takes verl's own calls, and weights after every update."""
 
-    version: int | None = None
+    global_steps: int | None = None
+    """Version of the weights in place: the trainer's step that made them."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._admits = asyncio.Event()
+        self._admits.set()
+        self._under_way: set[asyncio.Task[Generation]] = set()
 
     async def load(self, weights: dict[str, torch.Tensor], version: int | None) -> None:
         """Put the trainer's weights in place."""
         await asyncio.to_thread(self.decoder.load_weights, weights)
-        self.version = version
+        self.global_steps = version
+
+    async def sample(self, prompt_ids: list[int], limit: int, sampling: dict[str, Any]) -> Generation:
+        """As the policy server does; what is under way when verl aborts ends without tokens, reason `abort`."""
+        await self._admits.wait()
+        task = asyncio.create_task(super().sample(prompt_ids, limit, sampling))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        try:
+            await asyncio.wait({task})
+        finally:
+            task.cancel()  # where its caller hung up
+        if task.cancelled():
+            return Generation(prompt_ids, limit, finish_reason="abort")
+        return task.result()
 
     async def generate(
         self, prompt_ids: list[int], sampling_params: dict[str, Any], request_id: str, **_: Any
@@ -37,15 +59,25 @@ class VerlPolicyServer(PolicyServer):
         return TokenOutput(
             token_ids=done.token_ids,
             log_probs=done.logprobs,
-            stop_reason="completed",
-            extra_fields={"global_steps": self.version},
+            stop_reason="aborted" if done.finish_reason == "abort" else "completed",
+            extra_fields={"global_steps": self.global_steps},
         )
+
+    async def abort_all_requests(self, **_: Any) -> None:
+        """Cut off what is under way and hold what comes, until `resume_generation`."""
+        self._admits.clear()
+        for task in self._under_way:
+            task.cancel()
+
+    async def resume_generation(self) -> None:
+        """Admit requests again."""
+        self._admits.set()
 
     async def _nothing(self, *_: Any, **__: Any) -> None:
         """A CPU has no memory to hand over between phases; the engine is idle when these are called."""
 
     wake_up = sleep = clear_kv_cache = release_kv_cache = resume_kv_cache = _nothing
-    abort_all_requests = resume_generation = set_global_steps = start_profile = stop_profile = _nothing
+    set_global_steps = start_profile = stop_profile = _nothing
 
 
 class CpuRollout(BaseRollout):

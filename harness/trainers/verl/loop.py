@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from operator import attrgetter
 from typing import Any
+from uuid import uuid4
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
+from harness.rollout.request import Mode
 from harness.rollout.session import Session
 from harness.trainers.verl.shared import mode_of, shared_session
 
@@ -30,8 +33,10 @@ class HarnessAgentLoop(AgentLoopBase):
         await self._connected(self._session)
         step = int(row.get("global_steps") or 0)
         info = row["extra_info"]
-        outcome = await self._session.rollout(info["task_id"], mode_of(info), step, int(row["session_id"]))
-        version = max(step - 1, 0)
+        mode = mode_of(info)
+        oldest = await self._version(mode, step)
+        outcome = await self._session.rollout(info["task_id"], mode, step, int(row["session_id"]))
+        newest = await self._version(mode, step)
         return [
             AgentLoopOutput(
                 prompt_ids=list(sample.prompt_ids),
@@ -45,12 +50,29 @@ class HarnessAgentLoop(AgentLoopBase):
                     "turn_scores": [],
                     "tool_rewards": [],
                     "reward_extra_info": {},
-                    "min_global_steps": version,
-                    "max_global_steps": version,
+                    "min_global_steps": oldest,
+                    "max_global_steps": newest,
                 },
             )
             for sample in outcome.samples
         ]
+
+    async def _version(self, mode: Mode, step: int) -> int:
+        """Version of the weights that the servers sample with: the step that made them.
+
+        Asked before and after a rollout this bounds what its tokens came from, and only bounds it: the answer
+        over HTTP does not name a version. In step with the trainer nothing samples while weights change, so the
+        row's step says it.
+        """
+        if self.config.trainer.v1.trainer_mode == "sync":
+            return step if mode == "val" else max(step - 1, 0)
+        request = uuid4().hex
+        address, server = await self.server_manager._acquire_server(request)
+        try:
+            version = await server.__ray_call__.remote(attrgetter("global_steps"))
+        finally:
+            self.server_manager._release_server(address, request)
+        return int(version or 0)
 
     async def _connected(self, session: Session) -> None:
         """Tell the gateway, once a process, where the policy's servers listen."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 
 from harness.errors import HarnessError
+from harness.layers import merge
 from harness.plugins import load, task_set_spec
 from harness.results.folder import RunFolder
 from harness.results.record import finished, run_record
@@ -41,6 +42,8 @@ class VerlTrainer:
         checkpoint = folder.latest_checkpoint() if job.resume else None
         if job.resume:
             folder.drop_after(checkpoint[0] if checkpoint else -1)
+        mark = f"{folder.id}-{os.getpid()}"
+        variables = _variables(folder, mark, model_path, device)
         settings = verl_settings(
             config,
             device=device,
@@ -49,6 +52,8 @@ class VerlTrainer:
             steps=steps,
             resume=checkpoint is not None,
         )
+        if config.ray_address:  # nodes that were started by hand do not inherit from here
+            merge(settings, {"ray_kwargs": {"ray_init": {"runtime_env": {"env_vars": variables}}}})
         record = run_record(config, folder, task_set, train, val, model_path, device, resumed=job.resume)
         folder.write(record)
         session_file = folder.path / ".session.json"
@@ -58,8 +63,8 @@ class VerlTrainer:
         monitor = Monitor(folder, steps, expected, config.rollout.max_failed_share)
         began = time.time()
         status, reason = "failed", ""
-        mark = f"{folder.id}-{os.getpid()}"
-        driver = _start(folder, mark, model_path, device)  # first: its imports take longest, and need nothing of ours
+        # The driver first: its imports take longest, and need nothing of ours.
+        driver = _start(folder, _environment(variables, device, config.gpus))
         try:
             from harness.trainers.verl.run import VerlRun
 
@@ -81,21 +86,29 @@ class VerlTrainer:
             folder.write(finished(folder, status, reason, time.time() - began))
 
 
-def _start(folder: RunFolder, mark: str, model: str, device: str) -> subprocess.Popen[bytes]:
+def _start(folder: RunFolder, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     with (folder.logs / "verl.log").open("ab") as log:
         return subprocess.Popen(
             [sys.executable, "-m", "harness.trainers.verl.driver", str(folder.path / "data")],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=_environment(folder, mark, model, device),
+            env=environment,
             start_new_session=True,  # Ctrl-C is ours to handle
         )
 
 
-def _environment(folder: RunFolder, mark: str, model: str, device: str) -> dict[str, str]:
-    environment = {
-        **os.environ,
+def _environment(variables: dict[str, str], device: str, gpus: int) -> dict[str, str]:
+    environment = {**os.environ, **variables}
+    if device == "cpu":
+        # No GPU of the machine is to be seen, yet Ray wants one entry for each logical GPU of verl's placement groups.
+        environment["CUDA_VISIBLE_DEVICES"] = ",".join(["-1"] * gpus)
+    return environment
+
+
+def _variables(folder: RunFolder, mark: str, model: str, device: str) -> dict[str, str]:
+    """What every process of the run finds in its environment, on every node."""
+    variables = {
         RUN_MARK: mark,
         "VERL_FILE_LOGGER_PATH": str(folder.logs / f"steps-{time.time_ns()}-verl.jsonl"),
         "TENSORBOARD_DIR": str(folder.path / "tensorboard"),
@@ -114,9 +127,7 @@ def _environment(folder: RunFolder, mark: str, model: str, device: str) -> dict[
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(len(os.sched_getaffinity(0))),
     }
     if Path(model).exists():
-        environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+        variables |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     if device == "cpu":
-        environment["VERL_PLATFORM"] = "cpu"
-        # An empty list would make Ray refuse the one logical GPU that verl's placement groups ask for.
-        environment.pop("CUDA_VISIBLE_DEVICES", None)
-    return environment
+        variables["VERL_PLATFORM"] = "cpu"
+    return variables

@@ -1,0 +1,283 @@
+"""One table for a training on a GPU: seconds a step by phase, tokens a second, and how far from the device's limit.
+
+    python benchmarks/gpu_step.py RUN                      # with limits, on the machine of the run, after it
+    python benchmarks/gpu_step.py RUN --no-limits          # from the record alone
+    python benchmarks/gpu_step.py RUN --profile-rollout --smi smi.csv --json table.json
+
+Limits replay one step's own tokens: its calls through vLLM's offline engine with the run's engine settings, its
+trained rows through a bare FSDP2 step (see `gpu_limits.py`). `--smi` takes the output of
+`nvidia-smi --query-gpu=timestamp,index,utilization.gpu,memory.used --format=csv,noheader,nounits -lms 200`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import subprocess
+import sys
+import tempfile
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import yaml
+from rollout_profile import profile, spans_of
+
+PHASES = {
+    "rollout": ("gen",),
+    "old_log_prob": ("old_log_prob", "ref"),
+    "update": ("update_actor",),
+    "weights": ("update_weights",),
+    "checkpoint": ("save_checkpoint",),
+}
+"""A row of the table by verl's `timing_s` names; what a step takes beyond them is `rest`."""
+
+
+def read(run: Path, name: str) -> pd.DataFrame | None:
+    path = run / f"{name}.parquet"
+    return pd.read_parquet(path) if path.is_file() else None
+
+
+def phases(steps: pd.DataFrame) -> pd.DataFrame:
+    """Seconds by phase, one row a step from the second on: the first one warms up."""
+    timed = steps[steps["timing_s/step"].notna()].set_index("step")
+    timed = timed[timed.index >= 2] if (timed.index >= 2).any() else timed
+    table = pd.DataFrame({"step": timed["timing_s/step"]})
+    for phase, names in PHASES.items():
+        table[phase] = sum(timed.get(f"timing_s/{name}", pd.Series(0.0, timed.index)).fillna(0.0) for name in names)
+    table["rest"] = table["step"] - table[list(PHASES)].sum(axis=1)
+    return table
+
+
+def tokens(episodes: pd.DataFrame, table: pd.DataFrame) -> dict[str, float]:
+    """Prompt and sampled tokens of a step's rollouts, by second of the rollout phase; medians over the steps."""
+    train = episodes[(episodes["phase"] == "train") & episodes["step"].isin(table.index)]
+    sums = train.groupby("step")[["prompt_tokens", "response_tokens", "calls"]].sum()
+    seconds = table["rollout"].reindex(sums.index)
+    return {
+        "prompt_tokens_per_s": float((sums["prompt_tokens"] / seconds).median()),
+        "sampled_tokens_per_s": float((sums["response_tokens"] / seconds).median()),
+        "prompt_tokens": float(sums["prompt_tokens"].median()),
+        "sampled_tokens": float(sums["response_tokens"].median()),
+        "calls": float(sums["calls"].median()),
+    }
+
+
+def chosen_step(table: pd.DataFrame, transitions: pd.DataFrame) -> int | None:
+    """The step whose rollouts took the median time, of those with recorded tokens."""
+    recorded = set(transitions.loc[transitions["phase"] == "train", "step"])
+    order = table.loc[table.index.isin(recorded), "rollout"].sort_values(kind="stable").index
+    return int(order[(len(order) - 1) // 2]) if len(order) else None
+
+
+def calls_of(transitions: pd.DataFrame, step: int, trained: bool = False) -> list[dict[str, Any]]:
+    """Token ids of one step's training calls, in the order in which they began."""
+    rows = transitions[(transitions["phase"] == "train") & (transitions["step"] == step)]
+    rows = rows[rows["trained"]] if trained else rows
+    rows = rows[rows["prompt_ids"].notna() & rows["response_ids"].notna()].sort_values("started_s")
+    return [
+        {"prompt_ids": [int(i) for i in prompt], "response_ids": [int(i) for i in response]}
+        for prompt, response in zip(rows["prompt_ids"], rows["response_ids"], strict=True)
+        if len(prompt) and len(response)
+    ]
+
+
+def engine_settings(verl: dict[str, Any], memory: float | None) -> dict[str, Any]:
+    """The run's engine settings as arguments of vLLM's offline engine; `memory` replaces its share of the device."""
+    rollout = verl["actor_rollout_ref"]["rollout"]
+    passed = (
+        "dtype enforce_eager max_num_seqs max_num_batched_tokens enable_prefix_caching enable_chunked_prefill "
+        "max_model_len tensor_parallel_size logprobs_mode seed"
+    ).split()
+    renamed = {"tensor_parallel_size": "tensor_model_parallel_size"}
+    settings = {name: rollout.get(renamed.get(name, name)) for name in passed}
+    settings["gpu_memory_utilization"] = memory or rollout.get("gpu_memory_utilization", 0.5)
+    settings["trust_remote_code"] = bool(verl["actor_rollout_ref"]["model"].get("trust_remote_code"))
+    settings |= (rollout.get("engine_kwargs") or {}).get("vllm") or {}
+    for server_only in ("enable_auto_tool_choice", "tool_call_parser"):
+        settings.pop(server_only, None)
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def limits(run: Path, record: dict[str, Any], table: pd.DataFrame, transitions: pd.DataFrame | None, args: Any) -> Any:
+    """Both limits, each measured in a process of its own; a reason where one could not be."""
+    if transitions is None:
+        return {"skipped": "no transitions.parquet: the run did not keep its tokens (rollout.keep_transitions)"}
+    if not (run / "data" / "verl.yaml").is_file():
+        return {"skipped": "no data/verl.yaml: limits need the run's folder, on the machine where its policy lies"}
+    step = args.step or chosen_step(table, transitions)
+    if step is None:
+        return {"skipped": "no step with recorded tokens"}
+    verl = yaml.safe_load((run / "data" / "verl.yaml").read_text())
+    actor, rollout = verl["actor_rollout_ref"]["actor"], verl["actor_rollout_ref"]["rollout"]
+    devices = verl["trainer"]["nnodes"] * verl["trainer"]["n_gpus_per_node"]
+    replicas = max(1, devices // rollout["tensor_model_parallel_size"])
+    calls, trained = calls_of(transitions, step), calls_of(transitions, step, trained=True)
+    mini = actor["ppo_mini_batch_size"] * rollout["n"]
+    work = {
+        "model": args.model or verl["actor_rollout_ref"]["model"]["path"],
+        "engine": engine_settings(verl, args.gpu_memory_utilization),
+        "rows": calls[::replicas],
+        "sampling": {"temperature": rollout["temperature"], "top_p": rollout["top_p"]},
+        "seed": verl["data"].get("seed", 0),
+        "repeats": args.repeats,
+    }
+    answer: dict[str, Any] = {"of_step": step, "devices": devices, "replicas": replicas}
+    if importlib.util.find_spec("vllm") is None:
+        answer["rollout"] = {"skipped": "vLLM is not installed here"}
+    else:
+        answer["rollout"] = _measure("rollout", work, args.timeout_s)
+    shared = sum(len(row["response_ids"]) for row in work["rows"])
+    answer["rollout"] |= {"calls": len(work["rows"]), "sampled_tokens": shared}
+    work |= {
+        "rows": trained[::devices],
+        "micro_batch": actor["ppo_micro_batch_size_per_gpu"],
+        "optimizer_steps": -(-len(trained) // mini),
+        "gradient_checkpointing": bool(verl["actor_rollout_ref"]["model"].get("enable_gradient_checkpointing")),
+        "budget_s": args.budget_s,
+    }
+    answer["update"] = _measure("update", work, args.timeout_s) | {
+        "rows": len(work["rows"]),
+        "optimizer_steps": work["optimizer_steps"],
+    }
+    run_rollout, run_update = float(table.loc[step, "rollout"]), float(table.loc[step, "update"])
+    for name, measured, key in (("rollout", run_rollout, "seeded_s"), ("update", run_update, "update_s")):
+        answer[name]["run_s"] = measured
+        if key in answer[name]:
+            answer[name]["limit_s"] = answer[name][key]
+            answer[name]["ratio"] = measured / answer[name][key]
+    return answer
+
+
+def _measure(what: str, work: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        given, out = Path(folder) / "work.json", Path(folder) / "out.json"
+        given.write_text(json.dumps(work))
+        command = [sys.executable, str(Path(__file__).with_name("gpu_limits.py")), what, str(given), str(out)]
+        print(f"measuring the limit of `{what}` with {len(work['rows'])} rows ...", file=sys.stderr, flush=True)
+        problem = ""
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+            if done.returncode:
+                lines = [line for line in done.stderr.splitlines() if line.strip()]
+                errors = [line for line in lines if "Error" in line] or lines or ["no output"]
+                problem = f"status {done.returncode}: {errors[-1].strip()[:300]}"
+                sys.stderr.write(done.stderr[-6000:])
+        except subprocess.TimeoutExpired:
+            problem = f"not done within {timeout_s:g} s"
+        measured: dict[str, Any] = json.loads(out.read_text()) if out.is_file() else {}
+        return measured | ({"problem": problem} if problem else {})
+
+
+def smi(path: Path, spans: list[tuple[float, float]]) -> dict[str, Any]:
+    """Idle share and load of all devices in the rollout phases, and the most memory, from nvidia-smi's samples."""
+    names = ["time", "device", "utilization", "memory_mib"]
+    samples = pd.read_csv(path, names=names, skipinitialspace=True)
+    samples["at"] = [datetime.strptime(str(text), "%Y/%m/%d %H:%M:%S.%f").timestamp() for text in samples["time"]]
+    busy = samples[[any(a <= at <= b for a, b in spans) for at in samples["at"]]]
+    return {
+        "samples": len(busy),
+        "idle_share": float((busy["utilization"] == 0).mean()) if len(busy) else None,
+        "mean_utilization": float(busy["utilization"].mean()) if len(busy) else None,
+        "max_memory_gib": float(samples["memory_mib"].max()) / 1024,
+    }
+
+
+def measure(run: Path, args: Any) -> dict[str, Any]:
+    """Everything that the table says."""
+    record = json.loads((run / "run.json").read_text())
+    steps, episodes, transitions = (read(run, name) for name in ("steps", "episodes", "transitions"))
+    if steps is None or "timing_s/step" not in steps or steps["timing_s/step"].notna().sum() == 0:
+        sys.exit(f"{run} has no finished step: steps.parquet has no timing_s/step")
+    table = phases(steps)
+    timed = steps.set_index("step").reindex(table.index)
+    median = table.median()
+    result: dict[str, Any] = {
+        "run": record["id"],
+        "plugin": record["plugin"],
+        "gpus": record.get("hardware", {}).get("gpus"),
+        "steps": [int(step) for step in table.index],
+        "seconds": {name: float(value) for name, value in median.items()},
+        "memory_gb": {
+            kind: float(timed[f"actor/perf/max_memory_{kind}_gb"].max())
+            for kind in ("allocated", "reserved")
+            if f"actor/perf/max_memory_{kind}_gb" in timed
+        },
+    }
+    if episodes is not None:
+        result["tokens"] = tokens(episodes, table)
+        if args.profile_rollout:
+            result["profile"] = profile(episodes, transitions, table)
+        if args.smi:
+            result["smi"] = smi(args.smi, list(spans_of(episodes, table.index).values()))
+    if not args.no_limits:
+        result["limits"] = limits(run, record, table, transitions, args)
+    return result
+
+
+def show(result: dict[str, Any]) -> None:
+    """The table."""
+    limit = result.get("limits", {})
+    print(f"{result['run']} ({result['plugin']}, {', '.join(result['gpus'] or ['no GPU recorded'])})")
+    print(f"{'phase':<14}{'s/step':>9}{'share':>8}{'limit s':>10}{'x limit':>9}")
+    for name in [*PHASES, "rest", "step"]:
+        value = result["seconds"][name]
+        if name == "checkpoint" and not value:
+            continue
+        row = limit.get(name, {})
+        beside = f"{row['limit_s']:>10.3f}{row['ratio']:>9.2f}" if "ratio" in row else ""
+        print(f"{name:<14}{value:>9.3f}{value / result['seconds']['step']:>8.1%}{beside}")
+    print(
+        f"median of steps {result['steps'][0]} to {result['steps'][-1]}; limits are of step {limit.get('of_step', '-')}"
+    )
+    if "tokens" in result:
+        row = result["tokens"]
+        print(
+            f"rollout: {row['prompt_tokens_per_s']:.0f} prompt and {row['sampled_tokens_per_s']:.0f} sampled tokens/s "
+            f"({row['calls']:.0f} calls, {row['prompt_tokens']:.0f} + {row['sampled_tokens']:.0f} tokens a step)"
+        )
+    for name in ("rollout", "update"):
+        if row := limit.get(name):
+            noted = {key: value for key, value in row.items() if key not in ("limit_s", "ratio", "run_s")}
+            print(f"limit of {name}: " + ", ".join(f"{key} {_short(value)}" for key, value in noted.items()))
+    if limit.get("replicas", 1) > 1 or limit.get("devices", 1) > 1:
+        print(f"limits ran on one device's share: 1/{limit['replicas']} of the calls, 1/{limit['devices']} of the rows")
+    if "skipped" in limit:
+        print(f"limits left out: {limit['skipped']}")
+    for kind, value in result["memory_gb"].items():
+        print(f"trainer memory, {kind}: {value:.1f} GB")
+    for name in ("smi", "profile"):
+        if row := result.get(name):
+            print(f"{name}: " + ", ".join(f"{key} {_short(value)}" for key, value in row.items()))
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, list):
+        return "/".join(_short(item) for item in value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("run", type=Path, help="a run folder")
+    parser.add_argument("--no-limits", action="store_true", help="only what the record says")
+    parser.add_argument("--profile-rollout", action="store_true", help="where the rollout phase goes")
+    parser.add_argument("--smi", type=Path, help="samples of nvidia-smi, see above")
+    parser.add_argument("--json", type=Path, help="write everything to this file too")
+    parser.add_argument("--step", type=int, help="the step whose tokens are replayed; by default the median one")
+    parser.add_argument("--model", help="the policy's folder, where it is not where the run had it")
+    parser.add_argument("--gpu-memory-utilization", type=float, help="of the offline engine; by default the run's")
+    parser.add_argument("--repeats", type=int, default=3, help="timed repetitions of the offline engine")
+    parser.add_argument("--budget-s", type=float, default=60, help="longest measurement of the bare update")
+    parser.add_argument("--timeout-s", type=float, default=240, help="longest life of either limit's process")
+    args = parser.parse_args()
+    result = measure(args.run, args)
+    if args.json:
+        args.json.write_text(json.dumps(result, indent=2) + "\n")
+    show(result)
+
+
+if __name__ == "__main__":
+    main()

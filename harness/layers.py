@@ -1,0 +1,52 @@
+"""Layers of nested settings: dotted keys, numbers, and one laid over another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+
+def merge(into: dict[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
+    """Lay `layer` over `into`, mapping by mapping, and return it. Anything but a mapping is replaced whole."""
+    for key, value in layer.items():
+        if isinstance(value, Mapping):
+            below = into.get(key)
+            into[key] = merge(below if isinstance(below, dict) else {}, value)
+        else:
+            into[key] = value
+    return into
+
+
+def nested(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted keys as nested ones; later keys win."""
+    result: dict[str, Any] = {}
+    for key, value in options.items():
+        layer: Any = nested(value) if isinstance(value, Mapping) else value
+        for part in reversed(str(key).split(".")):
+            layer = {part: layer}
+        merge(result, layer)
+    return result
+
+
+def numbers(value: Any) -> Any:
+    """The same plain data with text such as `1e-4` as a number: YAML 1.1 reads it as text, people mean the number."""
+    if isinstance(value, Mapping):
+        return {key: numbers(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [numbers(item) for item in value]
+    if isinstance(value, str) and "e" in value.lower():
+        try:
+            return float(value)
+        except ValueError:
+            return value
+    return value
+
+
+def at(settings: Mapping[str, Any], path: str, default: Any = None) -> Any:
+    """What stands under a dotted path, or `default` where there is nothing."""
+    found: Any = settings
+    for part in path.split("."):
+        if not isinstance(found, Mapping) or part not in found:
+            return default
+        found = found[part]
+    return found

@@ -1,0 +1,94 @@
+"""Combinations that verl would end at minutes after the start, refused before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.config import Config
+from harness.errors import ConfigError
+from harness.layers import at
+
+
+def micro_batch(wanted: int, rows: int, devices: int) -> int:
+    """Sequences of one forward pass: verl wants a divisor of the rows that an optimizer step gives one device.
+
+    Args:
+        wanted: The most that a device should take at once.
+        rows: Of an optimizer step, on all devices together.
+    """
+    share = max(rows // devices, 1)
+    return next(size for size in range(min(wanted, share), 0, -1) if share % size == 0)
+
+
+def check(config: Config, settings: Mapping[str, Any], device: str) -> None:
+    """Refuse what cannot work, given the settings that verl will get.
+
+    Rows need no check: a step has as many as its rollouts brought, and verl fills them up with masked ones
+    to a multiple of both the optimizer's batch and the data-parallel size.
+
+    Raises:
+        ConfigError: Names the values that do not go together.
+    """
+    _replicas(config, settings, device)
+    _batches(config, settings)
+    if at(settings, "trainer.v1.trainer_mode") == "separate_async":
+        _separate(settings, device)
+
+
+def _replicas(config: Config, settings: Mapping[str, Any], device: str) -> None:
+    world = _world(settings)
+    rollout = "actor_rollout_ref.rollout"
+    sizes = {
+        name: int(at(settings, f"{rollout}.{name}", 1))
+        for name in ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
+    }
+    size = 1
+    for value in sizes.values():
+        size *= value
+    if world % size:
+        named = ", ".join(f"{name} {value}" for name, value in sizes.items() if value > 1)
+        raise ConfigError(
+            f"a policy server takes {size} devices ({named}), which does not divide gpus x nodes = "
+            f"{config.gpus} x {config.nodes} = {world}: change verl.{rollout}.tensor_model_parallel_size or gpus"
+        )
+    if device == "cpu" and size > 1:
+        raise ConfigError(f"on a CPU a policy server is one process: set {rollout}.tensor_model_parallel_size to 1")
+
+
+def _batches(config: Config, settings: Mapping[str, Any]) -> None:
+    actor = "actor_rollout_ref.actor"
+    ranks = _world(settings) // int(at(settings, f"{actor}.ulysses_sequence_parallel_size", 1))
+    batch, mini = int(at(settings, "data.train_batch_size")), int(at(settings, f"{actor}.ppo_mini_batch_size"))
+    n = int(at(settings, "actor_rollout_ref.rollout.n"))
+    if mini > batch:
+        raise ConfigError(f"train.mini_batch_size {mini} is larger than train.batch_size {batch}")
+    for name, tasks in (("train.batch_size", batch), ("train.mini_batch_size", mini)):
+        if tasks * n % max(ranks, 1):
+            raise ConfigError(
+                f"{name} x rollout.group_size = {tasks} x {n} does not divide among {ranks} data-parallel devices "
+                f"(gpus {config.gpus}, nodes {config.nodes}): choose a multiple of {ranks}"
+            )
+    micro = int(at(settings, f"{actor}.ppo_micro_batch_size_per_gpu"))
+    share = mini * n // max(ranks, 1)
+    if share % micro and not at(settings, f"{actor}.use_dynamic_bsz", False):
+        raise ConfigError(
+            f"verl.{actor}.ppo_micro_batch_size_per_gpu {micro} does not divide the {share} rows that an optimizer "
+            "step gives each device: leave it to train.micro_batch_size, which is lowered to fit"
+        )
+
+
+def _separate(settings: Mapping[str, Any], device: str) -> None:
+    if device == "cpu":
+        raise ConfigError("separate_async sends weights over NCCL or its like, which a CPU has not: use colocate_async")
+    if at(settings, "actor_rollout_ref.hybrid_engine", True):
+        # verl moves these servers in and out of its own load balancer and holds calls back at a gate inside
+        # its actor; calls over HTTP pass that gate by and would wait at a server that sleeps.
+        raise ConfigError(
+            "separate_async lends training devices to the rollouts and takes them back, which agents that call the "
+            "servers over HTTP cannot follow: set verl.actor_rollout_ref.hybrid_engine=false, or use colocate_async"
+        )
+
+
+def _world(settings: Mapping[str, Any]) -> int:
+    return int(at(settings, "trainer.nnodes")) * int(at(settings, "trainer.n_gpus_per_node"))

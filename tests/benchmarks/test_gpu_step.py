@@ -1,0 +1,113 @@
+"""The step table from a record, and which tokens its limits replay."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def gpu_step(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    return importlib.import_module("gpu_step")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A record of three steps of two rollouts, two calls each; step 3 is the slowest."""
+    steps = [{"step": 0}]
+    episodes, transitions = [], []
+    for step, gen in ((1, 9.0), (2, 1.0), (3, 3.0), (4, 2.0)):
+        steps.append({"step": step, "timing_s/step": gen + 5, "timing_s/gen": gen, "timing_s/update_actor": 3.0})
+        for session in range(2):
+            name = f"r{step}{session}"
+            began = 100.0 * step
+            episodes.append(
+                {"phase": "train", "step": step, "rollout_id": name, "prompt_tokens": 6, "response_tokens": 4}
+                | {"calls": 2, "started_s": began, "elapsed_s": gen, "turns": json.dumps([{"elapsed_s": 0.1}])}
+            )
+            for index in range(2):
+                transitions.append(
+                    {"phase": "train", "step": step, "rollout_id": name, "index": index, "trained": index == 0}
+                    | {"prompt_ids": [1, 2, 3], "response_ids": [4] * (1 + index), "gateway_s": 0.001}
+                    | {"started_s": began + index * gen / 2, "latency_s": gen / 4}
+                )
+    pd.DataFrame(steps).to_parquet(tmp_path / "steps.parquet")
+    pd.DataFrame(episodes).to_parquet(tmp_path / "episodes.parquet")
+    pd.DataFrame(transitions).to_parquet(tmp_path / "transitions.parquet")
+    (tmp_path / "run.json").write_text(json.dumps({"id": "r", "plugin": "p", "hardware": {"gpus": ["H"]}}))
+    return tmp_path
+
+
+def test_phases_are_medians_after_the_first_step(gpu_step: Any, run: Path) -> None:
+    table = gpu_step.phases(pd.read_parquet(run / "steps.parquet"))
+    assert list(table.index) == [2, 3, 4]
+    assert table["rollout"].median() == 2.0 and table["update"].median() == 3.0 and table["rest"].median() == 2.0
+    tokens = gpu_step.tokens(pd.read_parquet(run / "episodes.parquet"), table)
+    assert tokens["sampled_tokens"] == 8 and tokens["sampled_tokens_per_s"] == 4.0
+
+
+def test_the_limits_replay_the_calls_of_the_median_step(gpu_step: Any, run: Path) -> None:
+    transitions = pd.read_parquet(run / "transitions.parquet")
+    table = gpu_step.phases(pd.read_parquet(run / "steps.parquet"))
+    assert gpu_step.chosen_step(table, transitions) == 4
+    calls = gpu_step.calls_of(transitions, 4)
+    assert [len(call["response_ids"]) for call in calls] == [1, 1, 2, 2]  # in the order in which they began
+    assert len(gpu_step.calls_of(transitions, 4, trained=True)) == 2
+
+
+def test_the_offline_engine_is_set_up_as_the_runs(gpu_step: Any) -> None:
+    rollout = {
+        "dtype": "bfloat16",
+        "enforce_eager": True,
+        "max_num_seqs": 256,
+        "tensor_model_parallel_size": 2,
+        "gpu_memory_utilization": 0.2,
+        "max_num_batched_tokens": None,
+        "engine_kwargs": {"vllm": {"tool_call_parser": "hermes"}},
+    }
+    verl = {"actor_rollout_ref": {"rollout": rollout, "model": {"trust_remote_code": False}}}
+    settings = gpu_step.engine_settings(verl, None)
+    assert settings == {
+        "dtype": "bfloat16",
+        "enforce_eager": True,
+        "max_num_seqs": 256,
+        "tensor_parallel_size": 2,
+        "gpu_memory_utilization": 0.2,
+        "trust_remote_code": False,
+    }
+    assert gpu_step.engine_settings(verl, 0.6)["gpu_memory_utilization"] == 0.6
+
+
+def test_the_table_prints_from_a_record_alone(run: Path) -> None:
+    out = run / "table.json"
+    command = [sys.executable, str(BENCHMARKS / "gpu_step.py"), str(run), "--profile-rollout", "--json", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "limits left out: no data/verl.yaml" in done.stdout
+    profile = json.loads(out.read_text())["profile"]
+    # Two calls at once for a quarter of the time, none for a quarter, twice over.
+    assert profile["peak_in_flight"] == 2 and profile["mean_in_flight"] == pytest.approx(1.0)
+    assert profile["idle_share"] == pytest.approx(0.5)
+    assert profile["model_mean_s"] == pytest.approx(1.0) and profile["tools_mean_s"] == pytest.approx(0.1)
+
+
+def test_idle_and_memory_come_from_samples_inside_the_rollout_phases(gpu_step: Any, tmp_path: Path) -> None:
+    from datetime import datetime
+
+    lines = []
+    for second, busy, memory in ((0, 0, 900), (1, 0, 1024), (2, 50, 2048), (9, 100, 4096)):
+        stamp = datetime.fromtimestamp(1_000_000 + second).strftime("%Y/%m/%d %H:%M:%S.000")
+        lines.append(f"{stamp}, 0, {busy}, {memory}")
+    (tmp_path / "smi.csv").write_text("\n".join(lines))
+    found = gpu_step.smi(tmp_path / "smi.csv", [(1_000_001, 1_000_003)])
+    assert found == {"samples": 2, "idle_share": 0.5, "mean_utilization": 25.0, "max_memory_gib": 4.0}

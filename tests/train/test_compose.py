@@ -1,0 +1,85 @@
+"""What verl is told: by trainer mode, by number of devices, and what is refused before anything starts."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.config import load_config
+from harness.errors import ConfigError
+from harness.trainers.verl.compose import verl_settings
+from harness.trainers.verl.limits import micro_batch
+
+
+def settings(*overrides: str, device: str = "cuda", preset: str = "cpu") -> dict[str, Any]:
+    config = load_config(preset, None, overrides)
+    return verl_settings(config, device=device, model_path="m", run_dir=Path("/r"), steps=1, resume=False)
+
+
+@pytest.mark.parametrize(
+    ("mode", "name"),
+    [
+        ("sync", "PromptReplayBuffer"),
+        ("colocate_async", "PromptReplayBufferAsync"),
+        ("separate_async", "PromptReplayBufferAsync"),
+    ],
+)
+def test_the_sampler_follows_the_trainer_mode(mode: str, name: str) -> None:
+    own = "verl.actor_rollout_ref.hybrid_engine=false"
+    composed = settings(f"verl.trainer.v1.trainer_mode={mode}", own)
+    assert composed["trainer"]["v1"]["sampler"]["custom_sampler"]["name"] == name
+    assert composed["trainer"]["v1"].get("trainer_mode", "sync") == mode
+
+
+@pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason="needs verl")
+def test_every_sampler_is_of_the_class_that_its_trainer_uses() -> None:
+    from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
+
+    from harness.trainers.verl import sampler
+    from harness.trainers.verl.compose import SAMPLERS
+
+    assert not issubclass(getattr(sampler, SAMPLERS["sync"]), ReplayBufferAsync)
+    assert issubclass(getattr(sampler, SAMPLERS["sync"]), ReplayBuffer)
+    for mode in ("colocate_async", "separate_async"):
+        assert issubclass(getattr(sampler, SAMPLERS[mode]), ReplayBufferAsync)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "device", "message"),
+    [
+        (["verl.trainer.v1.trainer_mode=later"], "cuda", "none of sync, colocate_async, separate_async"),
+        (["verl.trainer.v1.trainer_mode=separate_async"], "cuda", "hybrid_engine=false"),
+        (["verl.trainer.v1.trainer_mode=separate_async"], "cpu", "use colocate_async"),
+        (["gpus=3"], "cuda", "choose a multiple of 3"),
+        (["gpus=8", "train.batch_size=8", "train.mini_batch_size=1"], "cuda", "train.mini_batch_size"),
+        (["train.mini_batch_size=32"], "cuda", "larger than train.batch_size"),
+        (["gpus=2", "verl.actor_rollout_ref.rollout.tensor_model_parallel_size=4"], "cuda", "takes 4 devices"),
+        (["gpus=2", "verl.actor_rollout_ref.rollout.tensor_model_parallel_size=2"], "cpu", "on a CPU"),
+        (["verl.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=48"], "cuda", "does not divide the 64 rows"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_one_line(overrides: list[str], device: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        settings(*overrides, device=device)
+    assert "\n" not in str(caught.value)
+
+
+def test_devices_and_nodes_reach_verl_and_ray() -> None:
+    own = settings("gpus=2", "nodes=2", device="cpu")
+    assert own["trainer"]["n_gpus_per_node"] == 2 and own["trainer"]["nnodes"] == 2
+    assert own["actor_rollout_ref"]["rollout"]["tensor_model_parallel_size"] == 1
+    joined = settings("ray_address=10.0.0.1:6379", device="cpu")["ray_kwargs"]["ray_init"]
+    assert joined == {"address": "10.0.0.1:6379"}  # Ray refuses to be told the resources of a cluster that it joins
+
+
+@pytest.mark.parametrize(
+    ("wanted", "rows", "devices", "size"),
+    [(16, 64, 1, 16), (16, 16, 2, 8), (5, 12, 1, 4), (8, 4, 4, 1), (64, 64, 4, 16)],
+)
+def test_a_forward_pass_takes_what_divides_the_rows_of_a_device(
+    wanted: int, rows: int, devices: int, size: int
+) -> None:
+    assert micro_batch(wanted, rows, devices) == size
