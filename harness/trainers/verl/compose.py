@@ -134,6 +134,7 @@ def _ray(config: Config, device: str) -> dict[str, Any]:
 
 _FLASH = importlib.util.find_spec("flash_attn") is not None
 _CUDA_MODEL: dict[str, Any] = {
+    "external_lib": "harness.trainers.verl.logprobs",
     "use_remove_padding": _FLASH,  # needs flash-attention
     "override_config": {"attn_implementation": "flash_attention_2" if _FLASH else "sdpa"},
 }

@@ -9,7 +9,7 @@ from verl.utils.fsdp_utils import merged_lora_context, normalize_peft_param_name
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
-from harness.trainers.verl import cpu_rollout
+from harness.trainers.verl import cpu_rollout, logprobs  # noqa: F401  (logprobs: for its effect)
 
 cpu_rollout.register()
 

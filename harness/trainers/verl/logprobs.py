@@ -1,0 +1,38 @@
+"""Log-probabilities of tokens without a loop over tokens; importing this gives them to verl (`external_lib`).
+
+Where flash-attention is missing, verl takes them in a Python loop over rows, which are tokens once padding is off: some
+ten small kernels a token, forward and backward. With a policy of 27 million parameters on an H200 that was nine tenths
+of a step, with 1.5 billion more than half. In bf16 the loop also rounds each probability to eight bits.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
+from verl.utils import torch_functional
+
+CHUNK = 1 << 28
+"""Logits in fp32 at a time: 1 GiB."""
+
+
+def logprobs_from_logits(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """The log-probability of each label, in fp32.
+
+    Args:
+        logits: `[..., vocabulary]`, of any floating type; only a chunk of them is ever copied.
+        labels: `[...]`.
+    """
+    width = logits.shape[-1]
+    rows, ids = logits.reshape(-1, width), labels.reshape(-1)
+    size = max(1, CHUNK // width)
+    chunks = zip(rows.split(size), ids.split(size), strict=True)
+    parts = [checkpoint(_chunk, some, wanted, use_reentrant=False, preserve_rng_state=False) for some, wanted in chunks]
+    return torch.cat(parts).view(labels.shape)
+
+
+def _chunk(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return -cross_entropy(logits.float(), labels, reduction="none")
+
+
+torch_functional.logprobs_from_logits_v2 = logprobs_from_logits
