@@ -50,3 +50,14 @@ def at(settings: Mapping[str, Any], path: str, default: Any = None) -> Any:
             return default
         found = found[part]
     return found
+
+
+def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one level with dotted keys; lists and empty mappings are values."""
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = {} if isinstance(value, Mapping) else value
+    return flat

@@ -60,9 +60,9 @@ def show(
     json_: Json = False,
 ) -> None:
     """One run: what it is, what came of it, what it may be compared with."""
-    from harness.compare.identity import flatten
     from harness.compare.layout import number, points
     from harness.compare.measures import measure
+    from harness.layers import flatten
 
     one = _one(run, runs_dir)
     figures = measure(one)
@@ -112,7 +112,8 @@ def diff(
     json_: Json = False,
 ) -> None:
     """Every field that differs between two runs, and how many are equal."""
-    from harness.compare.identity import FOLLOWS_SEED, flatten
+    from harness.compare.identity import FOLLOWS_SEED
+    from harness.layers import flatten
 
     one, other = (_one(path, runs_dir) for path in (first, second))
     groups: dict[str, dict[str, tuple[Any, Any]]] = {}

@@ -13,6 +13,7 @@ import typer
 from harness.cli.common import duration, emit_json, percent, progress_console, results, say_what_is_awaited
 from harness.config import Config, load_config, resolve_device
 from harness.errors import ConfigError, UserError
+from harness.layers import flatten
 from harness.results.folder import RunFolder
 
 app = typer.Typer()
@@ -39,10 +40,13 @@ def train(
     if resume is not None:
         folder = RunFolder.open(resume)
         if any(option is not None for option in (plugin, preset, config, task, agent_match, seed)) or ci or ci_fast:
-            raise UserError("--resume takes the run's own configuration; only --set train.steps=N may change it")
+            raise UserError(
+                f"--resume takes the run's own configuration; only --set of {', '.join(RESUMABLE)} may change it"
+            )
         resolved = load_config(None, folder.path / "config.yaml", set_ or [])
         if steps is not None:
             resolved.train.steps = steps
+        _same_run(load_config(None, folder.path / "config.yaml"), resolved)
     else:
         overrides = list(set_ or [])
         if task is not None:
@@ -68,6 +72,28 @@ def train(
         emit_json(record)
     else:
         summary(folder, record)
+
+
+RESUMABLE = (
+    "train.steps", "train.loggers", "train.keep_checkpoints", "policy.path", "task.options.data_dir", "ray_address",
+    "rollout.host", "rollout.runners", "rollout.concurrency",
+)  # fmt: skip
+"""What may differ when a run goes on: how far, and where things are."""
+
+
+def _same_run(before: Config, after: Config) -> None:
+    """Refuse a change that would make one run of two.
+
+    Raises:
+        UserError: A key outside of `RESUMABLE` differs.
+    """
+    old, new = flatten(before.dump()), flatten(after.dump())
+    for key in sorted({*old, *new}):
+        if old.get(key) != new.get(key) and key not in RESUMABLE:
+            raise UserError(
+                f"--resume with {key}={new.get(key)!r}, but the run has {old.get(key)!r}: that would be another run. "
+                f"Start one with --config, or change only {', '.join(RESUMABLE)}"
+            )
 
 
 def default_preset(task: str | None, device: str) -> str:

@@ -160,7 +160,7 @@ def varied_keys(study: Study) -> list[str]:
     if study.evaluate:
         keys.append("policy")
     if "preset" in keys:
-        from harness.compare.identity import flatten
+        from harness.layers import flatten
 
         configs = [flatten(job.config.dump()) for job in jobs_of(study)]
         keys += [key for key in configs[0] if len({str(config.get(key)) for config in configs}) > 1]
@@ -178,7 +178,7 @@ def config_hash(config: Mapping[str, Any]) -> str:
 
 def differences(jobs: Iterable[Job]) -> dict[str, dict[str, Any]]:
     """The configuration keys that differ between arms, with the value of every arm."""
-    from harness.compare.identity import flatten
+    from harness.layers import flatten
 
     configs = {job.arm: flatten(job.config.dump()) for job in jobs if job.kind == "train"}
     keys = dict.fromkeys(key for config in configs.values() for key in config if key != "seed")
