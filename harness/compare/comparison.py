@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from harness.compare import statistics
+from harness.compare.agreement import agree
 from harness.compare.estimates import Estimate, accuracy, crossed_mean
 from harness.compare.identity import check_identity, check_parity, circumstances
 from harness.compare.learning import learn
@@ -97,6 +98,7 @@ def compare(
         "arms": arms,
         "pairs": pairs,
         "learning": learning,
+        "agreement": agree(by_arm, base),
         "views": views(by_arm),
         "exceptions": exceptions,
         "remarks": remarks,

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import NotComparable
+from harness.layers import flatten
 
 if TYPE_CHECKING:
     from harness.compare.runs import Run
@@ -31,17 +32,6 @@ IDENTITY_OF: dict[str, tuple[str, ...]] = {
 """The identity keys that a configuration key decides, by the longest prefix of its name."""
 
 _MISSING = "nothing"
-
-
-def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one level with dotted keys; lists and empty mappings are values."""
-    flat: dict[str, Any] = {}
-    for key, value in data.items():
-        if isinstance(value, Mapping) and value:
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = {} if isinstance(value, Mapping) else value
-    return flat
 
 
 def identity_keys(config_key: str) -> tuple[str, ...]:

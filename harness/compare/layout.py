@@ -25,6 +25,7 @@ def tables(comparison: Mapping[str, Any], references: list[dict[str, Any]] | Non
     made = [
         _accuracy(comparison),
         _learning(comparison),
+        _agreement(comparison),
         _behaviour(comparison),
         _cost(comparison),
         _evidence(comparison),
@@ -164,6 +165,20 @@ def _learning(comparison: Mapping[str, Any]) -> Table:
     note = "Secondary: p values are corrected over this table, and no verdict rests on it. Area under the curve: mean "
     note += "accuracy over the steps, from the first validation to the last."
     return Table("learning", "Learning on the way", heads, rows if measures else [], note)
+
+
+def _agreement(comparison: Mapping[str, Any]) -> Table:
+    heads = ["arm", "before training %", "first step %", "last validation %", "paired rollouts"]
+    rows = [
+        [name, *(points(one[key]) for key in ("start", "first", "end")), f"{one['draws']:,}"]
+        for name, one in comparison["agreement"].items()
+        if one["draws"]
+    ]
+    note = (
+        "Share of rollouts with the very same final query as the baseline's, of the same seed, task and step. The same "
+    )
+    note += "agent on the same weights gives 100 until the first update; then rounding parts the trainings."
+    return Table("agreement", f"Same answers as {comparison['baseline']}", heads, rows, note)
 
 
 def verdict_text(pair: Mapping[str, Any]) -> str:

@@ -175,7 +175,7 @@ def find_all(root: Path) -> list[Run]:
 
 def name_arms(runs: Sequence[Run]) -> None:
     """Name arms by what sets them apart: always the agent, and every other configuration key that differs."""
-    from harness.compare.identity import flatten
+    from harness.layers import flatten
 
     configs = [flatten(run.record["config"]) for run in runs]
     keys = [

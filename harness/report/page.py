@@ -106,7 +106,7 @@ def render(
 
 def _sections(found: Sequence[Table], manifest: Sequence[Table]) -> dict[str, list[Table]]:
     groups = {
-        "main": ("accuracy", "learning", "behaviour", "cost"),
+        "main": ("accuracy", "learning", "agreement", "behaviour", "cost"),
         "more": ("evidence", "views", "exceptions", "failed"),
     }
     made = {name: [table for table in found if table.key in keys] for name, keys in groups.items()}
@@ -161,7 +161,8 @@ def _runs(runs: Sequence[Run]) -> Table:
 
 def _identity(runs: Sequence[Run]) -> Table:
     """What must be identical: one value where it is, and how many where it is not."""
-    from harness.compare.identity import FOLLOWS_SEED, flatten
+    from harness.compare.identity import FOLLOWS_SEED
+    from harness.layers import flatten
 
     flat = [flatten(run.record["identity"]) for run in runs]
     rows = []
