@@ -379,3 +379,11 @@ def test_every_schema_fits_and_names_its_tables(spider: Any) -> None:
     tasks = SpiderTasks(str(spider[0]), schema_chars=4000)
     for task in tasks.load("dev_500"):
         assert 0 < len(tasks.schema(task)) <= 4000
+
+
+def test_train_is_cut_in_two_by_database() -> None:
+    from harness.tasks.spider import _half
+
+    halves = [_half(f"database_{number}") for number in range(1000)]
+    assert set(halves) == {"train_a", "train_b"} and 200 < halves.count("train_b") < 300
+    assert _half("database_1") == halves[1]

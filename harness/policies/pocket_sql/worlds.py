@@ -46,11 +46,11 @@ def invented(rng: Random) -> str:
         return "".join(parts)
     first, second = rng.choice(_stems()), rng.choice(_stems())
     word = first[: rng.randint(1, min(5, len(first)))] + second[-rng.randint(2, min(6, len(second))) :]
-    return word if word not in bundled_tables() and word not in _reserved() else invented(rng)
+    return word if word not in bundled_tables() and word not in reserved() else invented(rng)
 
 
 @cache
-def _reserved() -> frozenset[str]:
+def reserved() -> frozenset[str]:
     """SQLite's keywords: no name without quotes."""
     return frozenset((Path(__file__).parent / "reserved.txt").read_text(encoding="utf-8").split())
 

@@ -78,19 +78,19 @@ def canonical(sql: str, tables: Tables) -> str:
             if text[0] == '"' and inner.lower() not in names:
                 text = "'" + inner.replace("'", "''") + "'"
         parts.append(text)
-    flat = re.sub(r"\s+", " ", "".join(parts)).strip().rstrip(";").strip()
-    return _spaced(flat)
+    return _spaced("".join(parts))
 
 
 def _spaced(sql: str) -> str:
-    """White space around marks, outside of strings, in one way."""
+    """White space in one way, strings left alone."""
     pieces = re.split(r"('(?:[^']|'')*')", sql)
     for place in range(0, len(pieces), 2):
         text = re.sub(r"\s*(<=|>=|!=|<>|=|<|>)\s*", r" \1 ", pieces[place])
         text = re.sub(r"\s*,\s*", ", ", text)
         text = re.sub(r"\(\s+", "(", re.sub(r"\s+\)", ")", text))
-        pieces[place] = re.sub(r"\b(COUNT|AVG|SUM|MAX|MIN) \(", r"\1(", text)
-    return re.sub(r" {2,}", " ", "".join(pieces)).strip() if "'" not in sql else "".join(pieces).strip()
+        text = re.sub(r"\b(COUNT|AVG|SUM|MAX|MIN) \(", r"\1(", text)
+        pieces[place] = re.sub(r"\s+", " ", text)
+    return "".join(pieces).strip().rstrip(";").strip()
 
 
 def prepare(tasks: Sequence[Task], workers: int) -> list[Question]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
-from harness.policies.pocket_sql.worlds import invented, vocabulary
+from harness.policies.pocket_sql.worlds import invented, reserved, vocabulary
 from harness.policies.spider_sql.questions import Question, Tables, Wrong
 from harness.sql.schema import Column, compact
 
@@ -147,10 +147,12 @@ def _single(word: str) -> str:
 
 
 def _new_word(rng: Random) -> str:
+    """A word that can be a name without quotes."""
     if rng.random() < 0.3:
         return invented(rng)
     pool = vocabulary()[rng.choice(("nouns", "nouns", "numbers", "modifiers"))]
-    return rng.choice(pool).split("_")[0].lower()
+    word = rng.choice(pool).split("_")[0].lower()
+    return word if word not in reserved() and word not in _KEPT else _new_word(rng)
 
 
 def _changed(word: str, renamed: dict[str, str]) -> str:
