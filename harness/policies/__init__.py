@@ -32,7 +32,7 @@ def resolve(name_or_path: str) -> str:
         if not (SPIDER_SQL / "manifest.json").is_file():
             raise ConfigError(
                 f"policy 'spider-sql' is not in {SPIDER_SQL}: make it with "
-                "`python -m harness.policies.spider_sql.pretrain --device cuda` (8 minutes on an H200)"
+                "`python -m harness.policies.spider_sql.pretrain --device cuda` (7 minutes on an H200)"
             )
         return str(SPIDER_SQL)
     path = Path(name_or_path).expanduser()
