@@ -11,6 +11,7 @@ import typer
 
 from harness.cli.common import emit_json, percent, results
 from harness.errors import UserError
+from harness.layers import at, nested
 from harness.results.folder import RunFolder
 
 app = typer.Typer()
@@ -51,7 +52,7 @@ def export(
     }
     if chosen is not None:
         config = folder.config()
-        memory = float(config.verl.get("actor_rollout_ref.rollout.gpu_memory_utilization", 0.5))
+        memory = float(at(nested(config.verl), "actor_rollout_ref.rollout.gpu_memory_utilization", 0.5))
         limit = config.sampling.max_response_tokens
         written["verified"] = compare_answers(checkpoint, to, prompts, limit, chosen, memory)
     (to / "export.json").write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")

@@ -181,10 +181,11 @@ def _policy(parent: dict[str, Any]) -> str:
 
 
 def _study(record: dict[str, Any]) -> str:
+    from harness.study.slots import with_cores
+
     launch = record["launches"][-1]
     study = record["study"]
-    cores = launch["cores"]
-    shared = f"{launch['runs_at_once']} at a time with {cores} core{'s' * (cores > 1)} each"
+    shared = f"{launch['runs_at_once']} at a time {with_cores(launch['cores'])}"
     return f"{study['name']}, {study['job']}, {shared}"
 
 

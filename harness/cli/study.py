@@ -176,8 +176,9 @@ def _show_plan(plan: dict[str, Any]) -> None:
 
 def _sharing(plan: dict[str, Any]) -> str:
     """`4 at a time with 16 cores each`."""
-    cores = plan["cores_per_run"]
-    text = f"{plan['runs_at_once']} at a time with {cores} core{'s' * (cores > 1)} each"
+    from harness.study.slots import with_cores
+
+    text = f"{plan['runs_at_once']} at a time {with_cores(plan['cores_per_run'])}"
     if plan["gpus"]:
         text += f" on GPU {', '.join('+'.join(gpus) for gpus in dict.fromkeys(plan['gpus']))}"
     return text

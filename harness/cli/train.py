@@ -46,7 +46,7 @@ def train(
         resolved = load_config(None, folder.path / "config.yaml", set_ or [])
         if steps is not None:
             resolved.train.steps = steps
-        _same_run(load_config(None, folder.path / "config.yaml"), resolved)
+        _same_run(folder.config(), resolved)
     else:
         overrides = list(set_ or [])
         if task is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import NotComparable
 from harness.layers import flatten
+from harness.study.slots import with_cores
 
 if TYPE_CHECKING:
     from harness.compare.runs import Run
@@ -172,7 +173,7 @@ def _sharing(launch: Mapping[str, Any]) -> tuple[int, int]:
 
 def _sharing_text(at_once: int, cores: int) -> str:
     text = f"{at_once} runs at a time" if at_once > 1 else "alone"
-    return f"{text} with {cores} core{'s' * (cores > 1)} each" if cores else text
+    return f"{text} {with_cores(cores)}" if cores else text
 
 
 def _comparable(run: Run) -> dict[str, Any]:

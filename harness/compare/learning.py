@@ -5,7 +5,7 @@ Where a task set saturates, arms that end alike may still have learned different
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from harness.compare.runs import Run
-
-Measure = Callable[[Sequence["Run"]], "pd.DataFrame"]
 
 
 def learn(arms: Mapping[str, Sequence[Run]], baseline: str, checkpoint: int | None) -> dict[str, Any]:
@@ -34,12 +32,12 @@ def learn(arms: Mapping[str, Sequence[Run]], baseline: str, checkpoint: int | No
     runs = [run for group in arms.values() for run in group]
     if any(run.record.get("kind", "train") != "train" for run in runs):
         return {"measures": [], "arms": {}}
-    measures: dict[str, Measure] = {}
+    taken: dict[str, dict[str, pd.DataFrame]] = {}
     if checkpoint is not None and all(checkpoint in run.val_curve() for run in runs):
-        measures["checkpoint"] = lambda group: scores(group, checkpoint)
-    if all(len(areas([run])) for run in runs):
-        measures["area"] = areas
-    taken = {key: {name: measured(group) for name, group in arms.items()} for key, measured in measures.items()}
+        taken["checkpoint"] = {name: scores(group, checkpoint) for name, group in arms.items()}
+    curves = {name: areas(group) for name, group in arms.items()}
+    if all(run.seed in set(curves[name]["seed"]) for name, group in arms.items() for run in group):
+        taken["area"] = curves
     found: dict[str, dict[str, Any]] = {name: {} for name in arms}
     tested: list[dict[str, Any]] = []
     for key, tables in taken.items():
@@ -53,4 +51,4 @@ def learn(arms: Mapping[str, Sequence[Run]], baseline: str, checkpoint: int | No
                 tested.append(entry)
     for entry, corrected in zip(tested, statistics.holm([entry["p"] for entry in tested]), strict=True):
         entry["p_holm"] = corrected
-    return {"measures": list(measures), "arms": found}
+    return {"measures": list(taken), "arms": found}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from harness.errors import ConfigError
+from harness.rollout.environments import cache_dir
 
 BUNDLED = {"pocket-sql": Path(__file__).parent / "pocket_sql" / "model"}
 
-SPIDER_SQL = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "harness" / "policies" / "spider-sql"
-"""Where `spider-sql` is made: not shipped, one command away."""
+
+def spider_sql_dir() -> Path:
+    """Where `spider-sql` is made: not shipped, one command away."""
+    return cache_dir() / "policies" / "spider-sql"
 
 
 def resolve(name_or_path: str) -> str:
@@ -29,11 +31,12 @@ def resolve(name_or_path: str) -> str:
     if name_or_path in BUNDLED:
         return str(BUNDLED[name_or_path])
     if name_or_path == "spider-sql":
-        if not (SPIDER_SQL / "manifest.json").is_file():
+        made = spider_sql_dir()
+        if not (made / "manifest.json").is_file():
             raise ConfigError(
-                f"policy 'spider-sql' is not in {SPIDER_SQL}: make it with "
+                f"policy 'spider-sql' is not in {made}: make it with "
                 "`python -m harness.policies.spider_sql.pretrain --device cuda` (7 minutes on an H200)"
             )
-        return str(SPIDER_SQL)
+        return str(made)
     path = Path(name_or_path).expanduser()
     return str(path) if path.exists() else name_or_path

@@ -221,10 +221,7 @@ def model_hash(path: str) -> str:
         return path
     digest = hashlib.sha256()
     for file in sorted(folder.iterdir()):
-        if file.suffix in {".safetensors", ".bin", ".json", ".jinja"} and file.name not in {
-            "manifest.json",
-            "export.json",
-        }:
+        if file.suffix in {".safetensors", ".bin", ".json", ".jinja"} and file.name not in _ABOUT_A_POLICY:
             digest.update(file.name.encode() + b"\0")
             with file.open("rb") as stream:
                 for block in iter(lambda: stream.read(1 << 20), b""):

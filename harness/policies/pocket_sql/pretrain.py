@@ -311,15 +311,15 @@ def _sha256(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def main() -> int:
+def main(make: Callable[[argparse.Namespace], dict[str, Any]], parse: Callable[[], argparse.Namespace]) -> int:
+    """The command: a policy from its arguments, and what it measures on stdout."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     for noisy in ("httpx", "transformers"):
         logging.getLogger(noisy).setLevel(logging.ERROR)
-    arguments = parse_arguments()
-    manifest = pretrain(arguments)
+    manifest = make(parse())
     sys.stdout.write(json.dumps({k: manifest[k] for k in ("training", "measured")}) + "\n")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(pretrain, parse_arguments))

@@ -23,7 +23,7 @@ from typing import Any
 
 from harness.policies.pocket_sql.data import conversation
 from harness.policies.pocket_sql.evaluate import Policy, share
-from harness.policies.pocket_sql.pretrain import add_options, fit, make_model, save, write_manifest
+from harness.policies.pocket_sql.pretrain import add_options, fit, main, make_model, save, write_manifest
 from harness.policies.pocket_sql.tokenizer import train as train_tokenizer
 from harness.policies.spider_sql.questions import prepare
 from harness.policies.spider_sql.samples import SpiderExamples
@@ -53,13 +53,13 @@ MAX_NEW_TOKENS = 96
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    from harness.policies import SPIDER_SQL
+    from harness.policies import spider_sql_dir
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", help="the prepared Spider folder; else $VERL_SPIDER_DATA_DIR or the cache folder")
     parser.add_argument("--tokenizer-texts", type=int, default=12_000)
     parser.add_argument("--layers", type=int, default=ARCHITECTURE["num_hidden_layers"])
-    add_options(parser, out=SPIDER_SQL, learning_rate=1e-3, minutes=6.0, replays=0)
+    add_options(parser, out=spider_sql_dir(), learning_rate=1e-3, minutes=6.0, replays=0)
     return parser.parse_args(argv)
 
 
@@ -83,9 +83,8 @@ def pretrain(arguments: argparse.Namespace) -> dict[str, Any]:
         log.info("tokenizer: %d tokens, %.0f s", len(tokenizer), time.perf_counter() - started)
         model = make_model(tokenizer, {**ARCHITECTURE, "num_hidden_layers": arguments.layers}).to(arguments.device)
         log.info("model: %.2f M parameters", sum(p.numel() for p in model.parameters()) / 1e6)
-        held_out = {split: tasks.load(split)[:: max(1, len(tasks.load(split)) // 128)] for split in ("train_b", "dev")}
-        if arguments.limit:
-            held_out = {split: some[: arguments.limit] for split, some in held_out.items()}
+        unseen = {split: tasks.load(split) for split in ("train_b", "dev")}
+        held_out = {split: whole[:: max(1, len(whole) // 128)][: arguments.limit] for split, whole in unseen.items()}
 
         def measure(policy: Policy) -> str:
             policy.max_new_tokens = MAX_NEW_TOKENS
@@ -94,10 +93,9 @@ def pretrain(arguments: argparse.Namespace) -> dict[str, Any]:
         progress = fit(model, tokenizer, source, arguments, measure)
     save(model, out)
     policy = Policy(model.float(), tokenizer, max_new_tokens=MAX_NEW_TOKENS)
-    measured = {
-        f"{split}_draft_greedy": share(drafts(policy, tasks, tasks.load(split)[: arguments.limit]))
-        for split in ("train_b", "dev")
-    }
+    measured = {}
+    for split, whole in unseen.items():
+        measured[f"{split}_draft_greedy"] = share(drafts(policy, tasks, whole[: arguments.limit]))
     log.info("final: %s", json.dumps(measured))
     progress["questions"] = len(questions)
     return write_manifest(out, arguments, progress, measured, "spider-sql", "harness.policies.spider_sql.pretrain")
@@ -124,14 +122,5 @@ def _conversations(source: SpiderExamples, index: int) -> list[str]:
     return [conversation(example) for example in source(index)]
 
 
-def main() -> int:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
-    for noisy in ("httpx", "transformers"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
-    manifest = pretrain(parse_arguments())
-    sys.stdout.write(json.dumps({k: manifest[k] for k in ("training", "measured")}) + "\n")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(pretrain, parse_arguments))
