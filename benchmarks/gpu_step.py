@@ -26,13 +26,18 @@ import yaml
 from rollout_profile import profile, spans_of
 
 PHASES = {
-    "rollout": ("gen",),
+    "rollout": ("sample",),
+    "release": ("gen", "-sample"),
     "old_log_prob": ("old_log_prob", "ref"),
     "update": ("update_actor",),
     "weights": ("update_weights",),
     "checkpoint": ("save_checkpoint",),
 }
-"""A row of the table by verl's `timing_s` names; what a step takes beyond them is `rest`."""
+"""A row of the table by verl's `timing_s` names, "-" to subtract; what a step takes beyond them is `rest`.
+
+`release`: from the last rollout until the servers have given their memory back. Records without `sample` have it
+in `rollout`.
+"""
 
 
 def read(run: Path, name: str) -> pd.DataFrame | None:
@@ -45,10 +50,20 @@ def phases(steps: pd.DataFrame) -> pd.DataFrame:
     timed = steps[steps["timing_s/step"].notna()].set_index("step")
     timed = timed[timed.index >= 2] if (timed.index >= 2).any() else timed
     table = pd.DataFrame({"step": timed["timing_s/step"]})
+    if "timing_s/sample" not in timed:
+        timed = timed.assign(**{"timing_s/sample": timed.get("timing_s/gen", 0.0)})
     for phase, names in PHASES.items():
-        table[phase] = sum(timed.get(f"timing_s/{name}", pd.Series(0.0, timed.index)).fillna(0.0) for name in names)
+        table[phase] = sum(_sign(name) * _seconds(timed, name.removeprefix("-")) for name in names)
     table["rest"] = table["step"] - table[list(PHASES)].sum(axis=1)
     return table
+
+
+def _sign(name: str) -> int:
+    return -1 if name.startswith("-") else 1
+
+
+def _seconds(timed: pd.DataFrame, name: str) -> pd.Series:
+    return timed.get(f"timing_s/{name}", pd.Series(0.0, timed.index)).fillna(0.0)
 
 
 def tokens(episodes: pd.DataFrame, table: pd.DataFrame) -> dict[str, float]:
@@ -224,7 +239,7 @@ def show(result: dict[str, Any]) -> None:
     print(f"{'phase':<14}{'s/step':>9}{'share':>8}{'limit s':>10}{'x limit':>9}")
     for name in [*PHASES, "rest", "step"]:
         value = result["seconds"][name]
-        if name == "checkpoint" and not value:
+        if name in ("release", "checkpoint") and not value:
             continue
         row = limit.get(name, {})
         beside = f"{row['limit_s']:>10.3f}{row['ratio']:>9.2f}" if "ratio" in row else ""

@@ -3,6 +3,9 @@
 `python benchmarks/shaped_policy.py qwen-1.5b DIR` needs no download: dimensions are those of the published
 configuration, the tokenizer is the bundled one, its vocabulary filled up to the architecture's size with entries
 that no text produces.
+
+`python benchmarks/shaped_policy.py qwen-1.5b DIR 300` makes answers of 300 tokens on average, most of them shorter and
+a few several times as long: any of V / 300 of the V tokens ends an answer, and all are about equally likely.
 """
 
 from __future__ import annotations
@@ -37,7 +40,11 @@ SHAPES = {
 }
 
 
-def main(shape: str, out: Path) -> None:
+FLAT = 0.05
+"""Of the last norm: random weights would otherwise repeat their last token, whose embedding also reads the answer."""
+
+
+def main(shape: str, out: Path, mean_tokens: int | None = None) -> None:
     import torch
     from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
@@ -63,9 +70,15 @@ def main(shape: str, out: Path) -> None:
         pad_token_id=tokenizer.pad_token_id,
     )
     model = Qwen2ForCausalLM(config).to(torch.bfloat16)
+    if mean_tokens is not None:
+        torch.nn.init.constant_(model.model.norm.weight, FLAT)
+        assert model.generation_config is not None
+        last = dimensions["vocab_size"] - 1  # fillers, from the end
+        enders = range(last, last - int(dimensions["vocab_size"]) // mean_tokens, -1)
+        model.generation_config.eos_token_id = [tokenizer.eos_token_id, *enders]
     model.save_pretrained(out)
     print(f"{shape}: {model.num_parameters() / 1e9:.2f} billion random parameters in {out}")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], Path(sys.argv[2]), *(int(argument) for argument in sys.argv[3:4]))

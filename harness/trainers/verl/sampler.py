@@ -3,11 +3,15 @@
 Named by `trainer.v1.sampler.custom_sampler`: the one user class that the task runner loads before it
 starts the policy servers. TransferQueue has no way to wait for a tag, so the buffer must ask; verl asks
 every 2 s, most of a step of a small policy.
+
+The wait for rollouts is also timed here, as `timing_s/sample`. verl's own `timing_s/gen` goes on until its servers
+have given their memory back to the trainer.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
@@ -20,17 +24,22 @@ if os.environ.get("VERL_PLATFORM") == "cpu":
     cpu_rollout.register()
 
 
-class PromptReplayBuffer(ReplayBuffer):
+class _Timed:
+    """Asks more often than verl's buffer, and says how long a batch took."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.poll_interval = POLL_S
+
+    def sample(self, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+        began = time.perf_counter()
+        batch, metrics = super().sample(*args, **kwargs)  # type: ignore[misc]
+        return batch, {**metrics, "timing_s/sample": time.perf_counter() - began}
+
+
+class PromptReplayBuffer(_Timed, ReplayBuffer):
     """For the synchronous trainer."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.poll_interval = POLL_S
 
-
-class PromptReplayBufferAsync(ReplayBufferAsync):
+class PromptReplayBufferAsync(_Timed, ReplayBufferAsync):
     """For verl's `colocate_async` and `separate_async` trainers."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.poll_interval = POLL_S
