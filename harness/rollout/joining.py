@@ -123,9 +123,9 @@ async def join_run(invitation: Invitation, runners: int, log_dir: Path) -> None:
 
 async def _watch(pool: WorkerPool, store_url: str) -> None:
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # agentlightning imports LiteLLM, which downloads
-    from agentlightning.store.client_server import LightningStoreClient
+    from harness.rollout.store import StoreClient
 
-    store = LightningStoreClient(store_url)
+    store = StoreClient(store_url)
     try:
         await pool.watch(store)
     finally:

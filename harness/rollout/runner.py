@@ -119,11 +119,10 @@ class ConcurrentRunner(agl.LitAgentRunner[dict[str, Any]]):
                     task = asyncio.create_task(self._step_impl(rollout))
                     running.add(task)
                     task.add_done_callback(running.discard)
-                if not taken:
-                    if running:
-                        await asyncio.wait(running, timeout=IDLE_POLL_S, return_when=asyncio.FIRST_COMPLETED)
-                    else:
-                        await asyncio.sleep(IDLE_POLL_S)
+                if not free:
+                    await asyncio.wait(running, timeout=IDLE_POLL_S, return_when=asyncio.FIRST_COMPLETED)
+                elif not taken:
+                    await asyncio.sleep(IDLE_POLL_S)
         finally:
             beat.cancel()
             for task in running:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # agentlightning imports LiteLLM, which downloads
 
 import agentlightning as agl
-from agentlightning.store.client_server import LightningStoreServer
 from agentlightning.store.memory import InMemoryLightningStore
 from agentlightning.utils.server_launcher import PythonServerLauncherArgs
 
@@ -30,6 +29,7 @@ from harness.rollout.joining import FILE_NAME, Invitation, first, watch_joined
 from harness.rollout.pool import WorkerPool
 from harness.rollout.processes import RUN_MARK, sweep
 from harness.rollout.runner import POLICY_RESOURCE, GatewayTracer
+from harness.rollout.store import StoreServer
 
 if TYPE_CHECKING:
     from agentlightning.store.base import LightningStore
@@ -100,7 +100,7 @@ class RolloutWork(agl.Algorithm):
             loop.add_signal_handler(number, interrupt)
         host = self.config.rollout.host
         join_file = self.log_dir.parent / FILE_NAME
-        store = LightningStoreServer(
+        store = StoreServer(
             self.get_store(),
             launcher_args=PythonServerLauncherArgs(
                 host=host, access_host=host, launch_mode="thread", log_level=logging.CRITICAL

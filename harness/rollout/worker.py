@@ -44,10 +44,9 @@ def main() -> None:
 
     agent = load(agent_spec(settings.agent))()  # first: what cannot be loaded should say so at once
 
-    from agentlightning.store.client_server import LightningStoreClient
-
     from harness.gateway.client import GatewayControl
     from harness.rollout.runner import ConcurrentRunner, PluginAgent
+    from harness.rollout.store import StoreClient
 
     # The failures below are typed and written to the store; agentlightning's tracebacks would only repeat them.
     logging.getLogger("agentlightning").setLevel(logging.CRITICAL)
@@ -57,7 +56,7 @@ def main() -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        store = LightningStoreClient(settings.store_url)
+        store = StoreClient(settings.store_url)
         control = GatewayControl(settings.gateway_url, settings.control_key)
         runner = ConcurrentRunner(settings.concurrency, Path(settings.heartbeat_file).touch)
         runner.init(PluginAgent(agent, control))

@@ -381,9 +381,22 @@ def test_every_schema_fits_and_names_its_tables(spider: Any) -> None:
         assert 0 < len(tasks.schema(task)) <= 4000
 
 
-def test_train_is_cut_in_two_by_database() -> None:
-    from harness.tasks.spider import _half
+def test_train_is_cut_by_database_and_then_by_gold_query() -> None:
+    from harness.tasks.spider import _splits_of
 
-    halves = [_half(f"database_{number}") for number in range(1000)]
-    assert set(halves) == {"train_a", "train_b"} and 200 < halves.count("train_b") < 300
-    assert _half("database_1") == halves[1]
+    cuts = {(db, gold): _splits_of(f"database_{db}", f"SELECT {gold}") for db in range(400) for gold in range(10)}
+    assert all(len({cuts[db, gold][1] for gold in range(10)}) == 1 for db in range(400))
+    a = sum("train_a" in cut for cut in cuts.values()) / len(cuts)
+    b = [cut[2] for cut in cuts.values() if "train_b" in cut]
+    assert 0.7 < a < 0.8 and set(b) == {"train_b_fit", "train_b_held"}
+    assert 0.15 < b.count("train_b_held") / len(b) < 0.25
+
+
+@pytest.mark.spider
+def test_the_cuts_of_train_are_a_partition(spider: Any) -> None:
+    tasks = SpiderTasks(str(spider[0]))
+    ids = {split: {task.id for task in tasks.load(split)} for split in ("train", "train_a", "train_b")}
+    assert ids["train_a"] | ids["train_b"] == ids["train"] and not ids["train_a"] & ids["train_b"]
+    fit, held = tasks.load("train_b_fit"), tasks.load("train_b_held")
+    assert {task.id for task in [*fit, *held]} == ids["train_b"]
+    assert not {(task.db_id, task.gold) for task in fit} & {(task.db_id, task.gold) for task in held}

@@ -21,6 +21,8 @@ _SPLITS = {
     "train": PARTS[0],
     "train_a": PARTS[0],
     "train_b": PARTS[0],
+    "train_b_fit": PARTS[0],
+    "train_b_held": PARTS[0],
     "train_others": PARTS[1],
     "dev": PARTS[2],
     "dev_500": DEV_500,
@@ -33,7 +35,8 @@ class SpiderTasks:
 
     Splits: `train` (train_spider), `train_others`, `dev`, `dev_500` (a fixed sample of dev; also called `val`).
     `train_a` and `train_b` are `train` cut in two by database, about three to one by a hash of its name: the first
-    is for pre-training a policy, the second to reinforce it on databases that it has not seen.
+    is for pre-training a policy, the second to reinforce it on databases that it has not seen. `train_b_fit` and
+    `train_b_held` are `train_b` cut in two by gold query, four to one: other questions on the databases trained on.
     Questions whose database is missing or whose gold query is known to fail are left out and counted.
 
     Args:
@@ -143,7 +146,7 @@ class SpiderTasks:
         tasks: list[Task] = []
         for row in rows:
             db_id, question, gold = row["db_id"], row["question"], row["query"]
-            if name in ("train_a", "train_b") and name != _half(db_id):
+            if part is PARTS[0] and name not in _splits_of(db_id, gold):
                 continue
             paths = [row["db_path"]] if row.get("db_path") else []
             paths += [database_file(db_id, place) for place in part.folders]
@@ -175,8 +178,12 @@ class SpiderTasks:
         return {(item["db_id"], item["query"]) for item in part.get("gold_failed", ())}
 
 
-def _half(db_id: str) -> str:
-    return "train_b" if hashlib.sha256(db_id.encode()).digest()[0] % 4 == 0 else "train_a"
+def _splits_of(db_id: str, gold: str) -> tuple[str, ...]:
+    """The splits that a question of train_spider is in. All questions with one gold query are in the same ones."""
+    if hashlib.sha256(db_id.encode()).digest()[0] % 4:
+        return "train", "train_a"
+    held = hashlib.sha256(f"{db_id}\0{gold}".encode()).digest()[0] % 5 == 0
+    return "train", "train_b", "train_b_held" if held else "train_b_fit"
 
 
 def _read(file: Path) -> list[dict[str, Any]]:

@@ -179,7 +179,12 @@ _DEVICES: dict[str, dict[str, Any]] = {
         "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
         "actor_rollout_ref": {
             "model": _CUDA_MODEL,
-            "rollout": {"name": "vllm", "checkpoint_engine": {"update_weights_bucket_megabytes": 512}},
+            "rollout": {
+                "name": "vllm",
+                "checkpoint_engine": {"update_weights_bucket_megabytes": 512},
+                # Each takes 15 ms to hand a rollout over: alone, seconds of a step of a small policy.
+                "agent": {"num_workers": 4},
+            },
         },
     },
     "npu": {

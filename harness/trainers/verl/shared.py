@@ -36,12 +36,12 @@ class SessionFile:
 
     def session(self) -> Session:
         """A session over the services that the file names."""
-        from agentlightning.store.client_server import LightningStoreClient
+        from harness.rollout.store import StoreClient
 
         return Session(
             validate(self.config),
             self.model,
-            LightningStoreClient(self.store_url),
+            StoreClient(self.store_url),
             GatewayControl(self.gateway_url, self.control_key),
             RunFolder(Path(self.run_dir)),
         )
