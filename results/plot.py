@@ -1,4 +1,7 @@
-"""Draws `cpu/curve.png` from the run records beside it: `python results/plot.py` (needs a Chromium to rasterise)."""
+"""Draws `cpu/curve.png` and `gpu-spider/curve.png` from the run records beside them: `python results/plot.py`.
+
+Needs a Chromium to rasterise.
+"""
 
 from __future__ import annotations
 
@@ -6,35 +9,86 @@ import json
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import plotly.graph_objects as go
+from table import rewards_by_pass
 
-HERE = Path(__file__).parent / "cpu"
+HERE = Path(__file__).parent
+COLOURS = {
+    "langgraph_sql write": "#1f5fbf",
+    "langgraph_sql write|check": "#1b9e77",
+    "autogen_sql write": "#d95f02",
+    "autogen_sql write|check": "#a6761d",
+    "langgraph_sql write, rate 1e-4": "#8e63b5",
+    "shuffled rewards (control)": "#777777",
+}
 
 
-def main() -> None:
+def records(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The runs of a folder, by name."""
+    for path in sorted(folder.glob("*/run.json")):
+        yield path.parent, json.loads(path.read_text())
+
+
+def cpu() -> go.Figure:
+    """Validation accuracy by step."""
     figure = go.Figure()
-    for path in sorted(HERE.glob("*/run.json")):
-        record = json.loads(path.read_text())
+    for _, record in records(HERE / "cpu"):
         curve = {int(step): value for step, value in record["result"]["val_curve"].items()}
         control = record["identity"]["reward_shuffled"]
-        figure.add_scatter(
-            x=list(curve),
-            y=[100 * value for value in curve.values()],
-            mode="lines+markers",
-            name="shuffled rewards (control)" if control else f"seed {record['seed']}",
-            line={"dash": "dot" if control else "solid", "width": 3},
-        )
+        name = "shuffled rewards (control)" if control else f"seed {record['seed']}"
+        line(figure, curve, name, dotted=control)
     figure.update_layout(
-        template="plotly_white",
         title="GRPO on a CPU through LangGraph: 240 questions, unseen databases",
         xaxis_title="GRPO step (16 tasks x 4 rollouts)",
         yaxis={"title": "validation accuracy, %", "range": [40, 101]},
-        width=900,
-        height=460,
-        font={"size": 15},
     )
+    return figure
+
+
+def spider() -> go.Figure:
+    """Reward by pass over the training questions; one colour an arm, seeds after the first dashed."""
+    figure = go.Figure()
+    for folder, record in records(HERE / "gpu-spider"):
+        control = record["identity"]["reward_shuffled"]
+        arm = "shuffled rewards (control)" if control else f"{record['plugin']} {record['agent_match']}"
+        name = arm if control else f"{arm}, seed {record['seed']}"
+        if folder.name.endswith("lr1e-4"):
+            arm = name = f"{arm}, rate 1e-4"
+        curve = rewards_by_pass(folder, record).groupby("at")["reward"].mean().to_dict()
+        line(figure, curve, name, dotted=control, dashed=record["seed"] > 0, colour=COLOURS[arm])
+    figure.update_layout(
+        title="GRPO on an H200: 256 Spider questions a seed, 27 million parameters",
+        xaxis={"title": "pass over the questions (8 steps of 32 tasks x 8 rollouts)", "dtick": 1},
+        yaxis={"title": "right answers, sampled, %", "rangemode": "tozero"},
+    )
+    return figure
+
+
+def line(
+    figure: go.Figure,
+    curve: dict[int, float],
+    name: str,
+    dotted: bool,
+    dashed: bool = False,
+    colour: str | None = None,
+) -> None:
+    """One run's curve, shares of 1 by step or pass."""
+    figure.add_scatter(
+        x=list(curve),
+        y=[100 * value for value in curve.values()],
+        mode="lines+markers",
+        name=name,
+        line={"dash": "dot" if dotted else "dash" if dashed else "solid", "width": 3, "color": colour},
+    )
+
+
+def save(figure: go.Figure, target: Path) -> None:
+    """Rasterise a figure."""
+    figure.update_layout(template="plotly_white", width=900, height=460, font={"size": 15})
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "curve.html"
         figure.write_html(page, include_plotlyjs=True, config={"displayModeBar": False})
@@ -43,7 +97,7 @@ def main() -> None:
             [
                 *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
                 *("--virtual-time-budget=4000", "--window-size=916,476"),
-                *(f"--screenshot={HERE / 'curve.png'}", page.as_uri()),
+                *(f"--screenshot={target}", page.as_uri()),
             ],
             check=True,
             capture_output=True,
@@ -51,4 +105,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    save(cpu(), HERE / "cpu" / "curve.png")
+    save(spider(), HERE / "gpu-spider" / "curve.png")

@@ -3,6 +3,8 @@
 A table stands between `<!-- table: KIND FOLDER [KEY...] -->` and `<!-- /table -->`, FOLDER as seen from the root:
 
     runs results/cpu                               one row a run
+    passes results/gpu-spider                      one row a run: reward by pass over the questions trained on
+    phases results/gpu-speed                       one row a run: seconds by phase in the steps that all have
     compare results/studies/frameworks             what `harness compare FOLDER --format md` prints
     compare results/studies/frameworks accuracy    of it only the tables of these keys (accuracy, learning, behaviour,
                                                    cost, evidence, views, ...; `notes` are the sentences below them)
@@ -16,13 +18,16 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+import yaml
 
 from harness.compare.comparison import compare
 from harness.compare.formats import markdown_tables
 from harness.compare.layout import sentences, tables
 from harness.compare.runs import select
+from harness.compare.statistics import cluster_bootstrap
 from harness.errors import HarnessError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -47,7 +52,9 @@ def runs_table(folder: Path) -> str:
         steps = steps[steps["timing_s/step"].notna()]
         whole = steps["timing_s/step"].sum()
         share = {phase: steps[f"timing_s/{phase}"].sum() / whole for phase in PHASES}
-        trains = f"`{record['agent_match']}`" + (", shuffled rewards" if record["identity"]["reward_shuffled"] else "")
+        trains = f"`{record['agent_match']}`".replace("|", "\\|") + (
+            ", shuffled rewards" if record["identity"]["reward_shuffled"] else ""
+        )
         lines.append(
             f"| {path.parent.name} | {record['plugin']} | {trains} | {record['seed']} "
             f"| {percent(result['val_accuracy_initial'])} | {percent(result['val_accuracy_final'])} "
@@ -55,6 +62,80 @@ def runs_table(folder: Path) -> str:
             f"| {percent(share['update_actor'] + share['old_log_prob'])} | {result['wall_s'] / 60:.1f} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def phases_table(folder: Path) -> str:
+    """Mean seconds by phase and the speed of a step against the first run's, one row a run, by name.
+
+    Of the steps that all runs have, without the first; refused where they trained on different tokens.
+    """
+    runs = {path.parent.name: pd.read_parquet(path.parent / "steps.parquet") for path in folder.glob("*/run.json")}
+    runs = {name: steps[steps["timing_s/step"].notna()].set_index("step") for name, steps in sorted(runs.items())}
+    common = sorted(set.intersection(*(set(steps.index) for steps in runs.values())))[1:]
+    tokens = {name: tuple(steps.loc[common, "perf/total_num_tokens"]) for name, steps in runs.items()}
+    if len(set(tokens.values())) != 1:
+        raise SystemExit(f"{folder}: the runs' steps hold different tokens: {tokens}")
+    first = next(iter(runs.values())).loc[common, "timing_s/step"].sum()
+    lines = [
+        "| run | GPUs | s/step | rollout | memory released | old log-probabilities | update | weights | speed |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, steps in runs.items():
+        record = json.loads((folder / name / "run.json").read_text())
+        mean = steps.loc[common].mean(numeric_only=True)
+        whole, rollout = mean["timing_s/step"], mean["timing_s/sample"]
+        rest = [rollout, mean["timing_s/gen"] - rollout, *(mean[f"timing_s/{phase}"] for phase in PHASES[1:])]
+        lines.append(
+            f"| {name} | {len(record['hardware']['gpus'])} | {whole:.1f} "
+            f"| {' | '.join(f'{value:.2f}' for value in rest)} | {first / len(common) / whole:.2f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def rewards_by_pass(folder: Path, record: dict[str, Any]) -> pd.DataFrame:
+    """One row a training rollout: `db_id`, `task_id`, `reward`, and `at`, its pass from 1; whole passes only."""
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    rows = pd.read_parquet(folder / "episodes.parquet", columns=["step", "phase", "task_id", "db_id", "reward"])
+    length = record["tasks"]["train"] // config["train"]["batch_size"]
+    rows = rows[rows["phase"] == "train"].assign(at=(rows["step"] - 1) // length + 1)
+    return rows[rows["at"] <= record["result"]["steps"] // length]
+
+
+def passes_table(folder: Path) -> str:
+    """Mean reward of sampled rollouts in each pass over the training questions, and validation, one row a run.
+
+    Changes are paired by question, with 95 % intervals over whole databases.
+    """
+    means: dict[str, dict[int, float]] = {}
+    changes: dict[str, tuple[str, str]] = {}
+    for path in sorted(folder.glob("*/run.json")):
+        record = json.loads(path.read_text())
+        trained = rewards_by_pass(path.parent, record)
+        means[path.parent.name] = trained.groupby("at")["reward"].mean().to_dict()
+        rows = pd.read_parquet(
+            path.parent / "episodes.parquet", columns=["step", "phase", "task_id", "db_id", "reward"]
+        )
+        whole = [int(step) for step in record["result"]["val_curve"]]
+        validated = rows[(rows["phase"] == "val") & rows["step"].isin(whole)].assign(at=rows["step"])
+        changes[path.parent.name] = _change(trained), _change(validated)
+    last = max(max(by_pass) for by_pass in means.values())
+    shown = [number for number in range(1, last + 1) if number < 5 or number % 2 == 0]
+    head = ["run", *(f"pass {number}" for number in shown), "trained on: change", "validation: change"]
+    lines = ["| " + " | ".join(head) + " |", "|---" + "|---:" * (len(head) - 1) + "|"]
+    for name, by_pass in means.items():
+        cells = [percent(by_pass[number]) if number in by_pass else "" for number in shown]
+        lines.append("| " + " | ".join([name, *cells, *changes[name]]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _change(rows: pd.DataFrame) -> str:
+    """From the first `at` to the last: means in %, their difference in points, its interval."""
+    first, last = rows["at"].min(), rows["at"].max()
+    by_task = rows.groupby(["db_id", "task_id", "at"])["reward"].mean().unstack("at")[[first, last]].dropna()
+    gain = (by_task[last] - by_task[first]).rename("value").reset_index()
+    low, high = cluster_bootstrap(gain) or (float("nan"), float("nan"))
+    before, after = 100 * by_task[first].mean(), 100 * by_task[last].mean()
+    return f"{before:.1f} to {after:.1f}: {after - before:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
 
 
 def comparison_tables(folder: Path, keys: list[str]) -> str:
@@ -75,9 +156,13 @@ def made(what: str) -> str:
         raise SystemExit(f"<!-- table: {what} -->: {folder or 'nothing'} is not a folder; wanted: KIND FOLDER [KEY...]")
     if kind == "runs":
         return runs_table(path)
+    if kind == "phases":
+        return phases_table(path)
+    if kind == "passes":
+        return passes_table(path)
     if kind == "compare":
         return comparison_tables(path, keys)
-    raise SystemExit(f"<!-- table: {what} -->: no kind {kind!r}; there are runs and compare")
+    raise SystemExit(f"<!-- table: {what} -->: no kind {kind!r}; there are runs, passes, phases and compare")
 
 
 def main(arguments: list[str]) -> int:

@@ -2,13 +2,16 @@
 # Trains every shipped agent on one GPU (pocket, preset gpu, seed 0) and prints the table of results/README.md.
 #   bash results/gpu/reproduce.sh [FOLDER]         FOLDER (runs/gpu): runs that it holds already are kept
 # PLUGINS="a b"   other agents          SEEDS="0 1 2"   other seeds
-# JOBS=2          so many at a time on the one GPU; each vLLM takes a fifth of its memory
+# JOBS=2          so many at a time on the one GPU, each vLLM with 8 GB of cache
 # SPIDER="--preset qwen-1.5b --set policy.path=/models/q15"   also on Spider, with these options of `harness train`
 # OUT=FOLDER      also pack records, tables and the end of each log there
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 runs=${1:-runs/gpu}
 jobs=${JOBS:-1}
+# vLLM gives up where free memory changes while it measures; told how much to take, it does not measure.
+shared=()
+[ "$jobs" -gt 1 ] && shared=(--set verl.actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes=8000000000)
 failed=0
 mkdir -p "$runs" && runs=$(cd "$runs" && pwd) || exit 2
 if command -v harness >/dev/null; then
@@ -24,7 +27,7 @@ train() {
   local name=$1 made
   shift
   rm -rf "$runs/.$name" # of a try that was cut off
-  if ! "${harness[@]}" train --runs-dir "$runs/.$name" "$@" >"$runs/$name.log" 2>&1; then
+  if ! "${harness[@]}" train --runs-dir "$runs/.$name" "$@" "${shared[@]}" >"$runs/$name.log" 2>&1; then
     echo "$name failed: $(tail -n 1 "$runs/$name.log")" >&2
     pack "$name" "$runs/.$name"/*/
     return 1
@@ -50,7 +53,7 @@ queue() {
   [ -d "$runs/$1" ] && { echo "$1: there already" >&2; return; }
   while [ "$(jobs -rp | wc -l)" -ge "$jobs" ]; do wait -n || failed=1; done
   train "$@" &
-  [ "$jobs" -gt 1 ] && sleep "${STAGGER:-60}" # while vLLM measures free memory, no other may take any
+  [ "$jobs" -gt 1 ] && sleep "${STAGGER:-20}" # starting takes processors
 }
 
 for plugin in ${PLUGINS:-reference_sql langgraph_sql openai_agents_sql autogen_sql crewai_sql}; do
