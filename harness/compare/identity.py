@@ -32,7 +32,7 @@ IDENTITY_OF: dict[str, tuple[str, ...]] = {
 }
 """The identity keys that a configuration key decides, by the longest prefix of its name."""
 
-_MISSING = "nothing"
+_MISSING = object()
 
 
 def identity_keys(config_key: str) -> tuple[str, ...]:
@@ -78,10 +78,12 @@ def check_identity(runs: Sequence[Run], allow: Iterable[str] = (), varied: Itera
         permission = "allowed" if any(_covers(one, key) for one in allowed) else permission
         if permission is None:
             first, second = clash
+            top = key.split(".")[0]
+            others = any(one != key and _covers(top, one) and _clash([first, second], one) for one in known)
             raise NotComparable(
                 f"{key} differs: {_short(_comparable(first).get(key, _MISSING))} in {first.id}, "
                 f"{_short(_comparable(second).get(key, _MISSING))} in {second.id}. "
-                f"If that is what you mean to compare, say --allow {key}"
+                f"If that is what you mean to compare, say --allow {top if others else key}"
             )
         exceptions.append(
             {"key": key, "why": permission, "values": {run.id: _comparable(run).get(key) for run in runs}}
@@ -177,7 +179,8 @@ def _sharing_text(at_once: int, cores: int) -> str:
 
 
 def _comparable(run: Run) -> dict[str, Any]:
-    return {"kind": run.record.get("kind", "train"), **flatten(run.record["identity"])}
+    flat = {"kind": run.record.get("kind", "train"), **flatten(run.record["identity"])}
+    return {key: value for key, value in flat.items() if value != {}}  # an option not set, whoever else sets some
 
 
 def _clash(group: Sequence[Run], key: str) -> tuple[Run, Run] | None:
@@ -193,6 +196,8 @@ def _covers(permission: str, key: str) -> bool:
 
 
 def _short(value: Any) -> str:
+    if value is _MISSING:
+        return "not set"
     text = repr(value) if isinstance(value, str) else str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 

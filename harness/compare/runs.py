@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 STUDY_FILE = "study.json"
+_OF_THE_DEVICE = (
+    "gpus",
+    "nodes",
+    "rollout.runners",
+    "rollout.concurrency",
+    "rollout.host",
+    "train.micro_batch",
+    "verl",
+)
 
 
 @dataclass(eq=False)
@@ -174,18 +183,30 @@ def find_all(root: Path) -> list[Run]:
 
 
 def name_arms(runs: Sequence[Run]) -> None:
-    """Name arms by what sets them apart: always the agent, and every other configuration key that differs."""
+    """Name arms by what sets them apart: always the agent, and every other configuration key that differs.
+
+    What presets set otherwise on another device is named by the device.
+    """
     from harness.layers import flatten
 
     configs = [flatten(run.record["config"]) for run in runs]
+    devices = [str(run.record.get("device")) for run in runs]
+
+    def goes_with_device(key: str) -> bool:
+        values = {(device, str(config.get(key))) for device, config in zip(devices, configs, strict=True)}
+        return key.startswith(_OF_THE_DEVICE) and len(values) == len(set(devices))
+
     keys = [
         key
         for key in dict.fromkeys(key for config in configs for key in config)
-        if key not in ("plugin", "seed", "device") and len({str(config.get(key)) for config in configs}) > 1
+        if key not in ("plugin", "seed", "device")
+        and len({str(config.get(key)) for config in configs}) > 1
+        and not goes_with_device(key)
     ]
     kinds = {run.record.get("kind", "train") for run in runs}
-    for run, config in zip(runs, configs, strict=True):
-        rest = [f"{key.rpartition('.')[2]}={config.get(key)}" for key in keys]
+    for run, config, device in zip(runs, configs, devices, strict=True):
+        rest = [f"on {device}"] if len(set(devices)) > 1 else []
+        rest += [f"{key.rpartition('.')[2]}={config.get(key)}" for key in keys]
         run.arm = run.arm or " ".join(
             [str(config["plugin"]), *rest, *([run.record.get("kind", "train")] if len(kinds) > 1 else [])]
         )

@@ -122,6 +122,30 @@ def test_another_prompt_evaluator_model_or_data_order_is_refused_and_allow_is_re
     assert "allowed by --allow" in render(found, "md")
 
 
+def test_a_cpu_and_a_gpu_run_are_refused_by_the_options_of_their_presets_and_then_named_by_device(
+    write_run: Write,
+) -> None:
+    verl = "verl.actor_rollout_ref.rollout"
+    one = write_run()
+    other = write_run(overrides=[f"{verl}.enforce_eager=true", f"{verl}.max_num_seqs=256", "rollout.runners=8"])
+    other.update(device="cuda")
+    with pytest.raises(NotComparable, match=r"^verl\.\S+ differs: not set in .* say --allow verl$"):
+        compare(select([one.path, other.path]))
+    found = compare(select([one.path, other.path]), allow=["verl"])
+    assert [arm["name"] for arm in found["arms"]] == ["reference_sql on cpu", "reference_sql on cuda"]
+    assert {exception["key"] for exception in found["exceptions"]} == {
+        f"{verl}.enforce_eager",
+        f"{verl}.max_num_seqs",
+    }
+    slower = write_run("langgraph_sql", overrides=["rollout.runners=4"])  # not by the device alone
+    names = [arm["name"] for arm in compare(select([one.path, other.path, slower.path]), allow=["verl"])["arms"]]
+    assert names == [
+        "reference_sql on cpu runners=1",
+        "reference_sql on cuda runners=8",
+        "langgraph_sql on cpu runners=4",
+    ]
+
+
 def test_seeds_may_have_their_own_data_order(write_run: Write) -> None:
     found = compare(select([write_run(seed=0).path, write_run(seed=1).path]))
     assert [one["seeds"] for one in found["arms"]] == [[0, 1]] and found["pairs"] == []
