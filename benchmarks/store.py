@@ -1,0 +1,137 @@
+"""What handing rollouts over costs the process that holds the store: harness's store against agentlightning's own.
+
+    python benchmarks/store.py [--rollouts 256] [--calls 3] [--rounds 3]
+
+Each store's server runs in a process of its own. A client in this one enqueues rollouts, takes them, asks for the
+resources, hands in the spans of attempts with `--calls` calls of 400 prompt and 40 response tokens and reads them
+back, 32 rollouts at a time: what a training asks of the store, without agents and model. CPU time is the server's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import multiprocessing
+import time
+from typing import Any
+
+import psutil
+
+CONCURRENT = 32
+
+
+def serve(own: bool, pipe: Any) -> None:
+    """A store's server until the pipe closes."""
+    from agentlightning.store.client_server import LightningStoreServer
+    from agentlightning.store.memory import InMemoryLightningStore
+    from agentlightning.utils.server_launcher import PythonServerLauncherArgs
+
+    from harness.rollout.store import StoreServer
+
+    async def main() -> None:
+        launcher = PythonServerLauncherArgs(
+            host="127.0.0.1", access_host="127.0.0.1", launch_mode="thread", log_level=logging.CRITICAL
+        )
+        server = (StoreServer if own else LightningStoreServer)(
+            InMemoryLightningStore(thread_safe=True), launcher_args=launcher
+        )
+        await server.start()
+        pipe.send(server.endpoint)
+        await asyncio.to_thread(pipe.recv)
+        await server.stop()
+
+    asyncio.run(main())
+
+
+async def work(endpoint: str, own: bool, rollouts: int, calls: int) -> None:
+    """Everything that a training asks of the store for so many rollouts."""
+    import agentlightning as agl
+    from agentlightning.store.client_server import LightningStoreClient
+    from agentlightning.types import EnqueueRolloutRequest
+
+    from harness.records import Attempt, Transition
+    from harness.rollout.spans import from_spans, to_spans
+    from harness.rollout.store import StoreClient
+
+    store = (StoreClient if own else LightningStoreClient)(endpoint)
+    await store.add_resources({"policy": agl.LLM(endpoint="http://127.0.0.1:1", model="m", api_key="k")})
+    messages = ({"role": "user", "content": "CREATE TABLE singer (id INTEGER, name TEXT);\n" * 40},)
+
+    def attempt_of(rollout_id: str, attempt_id: str) -> Attempt:
+        transitions = tuple(
+            Transition(
+                *(
+                    rollout_id,
+                    attempt_id,
+                    index,
+                    "write_query",
+                    f"{rollout_id}-{index}",
+                    "m",
+                    messages,
+                    "SELECT 1 " * 10,
+                ),
+                *("stop", tuple(range(400)), tuple(range(40)), (-0.25,) * 40, 400, 40, {"temperature": 1.0}, {}),
+                *(0.0, 0.5, 0.001),
+            )
+            for index in range(calls)
+        )
+        return Attempt(rollout_id, attempt_id, "ok", "", "SELECT 1", transitions, (), (), 0.0, 1.0)
+
+    async def one(limit: asyncio.Semaphore, rollout: Any) -> None:
+        async with limit:
+            assert await store.get_resources_by_id(rollout.resources_id) is not None
+            attempt = attempt_of(rollout.rollout_id, rollout.attempt.attempt_id)
+            await store.add_many_spans(to_spans(attempt))
+            await store.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="succeeded")
+            assert from_spans(list(await store.query_spans(rollout.rollout_id, attempt_id="latest"))) == attempt
+
+    await store.enqueue_many_rollouts([EnqueueRolloutRequest(input={"n": n}, mode="train") for n in range(rollouts)])
+    taken = list(await store.dequeue_many_rollouts(limit=rollouts, worker_id="bench"))
+    limit = asyncio.Semaphore(CONCURRENT)
+    await asyncio.gather(*(one(limit, rollout) for rollout in taken))
+    await store.close()
+
+
+def measure(own: bool, rollouts: int, calls: int, rounds: int) -> tuple[float, float]:
+    """The best round: CPU milliseconds of the server and wall milliseconds, a rollout."""
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    process = context.Process(target=serve, args=(own, there), daemon=True)
+    process.start()
+    endpoint = here.recv()
+    server = psutil.Process(process.pid)
+    best: tuple[float, float] | None = None
+    asyncio.run(work(endpoint, own, 16, calls))  # imports and first connections
+    for _ in range(rounds):
+        used, began = sum(server.cpu_times()[:2]), time.perf_counter()
+        asyncio.run(work(endpoint, own, rollouts, calls))
+        wall, cpu = time.perf_counter() - began, sum(server.cpu_times()[:2]) - used
+        found = 1000 * cpu / rollouts, 1000 * wall / rollouts
+        best = min(best or found, found)
+    here.send(None)
+    process.join(20)
+    assert best is not None
+    return best
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rollouts", type=int, default=256)
+    parser.add_argument("--calls", type=int, default=3, help="model calls of each rollout")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    rows = {
+        name: measure(own, options.rollouts, options.calls, options.rounds)
+        for name, own in (("agentlightning", False), ("harness", True))
+    }
+    print(f"{options.rollouts} rollouts of {options.calls} calls, best of {options.rounds} rounds")
+    print("store            server's CPU ms/rollout   wall ms/rollout")
+    for name, (cpu, wall) in rows.items():
+        print(f"{name:<16} {cpu:>24.1f} {wall:>17.1f}")
+    (cpu, wall), (our_cpu, our_wall) = rows["agentlightning"], rows["harness"]
+    print(f"{'ratio':<16} {cpu / our_cpu:>23.2f}x {wall / our_wall:>16.2f}x")
+
+
+if __name__ == "__main__":
+    main()
