@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Outcome = Literal["ok", "agent_error", "endpoint_error", "timeout", "no_transitions", "runner_lost"]
+Outcome = Literal["ok", "agent_error", "prompt_too_long", "endpoint_error", "timeout", "no_transitions", "runner_lost"]
 """How an attempt at a rollout ended. Only `ok` carries an answer that may be scored."""
 
 INFRASTRUCTURE_OUTCOMES: frozenset[str] = frozenset({"endpoint_error", "timeout", "no_transitions", "runner_lost"})

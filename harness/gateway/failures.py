@@ -4,6 +4,7 @@ Recorded on the attempt as a `CallFailure`; its `detail` begins with the code an
 
 code                    answer  when
 upstream_status         theirs  the upstream answered with an error status, forwarded as it is
+prompt_too_long         theirs  the same, and what it says is that the prompt does not fit beside the response
 upstream_unreachable    502     no connection, or it broke before an answer
 upstream_dropped        502     the connection broke in the middle of an answer
 upstream_aborted        502     the upstream cut a streamed answer off (a whole one is asked for again)
@@ -27,7 +28,14 @@ attempt_exists 409, attempt_closed 410 (late calls), body_too_large 413.
 
 from __future__ import annotations
 
+import re
+
 import orjson
+
+TOO_LONG = re.compile(
+    rb"context_length_exceeded|maximum context length|prompt is too long|available context size", re.I
+)
+"""How OpenAI and vLLM, Anthropic, and llama.cpp say that a prompt does not fit."""
 
 STATUS = {
     "upstream_unreachable": 502,
@@ -84,7 +92,7 @@ class UpstreamStatus(Refusal):
 
     def __init__(self, status: int, body: bytes, content_type: str, retry_after: str | None) -> None:
         Exception.__init__(self, f"{status} {body[:500].decode(errors='replace')}".strip())
-        self.code = "upstream_status"
+        self.code = "prompt_too_long" if status == 400 and TOO_LONG.search(body) else "upstream_status"
         self.status = self.upstream_status = status
         self.body = body
         self.headers = [(b"content-type", content_type.encode("latin-1"))]

@@ -63,6 +63,7 @@ class PolicyServer:
 
         listener = socket.socket()
         listener.bind(("127.0.0.1", port))
+        listener.listen()  # from here on connections wait instead of being refused
         config = uvicorn.Config(self._app(), log_level="warning", access_log=False, http="httptools")
         self._serving = asyncio.create_task(uvicorn.Server(config).serve(sockets=[listener]))
         return f"127.0.0.1:{listener.getsockname()[1]}"
@@ -130,10 +131,14 @@ class PolicyServer:
             )
         except Exception as error:
             return _json({"error": {"message": f"the chat template refused the messages: {error}", "code": 400}}, 400)
-        if len(prompt_ids) >= self.max_length:
-            message = f"the prompt has {len(prompt_ids)} tokens, prompt and response may have {self.max_length}"
-            return _json({"error": {"message": message, "code": 400}}, 400)
-        limit = body.get("max_completion_tokens") or body.get("max_tokens") or self.response_length
+        asked = body.get("max_completion_tokens") or body.get("max_tokens")
+        if len(prompt_ids) + (asked or 1) > self.max_length:  # as vLLM does
+            message = (
+                f"This model's maximum context length is {self.max_length} tokens. However, you requested {asked or 1} "
+                f"output tokens and your prompt contains {len(prompt_ids)} input tokens."
+            )
+            return _json({"error": {"message": message, "code": "context_length_exceeded"}}, 400)
+        limit = asked or self.response_length
         done = await self.sample(prompt_ids, limit, body)
         answer = self._answer(body, prompt_ids, done)
         if body.get("stream"):

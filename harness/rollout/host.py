@@ -124,8 +124,11 @@ def _judge(
             "attempt_timeout"
         )
         status = last_failure.status if last_failure.status is not None else "no answer"
-        detail = f"{last_failure.role}: {status}: {last_failure.detail}"
-        return ("timeout" if timed_out else "endpoint_error", detail[:500])
+        detail = f"{last_failure.role}: {status}: {last_failure.detail}"[:500]
+        if timed_out:
+            return "timeout", detail
+        # The endpoint is well, and another try would send the same prompt.
+        return ("prompt_too_long" if last_failure.detail.startswith("prompt_too_long") else "endpoint_error"), detail
     if problem is not None:
         return problem
     if not transitions:

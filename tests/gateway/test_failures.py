@@ -109,6 +109,24 @@ async def test_an_upstream_error_comes_through_as_it_is_and_is_not_retried(attem
 
 
 @pytest.mark.parametrize(
+    "message",
+    [
+        "This model's maximum context length is 864 tokens. However, you requested 96 output tokens and your prompt "
+        "contains at least 769 input tokens, for a total of at least 865 tokens.",
+        "prompt is too long: 210000 tokens > 200000 maximum",
+    ],
+)
+async def test_a_prompt_that_does_not_fit_has_a_code_of_its_own(attempt, scripted_server, message):
+    server = scripted_server([Reply.failure(400, message)])
+    await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
+    await attempt.open()
+    response = await attempt.call()
+    assert response.status_code == 400 and response.json()["error"]["message"] == message
+    _, (failure,) = await attempt.close()
+    assert failure.detail.startswith("prompt_too_long: 400 ")
+
+
+@pytest.mark.parametrize(
     ("reply", "code"),
     [
         (Reply("never", drop="before"), "upstream_unreachable"),

@@ -107,6 +107,7 @@ class Swallows(ReferenceSQL):
         (ReferenceSQL(), [Reply.failure(500)], "endpoint_error", "500"),
         (ReferenceSQL(), [WRITE, Reply.failure(429)], "endpoint_error", "429"),
         (Swallows(), [Reply.failure(503)], "endpoint_error", "503"),
+        (ReferenceSQL(), [WRITE, Reply.failure(400, "maximum context length is 864")], "prompt_too_long", "864"),
     ],
 )
 async def test_failures_are_typed(
