@@ -178,6 +178,9 @@ def _agreement(comparison: Mapping[str, Any]) -> Table:
         "Share of rollouts with the very same final query as the baseline's, of the same seed, task and step. The same "
     )
     note += "agent on the same weights gives 100 until the first update; then rounding parts the trainings."
+    if any(arm["gpu_hours"] for arm in comparison["arms"]):
+        note += " On a GPU rounding depends on what else is in a batch from the first call on: two runs of one agent "
+        note += "may give less than 100 too."
     return Table("agreement", f"Same answers as {comparison['baseline']}", heads, rows, note)
 
 
