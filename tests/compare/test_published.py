@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -78,3 +79,21 @@ def test_a_marker_of_nothing_is_refused_in_a_line(tmp_path: Path) -> None:
         file.write_text(f"<!-- table: {what} -->\n<!-- /table -->\n")
         done = script("table.py", "--check", str(file))
         assert done.returncode == 1 and what in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_phases_of_runs_with_other_tokens_are_not_put_in_one_table(tmp_path: Path) -> None:
+    import pandas as pd
+
+    runs = tmp_path / "runs"
+    for name in ("1gpu", "2gpus"):
+        shutil.copytree(ROOT / "results" / "gpu-speed" / name, runs / name)
+    page = tmp_path / "page.md"
+    page.write_text(f"<!-- table: phases {runs} -->\n<!-- /table -->\n")
+    done = script("table.py", "--write", str(page))
+    assert done.returncode == 0, done.stderr
+    rows = [line for line in page.read_text().splitlines() if line.startswith("| ")]
+    assert len(rows) == 3 and rows[1].startswith("| 1gpu | 1 |") and rows[1].endswith(" 1.00 |")
+    steps = pd.read_parquet(runs / "2gpus" / "steps.parquet")
+    steps["perf/total_num_tokens"] += 1
+    steps.to_parquet(runs / "2gpus" / "steps.parquet")
+    assert "different tokens" in script("table.py", "--write", str(page)).stderr
