@@ -52,7 +52,7 @@ def test_example_wheel_installs_proves_itself_trains_and_uninstalls(tmp_path: Pa
     rows = {row["name"]: row for row in json.loads(call(python, "-m", "harness", "plugins", "--json").stdout)}
     assert rows["pydantic_ai_sql"]["usable"] and rows["pydantic_ai_sql"]["frameworks"]["pydantic-ai-slim"]
     contract = call(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLE))
-    assert contract.returncode == 0, contract.stdout[-3000:]
+    assert contract.returncode == 0, contract.stdout[-3000:] + contract.stderr[-3000:]
     parity = call(python, "-m", "harness", "parity", "pydantic_ai_sql", HARNESS_CACHE_DIR=str(tmp_path / "cache"))
     assert parity.returncode == 0, parity.stdout[-3000:] + parity.stderr[-2000:]
 
