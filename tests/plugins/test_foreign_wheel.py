@@ -51,7 +51,9 @@ def test_example_wheel_installs_proves_itself_trains_and_uninstalls(tmp_path: Pa
 
     rows = {row["name"]: row for row in json.loads(call(python, "-m", "harness", "plugins", "--json").stdout)}
     assert rows["pydantic_ai_sql"]["usable"] and rows["pydantic_ai_sql"]["frameworks"]["pydantic-ai-slim"]
-    contract = call(python, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(EXAMPLE))
+    # Hypothesis' plugin imports it only at the end, where CPython 3.11.7 now and then fails to compile it (gh-106905).
+    plain = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+    contract = call(python, "-m", "pytest", "-q", *plain, str(EXAMPLE))
     assert contract.returncode == 0, contract.stdout[-3000:] + contract.stderr[-3000:]
     parity = call(python, "-m", "harness", "parity", "pydantic_ai_sql", HARNESS_CACHE_DIR=str(tmp_path / "cache"))
     assert parity.returncode == 0, parity.stdout[-3000:] + parity.stderr[-2000:]
