@@ -27,13 +27,13 @@ from rollout_profile import profile, spans_of
 
 PHASES = {
     "rollout": ("sample",),
-    "release": ("gen", "-sample"),
+    "release": ("release",),
     "old_log_prob": ("old_log_prob", "ref"),
     "update": ("update_actor",),
     "weights": ("update_weights",),
     "checkpoint": ("save_checkpoint",),
 }
-"""A row of the table by verl's `timing_s` names, "-" to subtract; what a step takes beyond them is `rest`.
+"""A row of the table by `timing_s` names, verl's and ours; what a step takes beyond them is `rest`.
 
 `release`: from the last rollout until the servers have given their memory back. Records without `sample` have it
 in `rollout`.
@@ -50,20 +50,13 @@ def phases(steps: pd.DataFrame) -> pd.DataFrame:
     timed = steps[steps["timing_s/step"].notna()].set_index("step")
     timed = timed[timed.index >= 2] if (timed.index >= 2).any() else timed
     table = pd.DataFrame({"step": timed["timing_s/step"]})
-    if "timing_s/sample" not in timed:
-        timed = timed.assign(**{"timing_s/sample": timed.get("timing_s/gen", 0.0)})
+    generation = timed.get("timing_s/gen", pd.Series(0.0, timed.index)).fillna(0.0)
+    rollout = timed.get("timing_s/sample", generation).fillna(0.0)
+    timed = timed.assign(**{"timing_s/sample": rollout, "timing_s/release": generation - rollout})
     for phase, names in PHASES.items():
-        table[phase] = sum(_sign(name) * _seconds(timed, name.removeprefix("-")) for name in names)
+        table[phase] = sum(timed.get(f"timing_s/{name}", pd.Series(0.0, timed.index)).fillna(0.0) for name in names)
     table["rest"] = table["step"] - table[list(PHASES)].sum(axis=1)
     return table
-
-
-def _sign(name: str) -> int:
-    return -1 if name.startswith("-") else 1
-
-
-def _seconds(timed: pd.DataFrame, name: str) -> pd.Series:
-    return timed.get(f"timing_s/{name}", pd.Series(0.0, timed.index)).fillna(0.0)
 
 
 def tokens(episodes: pd.DataFrame, table: pd.DataFrame) -> dict[str, float]:

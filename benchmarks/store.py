@@ -30,12 +30,9 @@ def serve(own: bool, pipe: Any) -> None:
     from harness.rollout.store import StoreServer
 
     async def main() -> None:
-        launcher = PythonServerLauncherArgs(
-            host="127.0.0.1", access_host="127.0.0.1", launch_mode="thread", log_level=logging.CRITICAL
-        )
-        server = (StoreServer if own else LightningStoreServer)(
-            InMemoryLightningStore(thread_safe=True), launcher_args=launcher
-        )
+        store = InMemoryLightningStore(thread_safe=True)
+        plain = PythonServerLauncherArgs(host="127.0.0.1", launch_mode="thread", log_level=logging.CRITICAL)
+        server = StoreServer(store) if own else LightningStoreServer(store, launcher_args=plain)
         await server.start()
         pipe.send(server.endpoint)
         await asyncio.to_thread(pipe.recv)
@@ -61,18 +58,25 @@ async def work(endpoint: str, own: bool, rollouts: int, calls: int) -> None:
     def attempt_of(rollout_id: str, attempt_id: str) -> Attempt:
         transitions = tuple(
             Transition(
-                *(
-                    rollout_id,
-                    attempt_id,
-                    index,
-                    "write_query",
-                    f"{rollout_id}-{index}",
-                    "m",
-                    messages,
-                    "SELECT 1 " * 10,
-                ),
-                *("stop", tuple(range(400)), tuple(range(40)), (-0.25,) * 40, 400, 40, {"temperature": 1.0}, {}),
-                *(0.0, 0.5, 0.001),
+                rollout_id=rollout_id,
+                attempt_id=attempt_id,
+                index=index,
+                role="write_query",
+                response_id=f"{rollout_id}-{index}",
+                model="m",
+                messages=messages,
+                response_text="SELECT 1 " * 10,
+                finish_reason="stop",
+                prompt_ids=tuple(range(400)),
+                response_ids=tuple(range(40)),
+                logprobs=(-0.25,) * 40,
+                prompt_tokens=400,
+                response_tokens=40,
+                sampling={"temperature": 1.0},
+                overridden={},
+                started_s=0.0,
+                latency_s=0.5,
+                gateway_s=0.001,
             )
             for index in range(calls)
         )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
-from table import rewards_by_pass
+from table import by_pass, rewards
 
 HERE = Path(__file__).parent
 COLOURS = {
@@ -56,9 +56,9 @@ def spider() -> go.Figure:
         control = record["identity"]["reward_shuffled"]
         arm = "shuffled rewards (control)" if control else f"{record['plugin']} {record['agent_match']}"
         name = arm if control else f"{arm}, seed {record['seed']}"
-        if folder.name.endswith("lr1e-4"):
+        if record["config"]["train"]["learning_rate"] == 1e-4:
             arm = name = f"{arm}, rate 1e-4"
-        curve = rewards_by_pass(folder, record).groupby("at")["reward"].mean().to_dict()
+        curve = by_pass(rewards(folder), record).groupby("at")["reward"].mean().to_dict()
         line(figure, curve, name, dotted=control, dashed=record["seed"] > 0, colour=COLOURS[arm])
     figure.update_layout(
         title="GRPO on an H200: 256 Spider questions a seed, 27 million parameters",

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from harness.compare.comparison import compare
 from harness.compare.formats import markdown_tables
@@ -75,28 +74,31 @@ def phases_table(folder: Path) -> str:
     tokens = {name: tuple(steps.loc[common, "perf/total_num_tokens"]) for name, steps in runs.items()}
     if len(set(tokens.values())) != 1:
         raise SystemExit(f"{folder}: the runs' steps hold different tokens: {tokens}")
-    first = next(iter(runs.values())).loc[common, "timing_s/step"].sum()
+    means = {name: steps.loc[common].mean(numeric_only=True) for name, steps in runs.items()}
+    first = next(iter(means.values()))["timing_s/step"]
     lines = [
         "| run | GPUs | s/step | rollout | memory released | old log-probabilities | update | weights | speed |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for name, steps in runs.items():
+    for name, mean in means.items():
         record = json.loads((folder / name / "run.json").read_text())
-        mean = steps.loc[common].mean(numeric_only=True)
         whole, rollout = mean["timing_s/step"], mean["timing_s/sample"]
         rest = [rollout, mean["timing_s/gen"] - rollout, *(mean[f"timing_s/{phase}"] for phase in PHASES[1:])]
         lines.append(
             f"| {name} | {len(record['hardware']['gpus'])} | {whole:.1f} "
-            f"| {' | '.join(f'{value:.2f}' for value in rest)} | {first / len(common) / whole:.2f} |"
+            f"| {' | '.join(f'{value:.2f}' for value in rest)} | {first / whole:.2f} |"
         )
     return "\n".join(lines) + "\n"
 
 
-def rewards_by_pass(folder: Path, record: dict[str, Any]) -> pd.DataFrame:
-    """One row a training rollout: `db_id`, `task_id`, `reward`, and `at`, its pass from 1; whole passes only."""
-    config = yaml.safe_load((folder / "config.yaml").read_text())
-    rows = pd.read_parquet(folder / "episodes.parquet", columns=["step", "phase", "task_id", "db_id", "reward"])
-    length = record["tasks"]["train"] // config["train"]["batch_size"]
+def rewards(folder: Path) -> pd.DataFrame:
+    """One row a rollout of a run."""
+    return pd.read_parquet(folder / "episodes.parquet", columns=["step", "phase", "task_id", "db_id", "reward"])
+
+
+def by_pass(rows: pd.DataFrame, record: dict[str, Any]) -> pd.DataFrame:
+    """The training rollouts among `rewards`, with `at`, their pass from 1; whole passes only."""
+    length = record["tasks"]["train"] // record["config"]["train"]["batch_size"]
     rows = rows[rows["phase"] == "train"].assign(at=(rows["step"] - 1) // length + 1)
     return rows[rows["at"] <= record["result"]["steps"] // length]
 
@@ -110,20 +112,18 @@ def passes_table(folder: Path) -> str:
     changes: dict[str, tuple[str, str]] = {}
     for path in sorted(folder.glob("*/run.json")):
         record = json.loads(path.read_text())
-        trained = rewards_by_pass(path.parent, record)
+        rows = rewards(path.parent)
+        trained = by_pass(rows, record)
         means[path.parent.name] = trained.groupby("at")["reward"].mean().to_dict()
-        rows = pd.read_parquet(
-            path.parent / "episodes.parquet", columns=["step", "phase", "task_id", "db_id", "reward"]
-        )
         whole = [int(step) for step in record["result"]["val_curve"]]
         validated = rows[(rows["phase"] == "val") & rows["step"].isin(whole)].assign(at=rows["step"])
         changes[path.parent.name] = _change(trained), _change(validated)
-    last = max(max(by_pass) for by_pass in means.values())
+    last = max(max(passes) for passes in means.values())
     shown = [number for number in range(1, last + 1) if number < 5 or number % 2 == 0]
     head = ["run", *(f"pass {number}" for number in shown), "trained on: change", "validation: change"]
     lines = ["| " + " | ".join(head) + " |", "|---" + "|---:" * (len(head) - 1) + "|"]
-    for name, by_pass in means.items():
-        cells = [percent(by_pass[number]) if number in by_pass else "" for number in shown]
+    for name, passes in means.items():
+        cells = [percent(passes[number]) if number in passes else "" for number in shown]
         lines.append("| " + " | ".join([name, *cells, *changes[name]]) + " |")
     return "\n".join(lines) + "\n"
 

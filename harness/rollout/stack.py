@@ -18,7 +18,6 @@ os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # agentlightning 
 
 import agentlightning as agl
 from agentlightning.store.memory import InMemoryLightningStore
-from agentlightning.utils.server_launcher import PythonServerLauncherArgs
 
 import harness
 from harness.config import Config
@@ -100,12 +99,7 @@ class RolloutWork(agl.Algorithm):
             loop.add_signal_handler(number, interrupt)
         host = self.config.rollout.host
         join_file = self.log_dir.parent / FILE_NAME
-        store = StoreServer(
-            self.get_store(),
-            launcher_args=PythonServerLauncherArgs(
-                host=host, access_host=host, launch_mode="thread", log_level=logging.CRITICAL
-            ),
-        )
+        store = StoreServer(self.get_store(), host)
         try:
             await store.start()
             self.store_url = store.endpoint

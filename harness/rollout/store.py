@@ -7,20 +7,30 @@ an attempt travel together, and resources, which never change during a run, are 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
+from agentlightning.store.base import LightningStore
 from agentlightning.store.client_server import API_V1_AGL_PREFIX, LightningStoreClient, LightningStoreServer
 from agentlightning.types import ResourcesUpdate, Span
+from agentlightning.utils.server_launcher import PythonServerLauncherArgs
 
 SPANS = "/harness/spans"
 
 
 class StoreServer(LightningStoreServer):
-    """agentlightning's server, with a route for many spans at once."""
+    """agentlightning's server with a route for many spans at once: in a thread, on a free port, silent.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    Args:
+        host: Where it listens, and by which others reach it.
+    """
+
+    def __init__(self, store: LightningStore, host: str = "127.0.0.1") -> None:
+        launcher = PythonServerLauncherArgs(
+            host=host, access_host=host, launch_mode="thread", log_level=logging.CRITICAL
+        )
+        super().__init__(store, launcher_args=launcher)
         assert self.app is not None
 
         async def add_many_spans(spans: list[Span]) -> int:

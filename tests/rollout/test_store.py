@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import Any
 
 import agentlightning as agl
 from agentlightning.store.memory import InMemoryLightningStore
-from agentlightning.utils.server_launcher import PythonServerLauncherArgs
 
 from harness.records import Attempt, Transition
 from harness.rollout.spans import from_spans, to_spans
@@ -57,12 +55,7 @@ def attempt_of(rollout_id: str, attempt_id: str, calls: int) -> Attempt:
 
 def test_an_attempt_comes_back_as_it_was_in_one_request() -> None:
     async def main() -> None:
-        server = StoreServer(
-            InMemoryLightningStore(thread_safe=True),
-            launcher_args=PythonServerLauncherArgs(
-                host="127.0.0.1", access_host="127.0.0.1", launch_mode="thread", log_level=logging.CRITICAL
-            ),
-        )
+        server = StoreServer(InMemoryLightningStore(thread_safe=True))
         await server.start()
         client = Counting(server.endpoint)
         try:
