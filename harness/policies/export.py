@@ -23,11 +23,15 @@ def checkpoint_dir(folder: RunFolder, step: int | None = None) -> tuple[int, Pat
         raise UserError(f"{folder.path} has no checkpoint; it has trained {_trained(folder)} steps")
     if step is None:
         return latest
-    chosen = folder.checkpoints / f"global_step_{step}"
-    if not chosen.is_dir():
-        there = sorted(int(path.name.rsplit("_", 1)[1]) for path in folder.checkpoints.glob("global_step_*"))
-        raise UserError(f"{folder.path} has no checkpoint of step {step}; it has {', '.join(map(str, there))}")
-    return step, chosen
+    # Of a dropped checkpoint verl leaves the folder, without the weights.
+    whole = (actor.parent for actor in folder.checkpoints.glob("global_step_*/actor"))
+    there = {int(path.name.rsplit("_", 1)[1]): path for path in whole}
+    if step not in there:
+        raise UserError(
+            f"{folder.path} has no checkpoint of step {step}; it has {', '.join(map(str, sorted(there)))} "
+            "(train.save_every and train.keep_checkpoints say which are made and how many stay)"
+        )
+    return step, there[step]
 
 
 def checkpoint_model(folder: RunFolder, step: int | None = None) -> Path:

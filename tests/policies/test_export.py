@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from harness.errors import RunFailed
+from harness.errors import RunFailed, UserError
 from harness.policies import resolve
-from harness.policies.export import export
+from harness.policies.export import checkpoint_dir, export
 from harness.policies.proof import compare_answers, refuse_other_answers, trained_policy
+from harness.results.folder import RunFolder
 
 torch = pytest.importorskip("torch")
 peft = pytest.importorskip("peft")
@@ -84,3 +85,16 @@ def test_a_folder_without_the_adapters_is_noticed(checkpoint: Path) -> None:
     assert proof["identical"] < 1
     with pytest.raises(RunFailed, match="is not the trained policy"):
         refuse_other_answers(proof)
+
+
+def test_a_dropped_checkpoint_is_not_offered(tmp_path: Path) -> None:
+    for step in (1, 2, 10):
+        (tmp_path / "checkpoints" / f"global_step_{step}" / "transfer_queue").mkdir(parents=True)
+    for step in (2, 10):
+        (tmp_path / "checkpoints" / f"global_step_{step}" / "actor").mkdir()
+    (tmp_path / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("10")
+    folder = RunFolder(tmp_path)
+    assert checkpoint_dir(folder, 2) == (2, tmp_path / "checkpoints" / "global_step_2")
+    assert checkpoint_dir(folder)[0] == 10
+    with pytest.raises(UserError, match="no checkpoint of step 1; it has 2, 10 .*keep_checkpoints"):
+        checkpoint_dir(folder, 1)
