@@ -40,7 +40,7 @@ def cpu() -> go.Figure:
         curve = {int(step): value for step, value in record["result"]["val_curve"].items()}
         control = record["identity"]["reward_shuffled"]
         name = "shuffled rewards (control)" if control else f"seed {record['seed']}"
-        line(figure, curve, name, dotted=control)
+        line(figure, curve, name, "dot" if control else "solid")
     figure.update_layout(
         title="GRPO on a CPU through LangGraph: 240 questions, unseen databases",
         xaxis_title="GRPO step (16 tasks x 4 rollouts)",
@@ -50,16 +50,19 @@ def cpu() -> go.Figure:
 
 
 def spider() -> go.Figure:
-    """Reward by pass over the training questions; one colour an arm, seeds after the first dashed."""
+    """Reward by pass over the training questions; one colour an arm, the three shorter seeds dashed."""
     figure = go.Figure()
-    for folder, record in records(HERE / "gpu-spider"):
-        control = record["identity"]["reward_shuffled"]
-        arm = "shuffled rewards (control)" if control else f"{record['plugin']} {record['agent_match']}"
-        name = arm if control else f"{arm}, seed {record['seed']}"
-        if record["config"]["train"]["learning_rate"] == 1e-4:
-            arm = name = f"{arm}, rate 1e-4"
-        curve = by_pass(rewards(folder), record).groupby("at")["reward"].mean().to_dict()
-        line(figure, curve, name, dotted=control, dashed=record["seed"] > 0, colour=COLOURS[arm])
+    shown = set()
+    for folder in (HERE / "gpu-spider", HERE / "gpu-spider" / "seeds"):
+        for run, record in records(folder):
+            control = record["identity"]["reward_shuffled"]
+            arm = "shuffled rewards (control)" if control else f"{record['plugin']} {record['agent_match']}"
+            if record["config"]["train"]["learning_rate"] == 1e-4:
+                arm = f"{arm}, rate 1e-4"
+            curve = by_pass(rewards(run), record).groupby("at")["reward"].mean().to_dict()
+            dash = "dot" if control else "dash" if folder.name == "seeds" else "solid"
+            line(figure, curve, arm, dash, colour=COLOURS[arm], legend=arm not in shown)
+            shown.add(arm)
     figure.update_layout(
         title="GRPO on an H200: 256 Spider questions a seed, 27 million parameters",
         xaxis={"title": "pass over the questions (8 steps of 32 tasks x 8 rollouts)", "dtick": 1},
@@ -72,9 +75,9 @@ def line(
     figure: go.Figure,
     curve: dict[int, float],
     name: str,
-    dotted: bool,
-    dashed: bool = False,
+    dash: str = "solid",
     colour: str | None = None,
+    legend: bool = True,
 ) -> None:
     """One run's curve, shares of 1 by step or pass."""
     figure.add_scatter(
@@ -82,7 +85,8 @@ def line(
         y=[100 * value for value in curve.values()],
         mode="lines+markers",
         name=name,
-        line={"dash": "dot" if dotted else "dash" if dashed else "solid", "width": 3, "color": colour},
+        showlegend=legend,
+        line={"dash": dash, "width": 3, "color": colour},
     )
 
 

@@ -8,6 +8,7 @@ A table stands between `<!-- table: KIND FOLDER [KEY...] -->` and `<!-- /table -
     compare results/studies/frameworks             what `harness compare FOLDER --format md` prints
     compare results/studies/frameworks accuracy    of it only the tables of these keys (accuracy, learning, behaviour,
                                                    cost, evidence, views, ...; `notes` are the sentences below them)
+    compare FOLDER "baseline=ARM" ...              the same against another arm than the first
 
 Without files: README.md, results/README.md and docs/*.md.
 """
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -138,9 +140,11 @@ def _change(rows: pd.DataFrame) -> str:
     return f"{before:.1f} to {after:.1f}: {after - before:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
 
 
-def comparison_tables(folder: Path, keys: list[str]) -> str:
+def comparison_tables(folder: Path, words: list[str]) -> str:
     """The tables of a study or of a folder of runs, all or those of some keys."""
-    found = compare(select([folder]))
+    keys = [word for word in words if not word.startswith("baseline=")]
+    baseline = next((word.removeprefix("baseline=") for word in words if word not in keys), None)
+    found = compare(select([folder]), baseline)
     chosen = [table for table in tables(found) if not keys or table.key in keys]
     text = markdown_tables(chosen, heading="" if keys else "###")
     notes = "".join(f"- {sentence}\n" for sentence in sentences(found)) if not keys or "notes" in keys else ""
@@ -150,7 +154,7 @@ def comparison_tables(folder: Path, keys: list[str]) -> str:
 def made(what: str) -> str:
     """The content of one marker."""
     kind, _, rest = what.partition(" ")
-    folder, *keys = rest.split() or [""]
+    folder, *words = shlex.split(rest) or [""]
     path = ROOT / folder
     if not folder or not path.is_dir():
         raise SystemExit(f"<!-- table: {what} -->: {folder or 'nothing'} is not a folder; wanted: KIND FOLDER [KEY...]")
@@ -161,7 +165,7 @@ def made(what: str) -> str:
     if kind == "passes":
         return passes_table(path)
     if kind == "compare":
-        return comparison_tables(path, keys)
+        return comparison_tables(path, words)
     raise SystemExit(f"<!-- table: {what} -->: no kind {kind!r}; there are runs, passes, phases and compare")
 
 
