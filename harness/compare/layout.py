@@ -202,7 +202,7 @@ def _behaviour(comparison: Mapping[str, Any]) -> Table:
         "helped": lambda arm: number(arm["helped"], 1),
         "hurt": lambda arm: number(arm["hurt"], 1),
         "unscored": lambda arm: number(arm["unscored"], 0),
-        "failures": lambda arm: ", ".join(f"{name} {count}" for name, count in arm["failures"].items()) or "none",
+        "failures": lambda arm: ", ".join(f"{name} {count:,}" for name, count in arm["failures"].items()) or "none",
         "parity": lambda arm: arm["parity"],
     }
     return _from_cells(

@@ -32,10 +32,10 @@ def charts(
         rewrites(arms),
         turns(arms),
         by_group(arms, "difficulty", "Accuracy by difficulty"),
-        by_group(arms, "db_id", "Accuracy by database"),
         tokens(arms, "prompt_tokens", "Prompt tokens of a rollout"),
         tokens(arms, "response_tokens", "Response tokens of a rollout"),
         failures(figures),
+        by_group(arms, "db_id", "Accuracy by database"),
     ]
     return [figure for figure in made if figure["data"]]
 
@@ -207,7 +207,7 @@ def rewrites(arms: Arms) -> Figure:
             )
     caption = "Share of validation questions that the rewrite turned right (above) or wrong (below, dotted)."
     figure = _figure("rewrites", "Rewrites that helped and hurt", caption, data, "step", "share of questions")
-    figure["layout"]["yaxis"] |= {"tickformat": "+.0%", "zeroline": True}
+    figure["layout"]["yaxis"] |= {"tickformat": "+.1%", "zeroline": True}
     return figure
 
 
@@ -230,29 +230,46 @@ def turns(arms: Arms) -> Figure:
 
 
 def by_group(arms: Arms, column: str, title: str) -> Figure:
-    """Final accuracy within each difficulty or database."""
+    """Final accuracy within each difficulty or database: bars, or a row of dots each where there are many."""
     import pandas as pd
 
-    data: list[Figure] = []
+    means: dict[str, dict[str, float]] = {}
     sizes: dict[str, int] = {}
-    for index, (arm, runs) in enumerate(arms.items()):
+    for arm, runs in arms.items():
         tables = [run.validation() for run in runs if len(run.validation())]
         if not tables:
             continue
         rows = pd.concat(tables)
-        rows = rows[rows["reward"].notna() & (rows[column] != "")]
-        for name in sorted(set(rows[column])):
-            sizes.setdefault(name, int(rows.loc[rows[column] == name, "task_id"].nunique()))
-        names = [name for name in (_LEVELS if column == "difficulty" else sorted(sizes)) if name in set(rows[column])]
-        names += [name for name in sorted(set(rows[column])) if name not in names]
-        means = [float(rows.loc[rows[column] == name, "reward"].mean()) for name in names]
-        data.append(_bar(arm, index, [f"{name} ({sizes[name]})" for name in names], means))
+        groups = rows[rows["reward"].notna() & (rows[column] != "")].groupby(column)
+        if len(groups):
+            means[arm] = {str(name): float(mean) for name, mean in groups["reward"].mean().items()}
+            sizes |= {str(name): int(size) for name, size in groups["task_id"].nunique().items()}
+    names = sorted(sizes, key=lambda name: (_LEVELS.index(name) if name in _LEVELS else len(_LEVELS), name))
+    labels = [f"{name} ({sizes[name]})" for name in names]
     caption = "Last validation, mean over seeds; in brackets the number of questions."
-    figure = _figure(f"by-{column}", title, caption, data, "", "accuracy", percent=True)
-    figure["layout"]["xaxis"] |= {"type": "category"}
+    data = [
+        _bar(arm, index, labels, [means[arm].get(name) for name in names])
+        for index, arm in enumerate(arms)
+        if arm in means
+    ]
+    key = f"by-{column}"
+    if len(names) <= _FEW:
+        figure = _figure(key, title, caption, data, "", "accuracy", percent=True)
+        figure["layout"]["xaxis"] |= {"type": "category"}
+        return figure
+    for bars in data:
+        bars |= {"type": "scatter", "mode": "markers", "x": bars["y"], "y": bars["x"]}
+        bars["marker"] |= {"size": 8, "opacity": 0.75}
+        bars["hovertemplate"] = "%{x:.1%} %{y}"
+    figure = _figure(key, title, caption, data, "accuracy", "")
+    figure["layout"] |= {"height": 120 + 20 * len(names)}
+    figure["layout"]["xaxis"] |= {"tickformat": ".0%", "range": [-0.03, 1.03]}
+    figure["layout"]["yaxis"] |= {"type": "category", "autorange": "reversed", "dtick": 1}
     return figure
 
 
+_FEW = 10
+"""Groups that bars fit beside each other."""
 _LEVELS = ("easy", "medium", "hard", "extra")
 
 
@@ -344,7 +361,7 @@ def _band(
     return [outline, line]
 
 
-def _bar(arm: str, index: int, x: Sequence[str], y: Sequence[float]) -> Figure:
+def _bar(arm: str, index: int, x: Sequence[str], y: Sequence[float | None]) -> Figure:
     return {
         "type": "bar",
         "name": arm,

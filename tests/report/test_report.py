@@ -12,6 +12,7 @@ import pytest
 
 from harness.compare.runs import Selection, select
 from harness.errors import UserError
+from harness.report.charts import by_group
 from harness.report.page import write_report
 
 
@@ -46,6 +47,17 @@ def test_a_phone_in_the_dark_gets_all_charts_without_scrolling_sideways(
     page = browse(report, dark=True, width=500)
     assert page.console == [] and int(page.attribute("data-charts")) >= 9
     assert page.attribute("data-overflow") == "0"
+
+
+def test_groups_are_bars_few_and_dots_many_and_none_is_no_chart(runs: Path) -> None:
+    run = next(run for run in select([runs]).runs if run.finished)
+    table = run.episodes
+    for databases, kind, axis in ((3, "bar", "x"), (30, "scatter", "y")):
+        table["db_id"] = [f"db_{int(task.rsplit('/', 1)[1]) % databases:02}" for task in table["task_id"]]
+        (trace,) = by_group({run.id: [run]}, "db_id", "")["data"]
+        assert trace["type"] == kind and len(trace[axis]) == run.validation()["db_id"].nunique() > databases / 2
+    table["difficulty"] = ""
+    assert not by_group({run.id: [run]}, "difficulty", "")["data"]
 
 
 def test_filters_come_from_the_address_and_narrow_the_episodes(report: Path, browse: Callable[..., Any]) -> None:
