@@ -54,6 +54,7 @@ def study(
     for job in jobs:
         check(job.config)
     slots = make_slots(at_once, max(job.config.gpus for job in jobs))
+    _refuse_shared_measuring(jobs, slots)
     lacking = _uncertified(jobs)
     folder = StudyFolder(runs_dir / described.name, described, jobs)
     steps = folder.next_steps(jobs, any_code=any_code)
@@ -82,6 +83,27 @@ def study(
         raise RunFailed(
             f"{len(failed)} of {len(standings)} runs failed, first {failed[0].job.key}: {failed[0].line[:200]} "
             f"(logs: {folder.path / 'logs'}). Start the study again to resume them"
+        )
+
+
+def _refuse_shared_measuring(jobs: list[Job], slots: list[Slot]) -> None:
+    """vLLM measures what memory is free before it takes its cache, and gives up where a neighbour changes that.
+
+    Raises:
+        UserError: Runs would share a GPU without having been told how much to take.
+    """
+    from harness.config import resolve_device
+    from harness.layers import at, nested
+
+    gpus = [gpu for slot in slots for gpu in slot.gpus or ()]
+    most = max((gpus.count(gpu) for gpu in gpus), default=0)
+    option = "actor_rollout_ref.rollout.engine_kwargs.vllm.kv_cache_memory_bytes"
+    if most > 1 and any(
+        resolve_device(job.config.device) == "cuda" and at(nested(job.config.verl), option) is None for job in jobs
+    ):
+        raise UserError(
+            f"--jobs {len(slots)}: {most} runs would share a GPU, and vLLM gives up where the memory that it measures "
+            f"changes meanwhile. Say how many bytes of cache each takes, for example --set verl.{option}=8000000000"
         )
 
 

@@ -97,9 +97,10 @@ def synthetic_plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def start(synthetic_plugin: Path, tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
     """Starts `harness` with arguments in `tmp_path`."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(synthetic_plugin), str(ROOT)]), "COLUMNS": "160"}
 
     def started(*arguments: str) -> subprocess.Popen[str]:
+        path = os.pathsep.join([str(synthetic_plugin), str(ROOT)])
+        environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "160"}
         command = [sys.executable, "-m", "harness", *arguments]
         return subprocess.Popen(
             command, cwd=tmp_path, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE

@@ -335,6 +335,20 @@ def test_slots_share_cores_equally_and_gpus_in_turn(monkeypatch: pytest.MonkeyPa
     assert slots.usable_cores() == 10
 
 
+def test_runs_that_share_a_gpu_must_be_told_how_much_memory_to_take(
+    harness: Harness, study_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    plan = ("study", str(study_file), "--dry-run", "--jobs", "2", "--set")
+    refused = harness(*plan, "device=cuda")
+    assert refused.returncode == 2 and "2 runs would share a GPU" in refused.stderr
+    option = refused.stderr.rsplit("--set ", 1)[1].strip()
+    assert option.endswith("kv_cache_memory_bytes=8000000000")
+    for told in (["device=cuda", "--set", option], ["device=cpu"]):
+        done = harness(*plan, *told)
+        assert done.returncode == 0, done.stderr
+
+
 def test_a_container_s_quota_bounds_the_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from harness.study import slots
 
