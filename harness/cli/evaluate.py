@@ -25,7 +25,9 @@ def evaluate(
     api_key_env: Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")] = "OPENAI_API_KEY",
     step: Annotated[int | None, typer.Option(help="A checkpoint other than the newest.")] = None,
     task: Annotated[str | None, typer.Option(help="The task set.")] = None,
-    split: Annotated[str | None, typer.Option(help="The split; by default the one of validation.")] = None,
+    split: Annotated[
+        str | None, typer.Option(help="The split; by default the one of validation, for --task spider dev.")
+    ] = None,
     limit: Annotated[int | None, typer.Option(help="Only so many tasks, a fixed sample.")] = None,
     preset: Annotated[str | None, typer.Option(help="A preset of `harness config list`.")] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file.")] = None,

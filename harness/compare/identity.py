@@ -170,11 +170,12 @@ def circumstances(runs: Sequence[Run]) -> list[str]:
 
 
 def _sharing(launch: Mapping[str, Any]) -> tuple[int, int]:
-    return int(launch.get("runs_at_once", 1)), int(launch.get("cores") or 0)
+    """Runs at once, 0 outside a study, which alone knows; and cores, 0 where an older record does not say."""
+    return int(launch.get("runs_at_once", 0)), int(launch.get("cores") or 0)
 
 
 def _sharing_text(at_once: int, cores: int) -> str:
-    text = f"{at_once} runs at a time" if at_once > 1 else "alone"
+    text = f"{at_once} run{'s' * (at_once > 1)} at a time" if at_once else "outside a study"
     return f"{text} {with_cores(cores)}" if cores else text
 
 

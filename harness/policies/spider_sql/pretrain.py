@@ -2,7 +2,7 @@
 
 `python -m harness.policies.spider_sql.pretrain [--out DIR] [--device cuda] [--minutes M | --steps N] [--seed S]`
 
-Trained on split `train_a` of task set `spider` (three quarters of the training databases, in ever new variations),
+Trained on split `train_a` of task set `spider` (seven in ten of the training databases, in ever new variations),
 on generated questions over the same schemas, and on random databases. `train_b` and `dev` stay unseen: reinforcement
 learns on the one and is measured on the other. Needs the prepared Spider folder (`harness data spider`), no network.
 """

@@ -34,7 +34,7 @@ class SpiderTasks:
     """Spider's questions.
 
     Splits: `train` (train_spider), `train_others`, `dev`, `dev_500` (a fixed sample of dev; also called `val`).
-    `train_a` and `train_b` are `train` cut in two by database, about three to one by a hash of its name: the first
+    `train_a` and `train_b` are `train` cut in two by database, about seven to three by a hash of its name: the first
     is for pre-training a policy, the second to reinforce it on databases that it has not seen. `train_b_fit` and
     `train_b_held` are `train_b` cut in two by gold query, four to one: other questions on the databases trained on.
     Questions whose database is missing or whose gold query is known to fail are left out and counted.
