@@ -39,6 +39,9 @@ def train(
     """Train an agent with GRPO and leave a run folder."""
     if resume is not None:
         folder = RunFolder.open(resume)
+        kind = folder.read().get("kind", "train")
+        if kind != "train":
+            raise UserError(f"{resume} is of kind {kind!r}, not a training: start it again with `harness {kind}`")
         if any(option is not None for option in (plugin, preset, config, task, agent_match, seed)) or ci or ci_fast:
             raise UserError(
                 f"--resume takes the run's own configuration; only --set of {', '.join(RESUMABLE)} may change it"
@@ -65,8 +68,9 @@ def train(
         return
     if resume is None:
         folder = RunFolder.create(runs_dir, resolved.plugin)
-    folder.write_config(resolved)
-    fit(resolved, folder, resume=resume is not None)
+    with folder.locked():
+        folder.write_config(resolved)
+        fit(resolved, folder, resume=resume is not None)
     record = folder.read()
     if json_:
         emit_json(record)

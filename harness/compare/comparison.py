@@ -135,6 +135,9 @@ def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
         seen, all_of_it = len(run.validation()), run.validated_tasks()
         if seen < all_of_it:
             remarks.append(f"{run.id}: its last validation holds {seen} of {all_of_it} questions.")
+        last, steps = run.validation()["step"].max(), run.record["identity"].get("steps")
+        if run.record.get("kind", "train") == "train" and steps is not None and last != steps:
+            remarks.append(f"{run.id}: its last validation is of step {last}, not of the last, {steps}.")
     resumed = [run.id for run in chosen.values() if len(run.record.get("launches", [])) > 1]
     if resumed:
         remarks.append(f"Resumed after an interruption: {', '.join(resumed)}.")

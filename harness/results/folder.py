@@ -12,12 +12,14 @@ runs/<id>/
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -110,8 +112,28 @@ class RunFolder:
         step = int(marker.read_text())
         return step, self.checkpoints / f"global_step_{step}"
 
-    def drop_after(self, step: int) -> None:
-        """Set aside the rows of steps that a resumed run will do again (kept as `superseded-*.jsonl`)."""
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the run: two processes never train it at once.
+
+        Raises:
+            UserError: Another process does.
+        """
+        with (self.path / ".lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UserError(
+                    f"{self.path} is still running in another process: wait for its end, or stop it"
+                ) from error
+            yield
+
+    def drop_after(self, step: int, *, validation: bool = False) -> None:
+        """Set aside the rows of steps that a resumed run will do again (kept as `superseded-*.jsonl`).
+
+        Args:
+            validation: Also those of the validation after `step`.
+        """
         for kind in ROWS:
             for path in sorted(self.logs.glob(f"{kind}-*.jsonl")):
                 kept: list[bytes] = []
@@ -119,7 +141,9 @@ class RunFolder:
                 for line in path.read_bytes().splitlines(keepends=True):
                     if not line.endswith(b"\n"):
                         continue
-                    (kept if json.loads(line)["step"] <= step else dropped).append(line)
+                    row = json.loads(line)
+                    again = validation and row["step"] == step and row.get("phase") == "val"
+                    (dropped if again or row["step"] > step else kept).append(line)
                 if dropped:
                     with (self.logs / f"superseded-{path.name}").open("ab") as out:
                         out.writelines(dropped)

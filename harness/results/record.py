@@ -145,7 +145,8 @@ def finished(folder: RunFolder, status: str, reason: str, wall_s: float) -> dict
         "val_accuracy_initial": curve.get(0),
         "val_accuracy_final": curve[max(curve)] if curve and max(curve) > 0 else None,
         "val_curve": {str(step): value for step, value in sorted(curve.items())},
-        "steps": trained[-1]["step"] if trained else 0,
+        # The last step's row is lost where a run was cut off between its checkpoint and its log.
+        "steps": max(trained[-1]["step"] if trained else 0, (folder.latest_checkpoint() or (0,))[0]),
         "wall_s": round(wall_s + earlier_s, 2),
         "step_s_median": _median(row["timing_s/step"] for row in trained),
         "rollout_probs_diff_max": max(

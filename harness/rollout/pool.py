@@ -23,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 STALL_GRACE_S = 30.0
 """A worker whose event loop has not turned for the rollout timeout plus this is stuck and is killed."""
+START_S = 600.0
+"""A worker that has not imported its agent by then is stuck, too."""
 MAX_RESTARTS = 5
 MAX_FALSE_STARTS = 2
 """Workers in a row that may end before they were ready to take a rollout."""
@@ -73,6 +75,7 @@ class WorkerPool:
     def _spawn(self) -> _Worker:
         number, self._next = self._next, self._next + 1
         heartbeat = self._log_dir / f".runner-{number}.alive"
+        heartbeat.unlink(missing_ok=True)  # of a launch that was killed
         log = (self._log_dir / f"runner-{number}.log").open("ab")
         environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
         process = subprocess.Popen(
@@ -115,10 +118,10 @@ class WorkerPool:
         if status is not None:
             return f"ended with status {status}"
         try:
-            silent_s = time.time() - worker.heartbeat.stat().st_mtime
-        except FileNotFoundError:
-            return None  # still importing
-        if silent_s > self._stall_s:
+            silent_s, limit_s = time.time() - worker.heartbeat.stat().st_mtime, self._stall_s
+        except FileNotFoundError:  # still importing
+            silent_s, limit_s = time.time() - worker.started, START_S
+        if silent_s > limit_s:
             worker.process.kill()
             worker.process.wait()
             return f"was stuck for {silent_s:.0f} s and was killed"

@@ -35,6 +35,7 @@ class Monitor:
         self.progress = Progress(total_steps=total_steps)
         self._read()  # rows of earlier launches: known, not counted as speed
         self._fresh, self._first, self._step_s = 0, None, []
+        self._failed.clear()  # whoever resumes has seen them
 
     def poll(self) -> Progress:
         """Take in what is new.

@@ -369,7 +369,7 @@ def test_tracking_services_are_verl_s_own_and_off_by_default() -> None:
 
     def loggers(*overrides: str) -> list[str]:
         config = load_config("cpu", None, overrides)
-        settings = verl_settings(config, device="cpu", model_path="m", run_dir=Path("/tmp/run"), steps=1, resume=False)
+        settings = verl_settings(config, device="cpu", model_path="m", run_dir=Path("/tmp/run"), steps=1)
         return list(settings["trainer"]["logger"])
 
     assert loggers() == ["console", "file"]

@@ -52,7 +52,7 @@ def test_verl_options_pass_through_dotted_or_nested() -> None:
 
     config = load_config("cpu", None, ["verl.trainer.balance_batch=false"])
     config.verl["actor_rollout_ref.actor.grad_clip"] = 0.5
-    settings = verl_settings(config, device="cpu", model_path="m", run_dir=Path("/r"), steps=1, resume=False)
+    settings = verl_settings(config, device="cpu", model_path="m", run_dir=Path("/r"), steps=1)
     assert settings["trainer"]["balance_batch"] is False
     assert settings["actor_rollout_ref"]["actor"]["grad_clip"] == 0.5
     assert settings["actor_rollout_ref"]["rollout"]["name"] == "hf_cpu"

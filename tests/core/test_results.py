@@ -48,6 +48,21 @@ def test_steps_that_are_done_again_are_set_aside(tmp_path: Path) -> None:
     assert len(list(folder.logs.glob("superseded-*"))) == 1
 
 
+def test_a_validation_that_is_done_again_is_set_aside_too(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    RowLog(folder, "episodes").add([row(0, 1.0, "val"), row(2, 1.0), row(2, 0.0, "val"), row(3, 0.0)])
+    folder.drop_after(2, validation=True)
+    assert [(r["phase"], r["step"]) for r in folder.rows("episodes")] == [("val", 0), ("train", 2)]
+
+
+def test_a_run_is_held_by_one_process(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    with folder.locked(), pytest.raises(UserError, match="still running in another process"), folder.locked():
+        pass
+    with folder.locked():
+        pass
+
+
 def test_means_leave_the_unscored_out() -> None:
     rows = [row(1, 1.0), row(1, 0.0), row(1, None, outcome="timeout")]
     (figures,) = step_rows([{"step": 1, "data": {"timing_s/step": 2.0}}], rows)
@@ -70,6 +85,16 @@ def test_silent_failures_stop_the_run(tmp_path: Path) -> None:
     assert monitor.poll().failures == {"endpoint_error": 2}
     log.add([row(1, None)])
     with pytest.raises(RunFailed, match=r"3 of 4 rollouts.*endpoint_error 2, unscored 1"):
+        monitor.poll()
+
+
+def test_failures_before_a_resumption_do_not_stop_it_again(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    RowLog(folder, "episodes").add([row(1, None), row(1, None), row(1, None), row(1, 1.0)])
+    monitor = Monitor(folder, 2, {"train": 4, "val": 2}, 0.5)
+    assert monitor.poll().failures == {"unscored": 3}
+    RowLog(folder, "episodes").add([row(2, None), row(2, None), row(2, None)])
+    with pytest.raises(RunFailed, match=r"step 2 \(train\): 3 of 4"):
         monitor.poll()
 
 

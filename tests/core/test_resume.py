@@ -9,7 +9,9 @@ from typer.testing import CliRunner
 
 from harness.cli.train import app
 from harness.config import load_config
-from harness.results.folder import RunFolder
+from harness.errors import UserError
+from harness.results.folder import RowLog, RunFolder
+from harness.trainers.verl.trainer import validated, validation_due
 
 
 @pytest.fixture
@@ -31,3 +33,42 @@ def test_what_would_be_another_run_is_refused(run: Path, change: str) -> None:
     key = change.partition("=")[0]
     done = CliRunner().invoke(app, ["--resume", str(run), "--set", change, "--dry-run"])
     assert done.exit_code != 0 and f"--resume with {key}=" in f"{done.output}{done.exception}"
+
+
+def test_an_evaluation_cannot_be_trained_on(run: Path) -> None:
+    RunFolder(run).write({"status": "finished", "kind": "eval"})
+    done = CliRunner().invoke(app, ["--resume", str(run), "--dry-run"])
+    assert isinstance(done.exception, UserError) and "of kind 'eval'" in str(done.exception)
+
+
+def test_a_run_that_is_still_running_is_left_alone(run: Path) -> None:
+    with RunFolder(run).locked():
+        done = CliRunner().invoke(app, ["--resume", str(run)])
+    assert isinstance(done.exception, UserError) and "still running" in str(done.exception)
+    assert RunFolder(run).read()["status"] == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("rows", "ended"),
+    [
+        ([1.0, 0.0, 1.0, 0.0], True),
+        ([1.0, 0.0, 1.0], False),  # cut off
+        ([1.0, None, None, None], False),  # ended the run
+        ([1.0, 0.0, None, None], True),
+    ],
+)
+def test_a_validation_after_the_checkpoint_counts_once_it_is_whole(
+    run: Path, rows: list[float | None], ended: bool
+) -> None:
+    folder = RunFolder(run)
+    log = RowLog(folder, "episodes")
+    log.add([{"phase": "val", "step": 5, "reward": reward} for reward in rows])
+    log.add([{"phase": "train", "step": 5, "reward": 1.0}, {"phase": "val", "step": 0, "reward": 1.0}])
+    assert validated(folder, 5, 4) is ended
+
+
+def test_when_a_validation_is_due() -> None:
+    every = load_config("cpu", None, ["train.val_every=5"], plugin="reference_sql").train
+    assert [step for step in range(13) if validation_due(every, 12, step)] == [5, 10, 12]
+    never = load_config("cpu", None, ["train.val_every=0"], plugin="reference_sql").train
+    assert [step for step in range(13) if validation_due(never, 12, step)] == [12]

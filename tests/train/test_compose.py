@@ -16,7 +16,7 @@ from harness.trainers.verl.limits import micro_batch
 
 def settings(*overrides: str, device: str = "cuda", preset: str = "cpu") -> dict[str, Any]:
     config = load_config(preset, None, overrides)
-    return verl_settings(config, device=device, model_path="m", run_dir=Path("/r"), steps=1, resume=False)
+    return verl_settings(config, device=device, model_path="m", run_dir=Path("/r"), steps=1)
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,20 @@ SAMPLERS = {
 
 
 def verl_settings(
-    config: Config, *, device: str, model_path: str, run_dir: Path, steps: int, resume: bool
+    config: Config,
+    *,
+    device: str,
+    model_path: str,
+    run_dir: Path,
+    steps: int,
+    validate_first: bool = True,
+    validate_only: bool = False,
 ) -> dict[str, Any]:
     """What harness sets in verl's configuration, nested; everything else stays verl's default.
+
+    Args:
+        validate_first: Validate before the first step of this launch, not only after steps.
+        validate_only: Train no step.
 
     Raises:
         ConfigError: A combination that verl would end at, or that could not work with agents over HTTP.
@@ -93,7 +104,8 @@ def verl_settings(
             "logger": ["console", "file", *train.loggers],
             "total_training_steps": steps,
             "total_epochs": 1,
-            "val_before_train": not resume,
+            "val_before_train": validate_first,
+            "val_only": validate_only,
             "test_freq": train.val_every or steps,
             "save_freq": train.save_every or steps,
             "max_actor_ckpt_to_keep": train.keep_checkpoints,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import yaml
 
+from harness.config import TrainConfig
 from harness.errors import HarnessError
 from harness.layers import merge
 from harness.plugins import load, task_set_spec
@@ -40,8 +41,12 @@ class VerlTrainer:
         model_path = resolve(config.policy.path)
         steps = len(train) // config.train.batch_size
         checkpoint = folder.latest_checkpoint() if job.resume else None
+        at = checkpoint[0] if checkpoint else -1
+        validate = (
+            checkpoint is not None and validation_due(config.train, steps, at) and not validated(folder, at, len(val))
+        )
         if job.resume:
-            folder.drop_after(checkpoint[0] if checkpoint else -1)
+            folder.drop_after(at, validation=validate)
         mark = f"{folder.id}-{os.getpid()}"
         variables = _variables(folder, mark, model_path, device)
         settings = verl_settings(
@@ -50,12 +55,17 @@ class VerlTrainer:
             model_path=model_path,
             run_dir=folder.path,
             steps=steps,
-            resume=checkpoint is not None,
+            validate_first=checkpoint is None or validate,
+            validate_only=at >= steps,
         )
         if config.ray_address:  # nodes that were started by hand do not inherit from here
             merge(settings, {"ray_kwargs": {"ray_init": {"runtime_env": {"env_vars": variables}}}})
         record = run_record(config, folder, task_set, train, val, model_path, device, resumed=job.resume)
         folder.write(record)
+        if at >= steps and not validate:
+            folder.compact()
+            folder.write(finished(folder, "finished", "", 0.0))
+            return
         session_file = folder.path / ".session.json"
         write_agent_loop(data_dir / "agent_loop.yaml", session_file)
         (data_dir / "verl-settings.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
@@ -84,6 +94,18 @@ class VerlTrainer:
             session_file.unlink(missing_ok=True)
             folder.compact()
             folder.write(finished(folder, status, reason, time.time() - began))
+
+
+def validation_due(train: TrainConfig, steps: int, step: int) -> bool:
+    """Whether a run of `steps` steps is validated after this one."""
+    return step == steps or (train.val_every > 0 and step > 0 and step % train.val_every == 0)
+
+
+def validated(folder: RunFolder, step: int, tasks: int) -> bool:
+    """Whether the validation after a step ended, and well enough: verl saves a checkpoint before it."""
+    rows = [row for row in folder.rows("episodes") if row["phase"] == "val" and row["step"] == step]
+    failed = sum(row["reward"] is None for row in rows)
+    return len(rows) >= tasks and failed <= folder.config().rollout.max_failed_share * tasks
 
 
 def _start(folder: RunFolder, environment: dict[str, str]) -> subprocess.Popen[bytes]:
