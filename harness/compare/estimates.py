@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 Unit = Literal["seed", "database", "task"]
 CONFIDENCE = 0.95
+ROUNDING = 1e-12  # what floats of scores between -1 and 1 may differ by without meaning it
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,8 @@ class Estimate:
 
     Attributes:
         mean: The estimate.
-        se: Its standard error; 0 where nothing varies, see `interval`.
+        se: Its standard error; 0 only where all values are equal. Then `low` and `high` hold a share of exceptions
+            that may have stayed unseen, and p values are `no_exception_p`.
         df: Degrees of freedom of the t distribution that the interval uses.
         low, high: The 95 % interval.
         seeds, databases, tasks: Distinct ones behind the estimate.
@@ -53,8 +55,8 @@ class Estimate:
     def p_equivalence(self, margin: float) -> float:
         """p value of "the mean lies outside (-margin, margin)": two one-sided t tests.
 
-        Source: Schuirmann 1987, J. Pharmacokinet. Biopharm. 15, 657-680. Where nothing varies, the chance
-        of seeing no differing question among all if a share of `margin` differed.
+        Source: Schuirmann 1987, J. Pharmacokinet. Biopharm. 15, 657-680. Where all values are equal, the
+        chance of seeing no differing question among all if a share of `margin` differed.
         """
         from scipy import stats
 
@@ -77,6 +79,10 @@ def crossed_mean(rows: pd.DataFrame) -> Estimate | None:
     With several seeds and databases the variance is clustered both ways: by seed, plus by database, minus
     by both together, and never below the larger of the first two. With one seed it is clustered by database,
     with one database by question.
+
+    Means of few clusters may coincide while answers differ: then this is 0, which is luck and no certainty. The
+    variance over questions stands in, or over single scores if that is larger: neither seeds nor databases can make
+    the true one smaller. Degrees of freedom are those of the fewest clusters, at least 1.
 
     Source: Cameron, Gelbach and Miller 2011, J. Bus. Econ. Stat. 29, 238-249, on cluster variances of
     statsmodels; degrees of freedom of Satterthwaite 1946, Biometrics Bull. 2, 110-114.
@@ -111,9 +117,13 @@ def crossed_mean(rows: pd.DataFrame) -> Estimate | None:
         unit, variance, df = "database", cluster_variance(value, rows["db_id"]), databases - 1.0
     else:
         unit, variance, df = "task", cluster_variance(value, rows["task_id"]), tasks - 1.0
-    se = 0.0 if math.isnan(variance) or np.ptp(value) == 0 else math.sqrt(max(variance, 0.0))
-    if se < 1e-12:
-        se = 0.0
+    se = 0.0
+    if np.ptp(value) > ROUNDING:
+        if math.isnan(variance) or variance < ROUNDING**2:
+            # Satterthwaite's df of variances that are rounding would be rounding too.
+            fewest = min((count for count in (seeds, databases) if count > 1), default=tasks) - 1.0
+            variance, df = _least_variance(value, rows["task_id"]), max(fewest, 1.0)
+        se = math.sqrt(variance)
     low, high = _interval(mean, se, df, tasks)
     return Estimate(mean, se, df, low, high, seeds, databases, tasks, len(rows), unit)
 
@@ -135,6 +145,16 @@ def cluster_variance(value: object, groups: object) -> float:
     model = OLS(values, np.ones((len(values), 1)))
     fit = model.fit(cov_type="cluster", cov_kwds={"groups": codes, "use_correction": True, "df_correction": True})
     return float(np.atleast_2d(fit.cov_params())[0, 0])
+
+
+def _least_variance(value: object, tasks: object) -> float:
+    """Variance of a mean if nothing but questions, or single scores, varied: the larger of the two."""
+    import numpy as np
+
+    scores = np.asarray(value, float)
+    by_task = cluster_variance(scores, tasks)
+    by_score = float(scores.var(ddof=1)) / len(scores)
+    return by_score if math.isnan(by_task) else max(by_task, by_score)
 
 
 def accuracy(rows: pd.DataFrame) -> Estimate | None:

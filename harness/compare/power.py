@@ -26,7 +26,7 @@ class Variances:
     Attributes:
         seed: Between seeds: what another training changes.
         database: Between databases: what other databases change.
-        question: Between scores of one seed and database.
+        question: Between scores of one seed and database; with one database, what seeds do not share of it.
         seeds, databases, questions: How many of each the estimate rests on.
         source: Whose differences were looked at.
     """
@@ -66,13 +66,14 @@ def variances(arms: dict[str, list[Run]], baseline: str | None = None) -> Varian
     }
     source = f"{len(tables)} arm(s) against {base}"
     usable = [table for table in tables.values() if table["seed"].nunique() > 1]
-    if not usable:
+    around = not usable
+    if around:
         usable, source = _within(arms), "differences between seeds of one arm"
     if not usable:
         raise UserError(
             "no variance between seeds is known: give runs of one arm with at least three seeds, or a study"
         )
-    parts = [_components(table) for table in usable]
+    parts = [_components(table, around) for table in usable]
     first = usable[0]
     return Variances(
         seed=sum(part[0] for part in parts) / len(parts),
@@ -118,17 +119,29 @@ def plan(found: Variances, effect: float, power: float, alpha: float, run_s: flo
     return rows
 
 
-def _components(table: pd.DataFrame) -> tuple[float, float, float]:
-    cells = table.groupby(["seed", "db_id"])["value"]
-    means = cells.mean().unstack("db_id")
+def _components(table: pd.DataFrame, around: bool = False) -> tuple[float, float, float]:
+    """Variances between seeds, databases and questions of one table of differences.
+
+    With one database its questions stand in for databases: only so is the noise of questions told from seeds.
+
+    Args:
+        table: Columns `seed`, `db_id`, `task_id`, `value`.
+        around: The differences are those of `_neighbours`. They sum to 0, so their mean is known and costs no degree
+            of freedom: squares are divided by n. By n - 1 all between seeds would be n / (n - 1) times too large.
+    """
+    several = table["db_id"].nunique() > 1
+    cells = table.groupby(["seed", "db_id" if several else "task_id"])["value"]
+    means = cells.mean().unstack()
     counts = cells.count()
     within = cells.var(ddof=1)
     question = float((within.fillna(0) * (counts - 1)).sum() / max(float((counts - 1).sum()), 1.0))
     rows, columns = means.shape
+    free = rows if around else rows - 1
     residual = means.sub(means.mean(axis=1), axis=0).sub(means.mean(axis=0), axis=1) + means.stack().mean()
-    crossed = float((residual**2).to_numpy().sum()) / max((rows - 1) * (columns - 1), 1)
-    seed = max(0.0, float(means.mean(axis=1).var(ddof=1)) - crossed / columns)
-    database = max(0.0, float(means.mean(axis=0).var(ddof=1)) - crossed / rows) if columns > 1 else 0.0
+    unscored = int(means.isna().to_numpy().sum())
+    crossed = float((residual**2).sum().sum()) / max(free * (columns - 1) - unscored, 1)
+    seed = max(0.0, float(means.mean(axis=1).var(ddof=rows - free)) - crossed / columns)
+    database = max(0.0, float(means.mean(axis=0).var(ddof=1)) - crossed / rows) if several else 0.0
     # What seeds and databases do together beyond questions counts as more variance between questions.
     per_cell = float(counts.mean())
     return seed, database, max(question, crossed * per_cell)
@@ -151,5 +164,5 @@ def _within(arms: dict[str, list[Run]]) -> list[pd.DataFrame]:
 
 
 def _neighbours(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
-    """Every run with the next one, around; each run twice, so the variance between pairs is that of a difference."""
+    """Every run with the next one, around: every run counts alike, and the differences sum to 0."""
     return [(run, runs[(index + 1) % len(runs)]) for index, run in enumerate(runs)]

@@ -362,6 +362,68 @@ def test_power_grows_with_the_effect_and_recovers_known_variances() -> None:
     assert needed(truth, 0.001, 0.8, 0.05, 20, 200) is None
 
 
+class Scored:
+    """As much of a run as variances are learned from: answers of one seed."""
+
+    def __init__(self, seed: int, values: Any) -> None:
+        import numpy as np
+        import pandas as pd
+
+        database, task = np.indices(values.shape).reshape(2, -1)
+        self.seed = seed
+        self._rows = pd.DataFrame(
+            {"db_id": database, "task_id": database * 1000 + task, "difficulty": "easy", "reward": values.ravel()}
+        )
+
+    def validation(self, step: int | None = None) -> Any:
+        return self._rows
+
+
+@pytest.mark.parametrize("databases", [1, 4])
+@pytest.mark.parametrize("seeds", [3, 5, 10])
+def test_seeds_of_one_arm_tell_the_variance_of_a_difference(seeds: int, databases: int) -> None:
+    """Two arms that train alike differ by twice the variance of a seed, however many seeds were looked at."""
+    import numpy as np
+
+    from harness.compare.power import variances
+
+    generator = np.random.default_rng(seeds)
+    by_seed, by_score, questions = 0.1, 0.1, 24 // databases
+    shares, found = [], None
+    for _ in range(120 // seeds):
+        level = generator.normal(0, 0.3, (databases, questions))
+        shift = generator.normal(0, by_seed, seeds)
+        shift *= by_seed / shift.std(ddof=1)  # less noise, the same expectation
+        runs: list[Any] = [
+            Scored(seed, level + shift[seed] + generator.normal(0, by_score, level.shape)) for seed in range(seeds)
+        ]
+        found = variances({"arm": runs})
+        shares.append(found.seed / (2 * by_seed**2))
+    assert found is not None and found.source == "differences between seeds of one arm"
+    assert np.mean(shares) == pytest.approx(1, abs=0.12)
+
+
+def test_noise_of_questions_is_not_counted_twice_with_one_database() -> None:
+    import numpy as np
+
+    from harness.compare.estimates import detectable_effect
+    from harness.compare.power import variances
+
+    generator = np.random.default_rng(2)
+    by_seed, by_score, shape = 0.05, 0.5, (1, 50)
+    gain = generator.normal(0, 0.4, shape)  # the same for every seed: no chance between them
+    arms: dict[str, list[Any]] = {"base": [], "arm": []}
+    for seed in range(100):
+        arms["base"].append(Scored(seed, np.zeros(shape)))
+        shift = generator.normal(0, by_seed)
+        arms["arm"].append(Scored(seed, gain + shift + generator.normal(0, by_score, shape)))
+    found = variances(arms)
+    assert (found.seed, found.database) == (pytest.approx(by_seed**2, rel=0.3), 0.0)
+    assert found.question == pytest.approx(by_score**2, rel=0.1)
+    truth = detectable_effect(((by_seed**2 + by_score**2 / 50) / 3) ** 0.5, 2)
+    assert found.detectable(3, 1, 50, 0.8, 0.05) == pytest.approx(truth, rel=0.1)
+
+
 def test_tracking_services_are_verl_s_own_and_off_by_default() -> None:
     from harness.config import load_config
     from harness.errors import ConfigError

@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 from harness.compare import statistics
+from harness.compare.comparison import verdict
 from harness.compare.estimates import accuracy, cluster_variance, crossed_mean, detectable_effect
 
 
@@ -129,6 +130,53 @@ def test_no_difference_at_all_is_equivalent_only_with_enough_questions() -> None
     assert few.p_equivalence(0.05) == pytest.approx(0.95**8) and many.p_equivalence(0.05) == pytest.approx(0.95**240)
     assert few.p_difference() == many.p_difference() == 1.0
     assert many.high == pytest.approx(1 - 0.05 ** (1 / 240)) and many.detectable() is None
+
+
+def gains(wins: int, losses: int, questions: int) -> list[float]:
+    return [1.0] * wins + [-1.0] * losses + [0.0] * (questions - wins - losses)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array([[gains(20, 20, 60), gains(20, 20, 60)]]),  # one seed, two databases, both even
+        np.array([[gains(3, 0, 100)], [gains(10, 7, 100)]]),  # two seeds, one database, both three ahead
+        np.array([[gains(6, 3, 50), gains(3, 0, 50)], [gains(3, 0, 50), gains(6, 3, 50)]]),
+    ],
+)
+def test_clusters_that_coincide_by_luck_are_no_certainty(values: np.ndarray) -> None:
+    found = crossed_mean(frame(values))
+    assert found is not None and found.df == 1
+    by_question = values.mean(axis=0).ravel()
+    assert found.se**2 >= by_question.var(ddof=1) / len(by_question) * (1 - 1e-9)
+    assert found.low < 0 < found.high and found.high - found.mean > 0.05
+    assert verdict(found.p_difference(), found.p_equivalence(0.05)) == "cannot tell"
+
+
+def test_scores_that_cancel_by_question_and_by_seed_still_vary() -> None:
+    found = crossed_mean(frame(np.array([[[1.0, 0.0]], [[0.0, 1.0]]])))
+    assert found is not None and found.se == pytest.approx(math.sqrt(1 / 3 / 4))
+
+
+def test_values_equal_up_to_rounding_are_equal() -> None:
+    values = np.zeros((1, 2, 40))
+    values[0, 0] = 0.1 + 0.2 - 0.3
+    found = crossed_mean(frame(values))
+    assert found is not None and found.se == 0 and found.p_equivalence(0.05) == pytest.approx(0.95**80)
+
+
+@pytest.mark.parametrize(("seeds", "databases", "questions"), [(2, 1, 100), (1, 2, 60)])
+def test_false_alarms_are_no_more_where_clusters_coincide(seeds: int, databases: int, questions: int) -> None:
+    """Of draws without a true difference, those whose cluster means happen to be the same."""
+    draw = np.random.default_rng(17).random((2000, seeds, databases, questions))
+    values = (draw < 0.05).astype(float) - (draw > 0.95)
+    sums = values.sum(axis=3).reshape(2000, -1)
+    lucky = values[np.ptp(sums, axis=1) == 0][:100]
+    assert len(lucky) == 100  # one in ten: no rarity
+    found = [crossed_mean(frame(one)) for one in lucky]
+    alarms = sum(one is not None and one.p_difference() < 0.05 for one in found)
+    proved = sum(one is not None and one.p_equivalence(0.05) < 0.05 for one in found)
+    assert alarms <= 5 and proved <= 5
 
 
 def test_accuracy_stays_between_0_and_1_and_has_doubt_at_the_ends() -> None:
