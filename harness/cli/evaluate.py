@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,7 +37,7 @@ def evaluate(
     json_: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Measure accuracy: of a run's checkpoint, of a policy served here (--model), or of any endpoint."""
-    from harness.cli.train import check, default_preset
+    from harness.cli.train import _interrupt, check, default_preset
     from harness.gateway.client import checked_url
     from harness.plugins import make_reward, make_task_set
 
@@ -60,6 +61,7 @@ def evaluate(
     check(resolved)
     make_reward(resolved)
     make_task_set(resolved).load(resolved.task.val_split)
+    signal.signal(signal.SIGTERM, _interrupt)
     # The folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind.
     label = f"eval-{resolved.plugin}"
     if endpoint is not None:
