@@ -73,7 +73,7 @@ class StudyFolder:
         paths = [path.parent for path in sorted(self.path.glob("*/run.json"))]
         mine = {self.entries[job.key]["run"] for job in jobs}
         runs = [run for path in paths for run in ([read_run(path)] if path.name in mine else readable([path]))]
-        known = frozenset(run.folder.id for run in runs)
+        known = frozenset(path.name for path in paths)
         return [replace(self._next(job, runs, any_code), earlier=known) for job in jobs]
 
     def set(self, job: Job, state: str, run: Path | None = None, process: Any = None) -> None:
