@@ -20,9 +20,9 @@ from harness.layers import merge, nested, numbers
 
 
 class Section(BaseModel):
-    """A part of the configuration; unknown keys are refused."""
+    """A part of the configuration; unknown keys are refused, and so are numbers that are infinite or none."""
 
-    model_config = ConfigDict(extra="forbid", validate_default=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", validate_default=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
 class TaskConfig(Section):

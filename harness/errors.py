@@ -9,9 +9,7 @@ HarnessError
 │   └── NotComparable       two runs differ in something that must be identical
 ├── RunFailed               a run ended cleanly but unsuccessfully: one line, exit status 1
 └── RolloutError            what ended one attempt; recorded on its episode, never a crash of the run
-    ├── AgentError          the plugin's code raised
-    ├── EndpointError       the model's endpoint answered with an error or not at all
-    └── RolloutTimeout      the attempt's deadline passed
+    └── EndpointError       the model's endpoint answered with an error or not at all
 
 Anything else is a bug and keeps its traceback.
 """
@@ -57,19 +55,7 @@ class RolloutError(HarnessError):
     outcome = "agent_error"
 
 
-class AgentError(RolloutError):
-    """The plugin's own code raised."""
-
-    outcome = "agent_error"
-
-
 class EndpointError(RolloutError):
     """The model's endpoint answered with an error, or not at all."""
 
     outcome = "endpoint_error"
-
-
-class RolloutTimeout(RolloutError):
-    """The attempt's deadline passed."""
-
-    outcome = "timeout"

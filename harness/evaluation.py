@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.config import Config
 from harness.errors import HarnessError, RunFailed
-from harness.plugins import load, task_set_spec
+from harness.plugins import make_reward, make_task_set
 from harness.records import Task
 from harness.results.folder import RunFolder
 from harness.results.record import run_record
@@ -58,9 +58,11 @@ def evaluate(
         The record as written to `run.json`; its `result` has accuracy, interval and counts.
 
     Raises:
+        ConfigError: An option of the task set or of the reward does not fit; nothing was started then.
         RunFailed: Too large a share of the rollouts brought no result, or the workers keep dying.
     """
-    task_set = load(task_set_spec(config.task.name))(**config.task.options)
+    task_set = make_task_set(config)
+    make_reward(config)
     tasks = validation_order(task_set.load(config.task.val_split), config)
     identity = policy or f"{endpoint.model} at {endpoint.base_url}"
     record = run_record(config, folder, task_set, [], tasks, identity, config.device, kind="eval")

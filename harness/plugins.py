@@ -8,18 +8,24 @@ problem and left out; the others work on.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 import pluggy
 
-from harness.errors import PluginError
+from harness.errors import ConfigError, PluginError
 from harness.hookspecs import HARNESS_API, AgentSpec, HarnessHooks, RewardSpec, Spec, TaskSetSpec, TrainerSpec
+
+if TYPE_CHECKING:
+    from harness.config import Config
+    from harness.rewards import RewardFunction
+    from harness.tasks import TaskSet
 
 GROUP = "harness"
 BUILTINS = "harness.builtins"
@@ -168,6 +174,95 @@ def load(spec: Spec) -> Any:
             f" Install it with: pip install {missing}" if isinstance(error, ModuleNotFoundError) and missing else ""
         )
         raise PluginError(f"{spec.name!r} failed to import: {error}.{advice}") from error
+
+
+def make_task_set(config: Config) -> TaskSet:
+    """The configuration's task set, with its options.
+
+    Raises:
+        PluginError: It is not installed or does not import.
+        ConfigError: An option is unknown, missing or does not fit.
+    """
+    task_set: TaskSet = make(task_set_spec(config.task.name), config.task.options, "task.options")
+    return task_set
+
+
+def make_reward(config: Config) -> RewardFunction:
+    """The configuration's reward, with its options.
+
+    Raises:
+        PluginError: It is not installed or does not import.
+        ConfigError: An option is unknown, missing or does not fit.
+    """
+    reward: RewardFunction = make(reward_spec(config.reward.name), config.reward.options, "reward.options")
+    return reward
+
+
+def make(spec: Spec, options: Mapping[str, Any], section: str) -> Any:
+    """What a spec names, made with options.
+
+    Args:
+        section: Where the options stand in the configuration; begins the message.
+
+    Raises:
+        PluginError: It does not import.
+        ConfigError: An option is unknown, missing or does not fit.
+    """
+    target = load(spec)
+    fitting = checked_options(spec, options, section)
+    try:
+        return target(**fitting)
+    except (TypeError, ValueError) as error:
+        if not options:
+            raise  # then it is no option's fault
+        given = ", ".join(f"{name}={value!r}" for name, value in options.items())
+        raise ConfigError(
+            f"{section}: {spec.name!r} cannot be made with {given} ({type(error).__name__}: {error}). "
+            f"Correct or leave out one of them"
+        ) from error
+
+
+def checked_options(spec: Spec, options: Mapping[str, Any], section: str) -> dict[str, Any]:
+    """Options as what a spec names declares them, for example a number given as text as a number.
+
+    Raises:
+        PluginError: What the spec names does not import.
+        ConfigError: An option is unknown, missing or does not fit.
+    """
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+    from pydantic.errors import PydanticUserError
+
+    target = load(spec)
+    parameters = inspect.signature(target).parameters.values()
+    named = {one.name: one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+    there = f"Its options: {', '.join(named) or 'none'}"
+    open_ended = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    for name in options:
+        if name not in named and not open_ended:
+            close = get_close_matches(name, named, 1)
+            hint = f"; did you mean {close[0]!r}?" if close else "."
+            raise ConfigError(f"{section}.{name}: {spec.name!r} has no option of that name{hint} {there}")
+    for name, one in named.items():
+        if one.default is one.empty and name not in options:
+            raise ConfigError(f"{section}.{name}: {spec.name!r} needs this option. {there}")
+    try:
+        hints = get_type_hints(target.__init__ if inspect.isclass(target) else target)
+    except (NameError, TypeError, AttributeError):
+        hints = {}  # names that only type checkers see: left to the plugin
+    fitting = dict(options)
+    for name in hints.keys() & options.keys():
+        try:
+            adapter = TypeAdapter(hints[name], config=ConfigDict(allow_inf_nan=False))
+        except PydanticUserError:
+            continue  # not a type of plain data
+        try:
+            fitting[name] = adapter.validate_python(options[name])
+        except ValidationError as error:
+            message = error.errors()[0]["msg"]
+            raise ConfigError(
+                f"{section}.{name} of {spec.name!r}: {message}, got {options[name]!r}. {there}"
+            ) from error
+    return fitting
 
 
 def framework_versions(spec: AgentSpec) -> dict[str, str]:

@@ -35,15 +35,18 @@ def run(
     if not db.is_file():
         raise UserError(f"no database at {db}; --db takes a SQLite file")
     resolved = load_config("endpoint", None, set_ or [], plugin=plugin)
-    from harness.plugins import agent_spec, load
+    from harness.gateway.client import checked_url
+    from harness.plugins import agent_spec, checked_options, load, task_set_spec
     from harness.records import Problem
     from harness.rollout.request import RolloutRequest, sampling_of
     from harness.sql.schema import schema_text
 
+    endpoint = checked_url(endpoint)
+    options = checked_options(task_set_spec(resolved.task.name), resolved.task.options, "task.options")
     agent = load(agent_spec(plugin))()
     key = os.environ.get(api_key_env)
     name = model or first_model(endpoint, key)
-    schema = schema_text(db, limit_chars=resolved.task.options.get("schema_chars", 8000))
+    schema = schema_text(db, limit_chars=options.get("schema_chars", 8000))
     request = RolloutRequest(
         problem=Problem("question", question, db.stem, schema),
         db_path=str(db),
@@ -65,7 +68,7 @@ def run(
         await asyncio.to_thread(gateway.start)
         try:
             async with gateway.control() as control, httpx.AsyncClient(timeout=None, trust_env=False) as http:
-                upstream = {"base_url": endpoint.rstrip("/"), "api_key": key}
+                upstream = {"base_url": endpoint, "api_key": key}
                 await control.set_upstreams([upstream], model=name, token_ids=False)
                 return await run_attempt(agent, request, "question", "1", control, gateway.key, name, http)
         finally:

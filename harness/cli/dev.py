@@ -35,7 +35,8 @@ def dev(
 ) -> None:
     """Dry run through agentlightning's Trainer.dev: a few tasks, every span shown as a tree."""
     from harness.cli.train import check
-    from harness.plugins import load, task_set_spec
+    from harness.gateway.client import checked_url
+    from harness.plugins import make_task_set
     from harness.rollout.request import RolloutRequest
     from harness.trainers.order import validation_order
 
@@ -44,11 +45,12 @@ def dev(
         overrides.append(f"task.val_split={split}")
     resolved = load_config("endpoint", config, overrides, plugin=plugin)
     check(resolved)
-    task_set = load(task_set_spec(task))(**resolved.task.options)
+    endpoint = checked_url(endpoint)
+    task_set = make_task_set(resolved)
     chosen = validation_order(task_set.load(resolved.task.val_split), resolved)
     requests = [RolloutRequest.build(one, task_set.schema(one), resolved, "val").dump() for one in chosen]
     key = os.environ.get(api_key_env)
-    spans = _run(resolved, requests, endpoint.rstrip("/"), model or first_model(endpoint, key), key)
+    spans = _run(resolved, requests, endpoint, model or first_model(endpoint, key), key)
     if json_:
         emit_json([span.model_dump() for attempt in spans for span in attempt])
         return

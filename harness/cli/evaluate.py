@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,7 +37,9 @@ def evaluate(
     json_: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Measure accuracy: of a run's checkpoint, of a policy served here (--model), or of any endpoint."""
-    from harness.cli.train import check, default_preset
+    from harness.cli.train import _interrupt, check, default_preset
+    from harness.gateway.client import checked_url
+    from harness.plugins import make_reward, make_task_set
 
     overrides = list(set_ or [])
     for name, value in (("task.name", task), ("task.val_split", split), ("task.val_limit", limit)):
@@ -56,10 +59,16 @@ def evaluate(
             preset = "endpoint" if endpoint is not None else default_preset(task, resolve_device("auto"))
         resolved = load_config(preset, config, overrides, plugin=plugin)
     check(resolved)
-    folder = RunFolder.create(runs_dir, f"eval-{resolved.plugin}")
+    make_reward(resolved)
+    make_task_set(resolved).load(resolved.task.val_split)
+    signal.signal(signal.SIGTERM, _interrupt)
+    # The folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind.
+    label = f"eval-{resolved.plugin}"
     if endpoint is not None:
+        endpoint = checked_url(endpoint)
         key = os.environ.get(api_key_env)
         served_name = model or first_model(endpoint, key)
+        folder = RunFolder.create(runs_dir, label)
         record = _measure(resolved, folder, endpoint, served_name, key, False, "", None)
     else:
         from harness.policies import resolve
@@ -68,6 +77,7 @@ def evaluate(
 
         device = resolve_device(resolved.device)
         policy = str(checkpoint_model(trained, step)) if trained is not None else resolve(str(model))
+        folder = RunFolder.create(runs_dir, label)
         length = resolved.sampling.max_prompt_tokens + resolved.sampling.max_response_tokens
         with served(policy, device, length, folder.logs / "policy.log") as url:
             parent = {"run": trained.id, "step": checkpoint_dir(trained, step)[0]} if trained is not None else None
@@ -112,7 +122,7 @@ def _measure(
         return evaluate(
             config,
             folder,
-            Endpoint(url.rstrip("/"), model, key, token_ids),
+            Endpoint(url, model, key, token_ids),
             lambda done, total: bar.update(line, completed=done, total=total),
             policy,
             parent,

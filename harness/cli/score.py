@@ -28,7 +28,8 @@ def score(
 ) -> None:
     """Say whether a query gives the same result as the gold query: 1, 0 or unscored.
 
-    Exit status 0 with any verdict; 2 if the database is not there.
+    Exit status 0 with a verdict, 1 or 0; 1 where nothing could be scored, for example because gold fails; 2 if
+    the database is not there.
     """
     from harness.errors import ConfigError
     from harness.sql.evaluator import VERSION, evaluate
@@ -46,7 +47,8 @@ def score(
         typer.echo(json.dumps(report))
     if not db.exists():
         raise ConfigError(f"no database at {db}. Give a SQLite file with --db")
-    if as_json:
-        return
-    flags = f" [{', '.join(verdict.flags)}]" if verdict.flags else ""
-    typer.echo(f"{'unscored' if value is None else f'{value:g}'}: {verdict.reason}{flags}")
+    if not as_json:
+        flags = f" [{', '.join(verdict.flags)}]" if verdict.flags else ""
+        typer.echo(f"{'unscored' if value is None else f'{value:g}'}: {verdict.reason}{flags}")
+    if value is None:
+        raise typer.Exit(1)

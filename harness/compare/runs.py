@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import UserError
-from harness.results.folder import RunFolder
+from harness.results.folder import RunFolder, read_json
 
 if TYPE_CHECKING:
     import pandas as pd
 
 STUDY_FILE = "study.json"
+_NEEDED = {"episodes": {"phase", "step", "reward"}, "transitions": {"role", "trained"}, "steps": {"step"}}
+"""Columns without which a table says nothing."""
 _OF_THE_DEVICE = (
     "gpus",
     "nodes",
@@ -108,12 +110,10 @@ class Run:
 
     def _table(self, kind: str, only: Sequence[str] = (), drop: Sequence[str] = ()) -> pd.DataFrame:
         import pandas as pd
-        import pyarrow.parquet as pq
 
         path = self.folder.path / f"{kind}.parquet"
         if path.is_file():
-            names = [name for name in pq.read_schema(path).names if name not in drop and (not only or name in only)]
-            return pd.read_parquet(path, columns=names)
+            return _read_table(path, _NEEDED[kind], only, drop)
         if kind == "steps":
             from harness.results.tables import step_rows
 
@@ -125,6 +125,24 @@ class Run:
             frame["reward"] = frame["reward"].astype(float)
             frame["first_reward"] = frame["first_reward"].astype(float)
         return frame.drop(columns=[name for name in drop if name in frame.columns])
+
+
+def _read_table(path: Path, needed: set[str], only: Sequence[str], drop: Sequence[str]) -> pd.DataFrame:
+    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    advice = "Restore it from a copy, or remove it: where the run's logs/ still has the rows, they are read instead"
+    try:
+        there = pq.read_schema(path).names
+        if missing := needed.difference(there):
+            raise UserError(f"{path} has no column {', '.join(sorted(missing))}. {advice}")
+        return pd.read_parquet(
+            path, columns=[name for name in there if name not in drop and (not only or name in only)]
+        )
+    except (pa.ArrowException, OSError) as error:
+        why = str(error).partition("\n")[0]
+        raise UserError(f"{path} is damaged, not a Parquet file ({why}). {advice}") from error
 
 
 @dataclass
@@ -147,8 +165,11 @@ class Selection:
 def select(paths: Iterable[Path], runs_dir: Path = Path("runs")) -> Selection:
     """The runs that paths name: run folders, run ids, folders of runs, a study's folder or its YAML file.
 
+    Of a folder of runs those whose record cannot be read are left out, with a remark on stderr.
+
     Raises:
-        UserError: A path is none of these, or a study has no run yet.
+        UserError: A path is none of these, a study has no run yet, or the record of a run or study that is
+            named cannot be read.
     """
     chosen = Selection([])
     for path in paths:
@@ -158,7 +179,7 @@ def select(paths: Iterable[Path], runs_dir: Path = Path("runs")) -> Selection:
         elif (found / "run.json").is_file():
             chosen.runs.append(read_run(found))
         else:
-            chosen.runs += [read_run(one.parent) for one in sorted(found.glob("*/run.json"))]
+            chosen.runs += readable(one.parent for one in sorted(found.glob("*/run.json")))
             chosen.name = chosen.name or found.name
     unique = {run.folder.path: run for run in chosen.runs}
     chosen.runs = list(unique.values())
@@ -171,15 +192,55 @@ def select(paths: Iterable[Path], runs_dir: Path = Path("runs")) -> Selection:
 
 
 def read_run(path: Path) -> Run:
-    """The run in a folder."""
+    """The run in a folder.
+
+    Raises:
+        UserError: There is none, or its record cannot be read.
+    """
     folder = RunFolder.open(path)
     return Run(folder, folder.read())
 
 
+def readable(paths: Iterable[Path]) -> list[Run]:
+    """The runs in folders. One whose record cannot be read is left out, with a remark on stderr."""
+    found = []
+    for path in paths:
+        try:
+            found.append(read_run(path))
+        except UserError as error:
+            sys.stderr.write(f"harness: left out: {error}\n")
+    return found
+
+
 def find_all(root: Path) -> list[Run]:
-    """All runs below a folder, in studies too, oldest first."""
+    """All runs below a folder, in studies too, oldest first; without those that cannot be read."""
     paths = [path for pattern in ("*/run.json", "*/*/run.json") for path in root.glob(pattern)]
-    return [read_run(path.parent) for path in sorted(paths, key=lambda path: path.parent.name)]
+    return readable(path.parent for path in sorted(paths, key=lambda path: path.parent.name))
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """The content of a study's `study.json`.
+
+    Raises:
+        UserError: It cannot be read or lacks what its runs are found by.
+    """
+    path = folder / STUDY_FILE
+    advice = "Restore it, or move it away and start the study again: finished runs are found by their configuration"
+    data = read_json(path, advice)
+    jobs = data.get("jobs")
+    if not isinstance(data.get("name"), str) or not isinstance(jobs, list) or not all(map(_is_entry, jobs)):
+        raise UserError(f"{path} is no complete record of a study: it needs a name and jobs. {advice}")
+    return data
+
+
+def _is_entry(entry: object) -> bool:
+    """Whether one of a study's jobs names its arm, its seed and, once there is one, its run."""
+    return (
+        isinstance(entry, dict)
+        and all(isinstance(entry.get(name), str) for name in ("key", "arm"))
+        and isinstance(entry.get("seed"), int)
+        and isinstance(entry.get("run"), str | None)
+    )
 
 
 def name_arms(runs: Sequence[Run]) -> None:
@@ -231,7 +292,7 @@ def _find(path: Path, runs_dir: Path) -> Path:
 
 
 def _add_study(chosen: Selection, folder: Path) -> None:
-    data = json.loads((folder / STUDY_FILE).read_text(encoding="utf-8"))
+    data = read_state(folder)
     chosen.study, chosen.name = data, data["name"]
     chosen.varied += [key for key in data.get("varied", []) if key not in chosen.varied]
     for job in data["jobs"]:

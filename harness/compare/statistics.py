@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -121,20 +121,6 @@ def probability_of_improvement(first: Sequence[float], second: Sequence[float]) 
 
     u = mannwhitneyu(list(first), list(second), method="asymptotic").statistic if _varies(first, second) else None
     return 0.5 if u is None else float(u) / (len(first) * len(second))
-
-
-def area_under_curve(curve: Mapping[int, float]) -> float | None:
-    """Mean height of a learning curve: the trapezoid area over its steps, divided by their range.
-
-    Returns:
-        None with fewer than two points.
-    """
-    import numpy as np
-
-    steps = sorted(curve)
-    if len(steps) < 2:
-        return None
-    return float(np.trapezoid([curve[step] for step in steps], steps) / (steps[-1] - steps[0]))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from harness.gateway.failures import Refusal
+
+_ROUNDING = 1e-6
+"""How far above 0 a log-probability may be: engines compute them in 32 bits or fewer."""
+_COUNT_LIMIT = 2**31
+"""Token ids and counts are below it; `transitions.parquet` keeps ids in 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +71,19 @@ def read_answer(completion: Mapping[str, Any], *, token_ids: bool) -> Answer:
     """Read a whole completion.
 
     Raises:
-        Refusal: It is no completion with one choice, or its token ids are missing or do not match.
+        Refusal: It is no completion with one choice, a field of it holds what it may not, or its token ids are
+            missing or do not match.
     """
     try:
         (choice,) = completion["choices"]
         message = choice["message"]
-        response_ids: Any = choice.get("token_ids")
-        logprobs = _logprobs(choice) if token_ids else None
         return _answer(
             completion["id"],
-            message.get("content") or "",
-            choice.get("finish_reason"),
-            completion.get("prompt_token_ids") if token_ids else None,
-            response_ids if token_ids else None,
-            logprobs,
+            _text(message, "content"),
+            _text(choice, "finish_reason") or None,
+            _ids(completion, "prompt_token_ids") if token_ids else None,
+            _ids(choice, "token_ids") if token_ids else None,
+            _logprobs(choice) if token_ids else None,
             completion.get("usage"),
             token_ids=token_ids,
         )
@@ -98,7 +103,7 @@ class StreamedAnswer:
         self._prompt_ids: list[int] | None = None
         self._response_ids: list[int] = []
         self._logprobs: list[float] = []
-        self._usage: Mapping[str, Any] | None = None
+        self._usage: Any = None
 
     def feed(self, chunk: Mapping[str, Any]) -> None:
         """Add one chunk.
@@ -112,20 +117,21 @@ class StreamedAnswer:
         try:
             if self.response_id is None:
                 self.response_id = str(chunk["id"])
-                self._prompt_ids = chunk.get("prompt_token_ids")
-                if self._token_ids and self._prompt_ids is None:
-                    raise _no_token_ids("the first chunk has no prompt_token_ids")
+                if self._token_ids:
+                    self._prompt_ids = _ids(chunk, "prompt_token_ids")
+                    if self._prompt_ids is None:
+                        raise _no_token_ids("the first chunk has no prompt_token_ids")
             if chunk.get("usage"):
                 self._usage = chunk["usage"]
             for choice in chunk["choices"]:
                 if choice.get("index", 0) != 0:
                     raise ValueError("more than one choice")
-                self._text.append((choice.get("delta") or {}).get("content") or "")
+                self._text.append(_text(choice.get("delta") or {}, "content"))
                 if self._token_ids:
-                    self._response_ids.extend(choice.get("token_ids") or ())
+                    self._response_ids.extend(_ids(choice, "token_ids") or ())
                     self._logprobs.extend(_logprobs(choice) or ())
-                if choice.get("finish_reason"):
-                    self._finish_reason = choice["finish_reason"]
+                self._finish_reason = _text(choice, "finish_reason") or self._finish_reason
+                if self._finish_reason:
                     self.answer()
                     self.finished = True
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -174,9 +180,53 @@ def event_data(event: bytes) -> bytes | None:
     return b"\n".join(lines) if lines else None
 
 
+def _text(fields: Mapping[str, Any], name: str) -> str:
+    """A field that holds text or nothing. A list of parts is for requests: agents are not made to read one."""
+    value = fields.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise ValueError(f"{name} must be text, not {_shown(value)}")
+    return value
+
+
+def _ids(fields: Mapping[str, Any], name: str) -> list[int] | None:
+    value = fields.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        raise ValueError(f"{name} must be a list, not {_shown(value)}")
+    # Thousands a call, so looked at one by one only where something is wrong.
+    if value and (set(map(type, value)) != {int} or min(value) < 0 or max(value) >= _COUNT_LIMIT):
+        wrong = next(one for one in value if not _is_count(one))
+        raise ValueError(f"{name} must hold whole numbers from 0 to {_COUNT_LIMIT - 1}, not {_shown(wrong)}")
+    return value
+
+
 def _logprobs(choice: Mapping[str, Any]) -> list[float] | None:
     content = (choice.get("logprobs") or {}).get("content")
-    return None if content is None else [float(item["logprob"]) for item in content]
+    return None if content is None else [_logprob(item["logprob"]) for item in content]
+
+
+def _logprob(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -math.inf < value <= _ROUNDING:
+        raise ValueError(f"a log-probability must be a finite number of 0 or less, not {_shown(value)}")
+    return float(value)
+
+
+def _count(usage: Any, name: str) -> int | None:
+    """A count of the upstream's own: only informative, so one that is none is left out rather than refused."""
+    value = usage.get(name) if isinstance(usage, dict) else None
+    return value if _is_count(value) else None
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < _COUNT_LIMIT  # `isinstance` would take True for 1
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def _answer(
@@ -186,11 +236,10 @@ def _answer(
     prompt_ids: list[int] | None,
     response_ids: list[int] | None,
     logprobs: list[float] | None,
-    usage: Mapping[str, Any] | None,
+    usage: Any,
     *,
     token_ids: bool,
 ) -> Answer:
-    usage = usage or {}
     if not token_ids:
         return Answer(
             str(response_id),
@@ -199,11 +248,13 @@ def _answer(
             None,
             None,
             None,
-            usage.get("prompt_tokens"),
-            usage.get("completion_tokens"),
+            _count(usage, "prompt_tokens"),
+            _count(usage, "completion_tokens"),
         )
     if prompt_ids is None or response_ids is None or (text and not response_ids):
         raise _no_token_ids("the answer has no token ids")
+    if not prompt_ids:
+        raise _bad_answer(ValueError("prompt_token_ids is empty"))
     if logprobs is None or (response_ids and not logprobs):
         raise _no_token_ids("the answer has no log-probabilities")
     if len(logprobs) != len(response_ids):

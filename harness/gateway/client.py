@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import aiohttp
 import orjson
 from yarl import URL
 
-from harness.errors import EndpointError
+from harness.errors import ConfigError, EndpointError
 from harness.records import CallFailure, Transition
 
 
@@ -19,6 +19,25 @@ def agent_url(base_url: str, rollout_id: str, attempt_id: str, role: str) -> str
     """The OpenAI `base_url` for one role of one attempt; ends in `/v1`."""
     path = "/".join(quote(part, safe="") for part in (rollout_id, attempt_id, role))
     return f"{base_url.rstrip('/')}/r/{path}/v1"
+
+
+def checked_url(endpoint: str) -> str:
+    """A model endpoint's base URL, without a closing slash.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    try:
+        parts = urlsplit(endpoint)
+        whole = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        whole = whole and not parts.query and not parts.fragment and not any(map(str.isspace, endpoint))
+    except ValueError:  # a port that is no number, half an IPv6 address
+        whole = False
+    if not whole:
+        raise ConfigError(
+            f"endpoint {endpoint!r} is no URL of a model server. Give one such as http://127.0.0.1:8000/v1"
+        )
+    return endpoint.rstrip("/")
 
 
 class GatewayControl:

@@ -1,26 +1,32 @@
-"""Serves a policy for as long as a `with` block lasts: harness's own server on a CPU, vLLM on a GPU."""
+"""Serves a policy for as long as a `with` block lasts: harness's own server on a CPU, vLLM on a GPU.
+
+Run as a program it becomes vLLM's server: `python -m harness.policies.serve PARENT_PID OPTIONS...`.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from harness.errors import EnvironmentProblem, RunFailed
-from harness.rollout.processes import stop_process
+from harness.rollout.processes import die_with_parent, stop_process
 
 
 @contextmanager
 def served(model: str, device: str, max_length: int, log: Path) -> Iterator[str]:
     """The endpoint's base URL, ending in `/v1`. Both kinds report token ids.
+
+    The server ends with the block, and with this process however that ends. Use it in the main thread.
 
     Args:
         model: A local folder or a Hugging Face id.
@@ -40,7 +46,7 @@ def served(model: str, device: str, max_length: int, log: Path) -> Iterator[str]
     try:
         yield f"http://{address}/v1"
     finally:
-        stop_process(process)
+        _stop(process)
 
 
 def _own(model: str, max_length: int, environment: Mapping[str, str], log: Path) -> tuple[subprocess.Popen[bytes], str]:
@@ -53,7 +59,7 @@ def _own(model: str, max_length: int, environment: Mapping[str, str], log: Path)
 def _vllm(
     model: str, max_length: int, environment: Mapping[str, str], log: Path
 ) -> tuple[subprocess.Popen[bytes], str]:
-    command = ["-m", "vllm.entrypoints.openai.api_server", "--model", model, "--max-model-len", str(max_length)]
+    command = ["-m", "harness.policies.serve", str(os.getpid()), "--model", model, "--max-model-len", str(max_length)]
     for last in (False, True):
         port, known = _free_port(), log.stat().st_size if log.exists() else 0
         process = _start([*command, "--host", "127.0.0.1", "--port", str(port)], environment, log)
@@ -86,8 +92,14 @@ def _stopped_on_error(process: subprocess.Popen[bytes]) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        stop_process(process)
+        _stop(process)
         raise
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    stop_process(process)
+    with suppress(ProcessLookupError):  # vLLM's engine has a process of its own, which a killed server leaves behind
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _address(process: subprocess.Popen[bytes], log: Path, timeout_s: float = 300.0) -> str:
@@ -125,3 +137,16 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def main() -> None:
+    """Become vLLM's server, which is told to end (SIGTERM, so that it ends its engine too) when the parent does."""
+    parent, *options = sys.argv[1:]
+    die_with_parent(signal.SIGTERM)  # outlasts the exec
+    if os.getppid() != int(parent):  # it died before that line
+        sys.exit(1)
+    os.execv(sys.executable, [sys.executable, "-m", "vllm.entrypoints.openai.api_server", *options])
+
+
+if __name__ == "__main__":
+    main()

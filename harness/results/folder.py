@@ -25,11 +25,21 @@ from typing import Any
 
 import yaml
 
-from harness.config import Config, validate
+from harness.config import Config, load_config
 from harness.errors import UserError
+from harness.layers import at
 
 SCHEMA_VERSION = 1
 ROWS = ("episodes", "transitions", "steps")
+_FIELDS: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("id", "status", "plugin", "agent_match", "identity.model", "config.plugin"), str),
+    **dict.fromkeys(("identity.task_set", "config.policy", "config.train", "config.rollout"), dict),
+    **dict.fromkeys(("parity", "result"), (dict, type(None))),
+    "seed": int,
+    "launches": list,
+}
+"""What every `run.json` has and the commands rely on."""
+_MISSING = object()
 
 
 class RunFolder:
@@ -68,13 +78,23 @@ class RunFolder:
         return folder
 
     def read(self) -> dict[str, Any]:
-        """The content of `run.json`."""
-        data: dict[str, Any] = json.loads((self.path / "run.json").read_text(encoding="utf-8"))
+        """The content of `run.json`.
+
+        Raises:
+            UserError: It cannot be read, is of another schema version or lacks a field.
+        """
+        path = self.path / "run.json"
+        data = read_json(path, f"Restore it from a copy, or move {self.path} away")
         if data.get("schema_version") != SCHEMA_VERSION:
             raise UserError(
-                f"{self.path / 'run.json'} has schema version {data.get('schema_version')}, "
-                f"this harness reads {SCHEMA_VERSION}"
+                f"{path} has schema version {data.get('schema_version')}, this harness reads {SCHEMA_VERSION}"
             )
+        for name, kind in _FIELDS.items():
+            if not isinstance(at(data, name, _MISSING), kind):
+                raise UserError(
+                    f"{path} is no complete record: its {name} is missing or of the wrong kind. "
+                    f"Restore it from a copy, or move {self.path} away"
+                )
         return data
 
     def write(self, data: Mapping[str, Any]) -> None:
@@ -94,22 +114,38 @@ class RunFolder:
         )
 
     def config(self) -> Config:
-        return validate(yaml.safe_load((self.path / "config.yaml").read_text(encoding="utf-8")))
+        """The content of `config.yaml`.
+
+        Raises:
+            ConfigError: It cannot be read or does not fit.
+        """
+        return load_config(file=self.path / "config.yaml")
 
     def rows(self, kind: str) -> Iterator[dict[str, Any]]:
-        """Rows of `episodes`, `transitions` or `steps` that are not compacted yet, in order of writing."""
+        """Rows of `episodes`, `transitions` or `steps` that are not compacted yet, in order of writing.
+
+        Raises:
+            UserError: A whole line is no row.
+        """
         for path in sorted(self.logs.glob(f"{kind}-*.jsonl")):
             with path.open("rb") as lines:
-                for line in lines:
+                for number, line in enumerate(lines, 1):
                     if line.endswith(b"\n"):  # a killed process may leave half a line
-                        yield json.loads(line)
+                        yield _row(line, path, number)
 
     def latest_checkpoint(self) -> tuple[int, Path] | None:
-        """Step and folder of the newest complete checkpoint."""
+        """Step and folder of the newest complete checkpoint.
+
+        Raises:
+            UserError: The file that names it holds no number.
+        """
         marker = self.checkpoints / "latest_checkpointed_iteration.txt"
         if not marker.is_file():
             return None
-        step = int(marker.read_text())
+        try:
+            step = int(marker.read_text())
+        except ValueError as error:
+            raise UserError(f"{marker} holds no step. Write the number of a folder global_step_N into it") from error
         return step, self.checkpoints / f"global_step_{step}"
 
     @contextmanager
@@ -177,9 +213,34 @@ class RowLog:
         self._file.close()
 
 
-def find_runs(root: Path) -> list[RunFolder]:
-    """All run folders below `root`, oldest first."""
-    return [RunFolder(path.parent.absolute()) for path in sorted(root.glob("*/run.json"))]
+def read_json(path: Path, advice: str) -> dict[str, Any]:
+    """A JSON file that holds an object.
+
+    Args:
+        advice: What to do where it does not; ends the message.
+
+    Raises:
+        UserError: It cannot be read, or holds something else.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}. {advice}") from error
+    except ValueError as error:  # no JSON, or no text at all
+        raise UserError(f"{path} is damaged, not JSON ({error}). {advice}") from error
+    if not isinstance(data, dict):
+        raise UserError(f"{path} is damaged: it holds a {type(data).__name__}, not an object. {advice}")
+    return data
+
+
+def _row(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    try:
+        row = json.loads(line)
+        if isinstance(row, dict):
+            return row
+    except ValueError:
+        pass
+    raise UserError(f"line {number} of {path} is damaged, not a row. Restore the file, or take the line out")
 
 
 def _replace(path: Path, text: str) -> None:

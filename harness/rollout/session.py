@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from harness.config import Config
 from harness.gateway.client import GatewayControl
-from harness.plugins import load, reward_spec, task_set_spec
+from harness.plugins import make_reward, make_task_set
 from harness.records import Attempt, Reward, Task, Transition
 from harness.results.episodes import episode_row, transition_rows
 from harness.results.folder import RowLog, RunFolder
@@ -86,12 +86,12 @@ class Session:
     ) -> None:
         self.config = config
         self.model = model
-        self._task_set = load(task_set_spec(self.config.task.name))(**self.config.task.options)
+        self._task_set = make_task_set(config)
         self._tasks: dict[Mode, dict[str, Task]] = {
             "train": {task.id: task for task in self._task_set.load(config.task.train_split)},
             "val": {task.id: task for task in self._task_set.load(config.task.val_split)},
         }
-        self._reward = load(reward_spec(self.config.reward.name))(**self.config.reward.options)
+        self._reward = make_reward(config)
         self._client = RolloutClient(store)
         self._control = control
         self._episodes = RowLog(folder, "episodes")

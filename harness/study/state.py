@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.compare.runs import STUDY_FILE, Run, read_run
+from harness.compare.runs import STUDY_FILE, Run, read_run, read_state, readable
 from harness.errors import UserError
 from harness.study.plan import Job, Study, config_hash, varied_keys
 
@@ -59,15 +59,21 @@ class StudyFolder:
         self.launches: list[dict[str, Any]] = []
         for entry in self._earlier():
             mine = self.entries.get(entry["key"])
-            if mine is not None and mine["config_hash"] == entry["config_hash"]:
+            if mine is not None and mine["config_hash"] == entry.get("config_hash"):
                 mine.update({key: entry.get(key) for key in ("run", "state", "pid", "pid_started")})
             elif mine is None:
                 self.entries[entry["key"]] = entry  # of an earlier, larger launch: its runs stay part of the study
 
     def next_steps(self, jobs: Sequence[Job], *, any_code: bool = False) -> list[Step]:
-        """What is to be done for every job, in order."""
-        runs = [read_run(path.parent) for path in sorted(self.path.glob("*/run.json"))]
-        known = frozenset(run.folder.id for run in runs)
+        """What is to be done for every job, in order.
+
+        Raises:
+            UserError: The record of a run that is known to be a job's cannot be read: it is not done again unasked.
+        """
+        paths = [path.parent for path in sorted(self.path.glob("*/run.json"))]
+        mine = {self.entries[job.key]["run"] for job in jobs}
+        runs = [run for path in paths for run in ([read_run(path)] if path.name in mine else readable([path]))]
+        known = frozenset(path.name for path in paths)
         return [replace(self._next(job, runs, any_code), earlier=known) for job in jobs]
 
     def set(self, job: Job, state: str, run: Path | None = None, process: Any = None) -> None:
@@ -149,10 +155,9 @@ class StudyFolder:
         return self.path / entry["run"] if entry.get("run") else None
 
     def _earlier(self) -> list[dict[str, Any]]:
-        try:
-            data = json.loads((self.path / STUDY_FILE).read_text(encoding="utf-8"))
-        except FileNotFoundError:
+        if not (self.path / STUDY_FILE).exists():
             return []
+        data = read_state(self.path)
         self.launches = data.get("launches", [])
         return list(data["jobs"])
 

@@ -95,11 +95,6 @@ def test_interquartile_mean_and_probability_of_improvement_by_hand() -> None:
     assert statistics.probability_of_improvement([1, 1], [1, 1]) == 0.5
 
 
-def test_area_under_the_curve_by_hand() -> None:
-    assert statistics.area_under_curve({0: 0.0, 4: 0.4, 8: 0.4}) == pytest.approx((0.8 + 1.6) / 8)
-    assert statistics.area_under_curve({0: 0.3}) is None
-
-
 def test_cluster_bootstrap_of_many_clusters_meets_the_normal_interval() -> None:
     generator = np.random.default_rng(0)
     means = generator.normal(0.1, 0.2, 400)

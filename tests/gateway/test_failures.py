@@ -133,6 +133,7 @@ async def test_a_prompt_that_does_not_fit_has_a_code_of_its_own(attempt, scripte
         (Reply("half of it", drop="midway"), "upstream_dropped"),
         (Reply(raw=b"<html>"), "bad_answer"),
         (Reply(raw=b'{"id": "x", "choices": []}'), "bad_answer"),
+        (Reply(raw=b'{"id": "x", "choices": [{"message": {"content": [{"type": "text"}]}}]}'), "bad_answer"),
     ],
 )
 async def test_no_usable_answer_is_502(attempt, scripted_server, reply, code):
@@ -144,6 +145,17 @@ async def test_no_usable_answer_is_502(attempt, scripted_server, reply, code):
     transitions, (failure,) = await attempt.close()
     assert transitions == [] and failure.detail.startswith(f"{code}: ")
     assert len(server.requests) == 1
+
+
+async def test_a_count_that_is_none_is_left_out(attempt, scripted_server):
+    choice = b'{"message": {"content": "yes"}, "finish_reason": "stop"}'
+    usage = b'{"prompt_tokens": 3, "completion_tokens": "2"}'
+    server = scripted_server([Reply(raw=b'{"id": "u", "choices": [%s], "usage": %s}' % (choice, usage))])
+    await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=False)
+    await attempt.open()
+    assert (await attempt.call()).status_code == 200
+    (transition,), failures = await attempt.close()
+    assert failures == [] and (transition.prompt_tokens, transition.response_tokens) == (3, None)
 
 
 async def test_a_stream_that_breaks_ends_with_an_error_event(attempt, scripted_server):

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from harness.errors import RunFailed
@@ -25,13 +32,34 @@ class Handler(BaseHTTPRequestHandler):
 HTTPServer(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])), Handler).serve_forever()
 """
 
+LOADING = """
+import os
+import signal
+import subprocess
+import sys
+import time
+
+signal.signal(signal.SIGTERM, ON_TERM)
+engine = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"])
+try:
+    with open(os.environ["PIDS"] + ".part", "w") as file:
+        file.write(f"{os.getpid()} {engine.pid}")
+    os.replace(os.environ["PIDS"] + ".part", os.environ["PIDS"])
+    time.sleep(300)
+finally:
+    engine.kill()
+"""
+"""A vLLM that never gets ready and, like the real one, has an engine in a process of its own."""
+ROOT = Path(__file__).parents[2]
+
 
 @pytest.fixture(autouse=True)
-def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     package = tmp_path / "fake" / "vllm" / "entrypoints" / "openai"
     package.mkdir(parents=True)
     (package / "api_server.py").write_text(SERVER)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "fake"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "fake"), str(ROOT)]))
+    return package / "api_server.py"
 
 
 def ports(monkeypatch: pytest.MonkeyPatch, *chosen: int) -> None:
@@ -54,3 +82,50 @@ def test_a_port_that_was_taken_meanwhile_is_left_for_another(tmp_path: Path, mon
             serve.served("c", "cuda", 64, tmp_path / "third"),
         ):
             raise AssertionError
+
+
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60) -> None:
+    ends = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < ends, "it never happened"
+        time.sleep(0.05)
+
+
+def ended(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells a process that its parent died")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_vllm_ends_with_an_evaluation_that_is_told_to_end_or_killed(
+    number: signal.Signals, tmp_path: Path, stand_in: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Told to end, a server that does not listen is killed, engine and all. When the evaluation itself is killed,
+    # the server is told to end, and ends its engine as vLLM does.
+    on_term = "signal.SIG_IGN" if number == signal.SIGTERM else "lambda *_: sys.exit(1)"
+    stand_in.write_text(LOADING.replace("ON_TERM", on_term))
+    monkeypatch.setenv("PIDS", str(tmp_path / "pids"))
+    command = ["eval", "--plugin", "reference_sql", "--model", "pocket-sql", "--preset", "cpu", "--limit", "1"]
+    evaluation = subprocess.Popen(
+        [sys.executable, "-m", "harness", *command, "--set", "device=cuda", "--runs-dir", str(tmp_path / "runs")],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    pids: list[int] = []
+    try:
+        wait_until(lambda: (tmp_path / "pids").exists() or evaluation.poll() is not None)
+        assert evaluation.poll() is None, evaluation.communicate()[1]
+        pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
+        evaluation.send_signal(number)
+        _, error = evaluation.communicate(timeout=60)
+        assert evaluation.returncode == (130 if number == signal.SIGTERM else -signal.SIGKILL)
+        assert "Traceback" not in error
+        wait_until(lambda: all(map(ended, pids)), 15)
+    finally:
+        evaluation.kill()
+        for pid in pids:
+            if not ended(pid):
+                os.kill(pid, signal.SIGKILL)

@@ -74,7 +74,9 @@ def test_score_command(singers: Path) -> None:
     code, out, _ = run_score("--db", str(singers), "--gold", "SELECT 4", "--pred", "SELECT 5")
     assert (code, out) == (0, "0: other values than gold's\n")
     code, out, _ = run_score("--db", str(singers), "--gold", "SELECT nope", "--pred", "SELECT 5")
-    assert code == 0 and out.startswith("unscored: ") and "[gold_failed]" in out
+    assert code == 1 and out.startswith("unscored: ") and "[gold_failed]" in out
+    code, out, _ = run_score("--db", str(singers), "--gold", "SELECT nope", "--pred", "SELECT 5", "--json")
+    assert code == 1 and json.loads(out)["reward"] is None
 
 
 def test_score_command_without_a_database_is_a_user_error(tmp_path: Path) -> None:

@@ -311,6 +311,8 @@ else:
     config = json.loads((pathlib.Path(arguments[1]) / "run.json").read_text())["config"] | {"plugin": arguments[3]}
 time.sleep(0.3)
 record = {"schema_version": 1, "id": folder.name, "kind": arguments[0], "status": "finished", "seed": 0}
+record |= {"plugin": config["plugin"], "agent_match": config["agent_match"], "launches": [], "parity": None}
+record |= {"result": None, "identity": {"model": "m", "task_set": {}}}
 (folder / "run.json").write_text(json.dumps(record | {"config": config, "study": study, "arguments": arguments}))
 """
 

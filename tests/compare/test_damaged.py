@@ -1,0 +1,159 @@
+"""Damaged records: one line that names the file, and one bad run spoils no listing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness import cli
+from harness.compare.runs import find_all, read_run, select
+from harness.config import load_config
+from harness.errors import ConfigError, UserError
+from harness.results.folder import RunFolder
+from harness.study.plan import jobs_of, read_study
+from harness.study.state import StudyFolder
+
+from .synthetic import write_run
+
+Command = Callable[..., tuple[int, str, str]]
+INCOMPLETE = json.dumps({"schema_version": 1, "id": "x", "status": "finished"}).encode()
+RECORDS = [b'{"schema_version": 1, "id"', b"", b"[1]", b"null", b'"x"', b"{}", INCOMPLETE, b"\xff\xfe\x00\x93"]
+STUDIES = [b"{bad", b"{}", b"[]", b'{"name": "s", "jobs": [5]}', b'{"name": "s", "jobs": [{"key": "a"}]}', b"\xff\xfe"]
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    def run(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["harness", *map(str, arguments)])
+        with pytest.raises(SystemExit) as left:
+            cli.main()
+        captured = capsys.readouterr()
+        return int(str(left.value.code or 0)), captured.out, captured.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_run(tmp_path_factory.mktemp("one"), val_limit=4, steps=2).path
+
+
+@pytest.fixture
+def pair(good: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """A folder of runs with a whole and a damaged one: the folder and the damaged run."""
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / good.name).symlink_to(good)
+    bad = RunFolder.create(tmp_path / "runs", "bad").path
+    return tmp_path / "runs", bad
+
+
+@pytest.mark.parametrize("content", RECORDS)
+def test_a_damaged_record_is_left_out_of_lists_with_a_remark(
+    pair: tuple[Path, Path], content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, bad = pair
+    (bad / "run.json").write_bytes(content)
+    for find in (find_all, lambda root: select([root]).runs):
+        assert len(find(root)) == 1
+        remark = capsys.readouterr().err
+        assert remark.count("\n") == 1 and str(bad / "run.json") in remark
+    with pytest.raises(UserError, match=r"run\.json") as caught:
+        read_run(bad)
+    assert "\n" not in str(caught.value)
+
+
+def test_commands_say_in_one_line_which_record_is_damaged(pair: tuple[Path, Path], command: Command) -> None:
+    root, bad = pair
+    (bad / "run.json").write_bytes(RECORDS[0])
+    status, out, remark = command("runs", "list", "--runs-dir", root, "--json")
+    assert status == 0 and len(json.loads(out)) == 1 and remark.count("\n") == 1
+    for arguments in (("runs", "show", bad), ("compare", bad), ("report", bad)):
+        status, _, error = command(*arguments)
+        assert (status, error.count("\n")) == (2, 1) and str(bad / "run.json") in error, (arguments, error)
+
+
+@pytest.mark.parametrize("kind", ["episodes", "steps", "transitions"])
+@pytest.mark.parametrize("junk", [b"", b"junk", b"PAR1 not quite PAR1"])
+def test_a_damaged_table_is_named_and_its_rows_are_read_once_it_is_gone(
+    tmp_path: Path, kind: str, junk: bytes, command: Command
+) -> None:
+    run = write_run(tmp_path, val_limit=4, steps=2).path
+    whole = len(getattr(read_run(run), kind))
+    (run / f"{kind}.parquet").write_bytes(junk)
+    with pytest.raises(UserError, match=f"{kind}.parquet is damaged"):
+        getattr(read_run(run), kind)
+    status, _, error = command("runs", "show", run)
+    assert (status, error.count("\n")) == (2, 1) and f"{kind}.parquet" in error
+    (run / f"{kind}.parquet").unlink()
+    assert len(getattr(read_run(run), kind)) == whole > 0
+
+
+def test_a_table_of_something_else_is_named(tmp_path: Path) -> None:
+    import pandas as pd
+
+    run = write_run(tmp_path, val_limit=4, steps=2).path
+    pd.DataFrame({"a": [1]}).to_parquet(run / "episodes.parquet")
+    with pytest.raises(UserError, match=r"episodes\.parquet has no column phase, reward, step"):
+        read_run(run).validation()
+
+
+@pytest.mark.parametrize("line", [b"junk", b"5", b"\xff\xfe"])
+def test_a_damaged_row_is_named_by_its_line(tmp_path: Path, line: bytes) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    (folder.logs / "episodes-1.jsonl").write_bytes(b'{"step": 1}\n' + line + b"\n")
+    with pytest.raises(UserError, match=r"line 2 of .*episodes-1\.jsonl"):
+        list(folder.rows("episodes"))
+
+
+def test_a_damaged_configuration_and_marker_are_named(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    config = load_config("cpu", None, ["train.learning_rate=1e-7"], plugin="reference_sql")
+    folder.write_config(config)
+    assert folder.config() == config
+    for content in (b"a: [", b"- 1", b"\xff\xfe\x00"):
+        (folder.path / "config.yaml").write_bytes(content)
+        with pytest.raises(ConfigError, match=r"config\.yaml"):
+            folder.config()
+    folder.checkpoints.mkdir()
+    (folder.checkpoints / "latest_checkpointed_iteration.txt").write_text("")
+    with pytest.raises(UserError, match=r"latest_checkpointed_iteration\.txt holds no step"):
+        folder.latest_checkpoint()
+
+
+@pytest.mark.parametrize("content", STUDIES)
+def test_a_damaged_study_is_one_line(pair: tuple[Path, Path], content: bytes, command: Command) -> None:
+    root, _ = pair
+    (root / "study.json").write_bytes(content)
+    status, _, error = command("compare", root)
+    assert (status, error.count("\n")) == (2, 1) and str(root / "study.json") in error
+
+
+def test_a_study_leaves_strangers_out_and_does_not_repeat_a_run_unasked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: Command
+) -> None:
+    file = tmp_path / "small.yaml"
+    file.write_text(
+        "{name: small, question: q, baseline: a, preset: cpu, set: {plugin: reference_sql, train.steps: 1}, "
+        "arms: {a: {max_turns: 1}}, matrix: {seed: [0]}}"
+    )
+    described = read_study(file)
+    jobs = jobs_of(described, [], [])
+    folder = StudyFolder(tmp_path / "runs" / "small", described, jobs)
+    bad = RunFolder.create(folder.path, "bad").path
+    (bad / "run.json").write_bytes(RECORDS[0])
+    (step,) = folder.next_steps(jobs)
+    assert step.action == "run" and bad.name in step.earlier
+    assert "left out" in capsys.readouterr().err
+    folder.set(jobs[0], "failed", bad)
+    for content in (RECORDS[0], INCOMPLETE):
+        (bad / "run.json").write_bytes(content)
+        status, _, error = command("study", file, "--dry-run", "--runs-dir", tmp_path / "runs")
+        assert (status, error.count("\n")) == (2, 1) and str(bad / "run.json") in error
+    for content in STUDIES:
+        (folder.path / "study.json").write_bytes(content)
+        status, _, error = command("study", file, "--dry-run", "--runs-dir", tmp_path / "runs")
+        assert (status, error.count("\n")) == (2, 1) and "study.json" in error
