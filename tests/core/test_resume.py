@@ -17,8 +17,11 @@ from harness.trainers.verl.trainer import validated, validation_due
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     folder = RunFolder.create(tmp_path, "reference_sql")
-    folder.write_config(load_config("cpu", plugin="reference_sql"))
-    folder.write({"status": "interrupted"})
+    config = load_config("cpu", plugin="reference_sql")
+    folder.write_config(config)
+    record = {name: getattr(config, name) for name in ("plugin", "agent_match", "seed")} | {"id": folder.id}
+    record |= {"status": "interrupted", "launches": [], "parity": None, "result": None, "config": config.dump()}
+    folder.write(record | {"identity": {"model": "m", "task_set": {}}})
     return folder.path
 
 
@@ -36,7 +39,7 @@ def test_what_would_be_another_run_is_refused(run: Path, change: str) -> None:
 
 
 def test_an_evaluation_cannot_be_trained_on(run: Path) -> None:
-    RunFolder(run).write({"status": "finished", "kind": "eval"})
+    RunFolder(run).update(kind="eval")
     done = CliRunner().invoke(app, ["--resume", str(run), "--dry-run"])
     assert isinstance(done.exception, UserError) and "of kind 'eval'" in str(done.exception)
 
