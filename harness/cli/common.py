@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from functools import cache
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import UserError
@@ -31,6 +32,11 @@ def progress_console() -> Console:
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def interrupt(number: int, frame: FrameType | None) -> None:
+    """SIGTERM as Ctrl-C: what was started ends, and what was written stays whole."""
+    raise KeyboardInterrupt
 
 
 def say_what_is_awaited(config: Config, folder: RunFolder) -> None:

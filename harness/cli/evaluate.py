@@ -9,7 +9,16 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.cli.common import duration, emit_json, first_model, percent, progress_console, results, say_what_is_awaited
+from harness.cli.common import (
+    duration,
+    emit_json,
+    first_model,
+    interrupt,
+    percent,
+    progress_console,
+    results,
+    say_what_is_awaited,
+)
 from harness.config import Config, load_config, resolve_device
 from harness.errors import UserError
 from harness.results.folder import RunFolder
@@ -37,7 +46,7 @@ def evaluate(
     json_: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Measure accuracy: of a run's checkpoint, of a policy served here (--model), or of any endpoint."""
-    from harness.cli.train import _interrupt, check, default_preset
+    from harness.cli.train import check, default_preset
     from harness.gateway.client import checked_url
     from harness.plugins import make_reward, make_task_set
 
@@ -61,7 +70,7 @@ def evaluate(
     check(resolved)
     make_reward(resolved)
     make_task_set(resolved).load(resolved.task.val_split)
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, interrupt)
     # The folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind.
     label = f"eval-{resolved.plugin}"
     if endpoint is not None:

@@ -6,12 +6,11 @@ import shutil
 import signal
 import time
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cli.common import duration, emit_json, progress_console, results
+from harness.cli.common import duration, emit_json, interrupt, progress_console, results
 from harness.errors import RunFailed, UserError
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def study(
             f"no parity certificate for {', '.join(lacking)}: a comparison would be refused after all that time. "
             f"Run `harness parity {' '.join(lacking)}` first, or say --without-parity"
         )
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, interrupt)
     with folder.locked():
         shutil.copyfile(study_path(file), folder.path / "study.yaml")
         with _Display(plan) as display:
@@ -222,10 +221,6 @@ def _seeds(text: str) -> list[int]:
     if not found:
         raise UserError("--seeds names no seed")
     return found
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 class _Display:

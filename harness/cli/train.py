@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 import signal
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
-from harness.cli.common import duration, emit_json, percent, progress_console, results, say_what_is_awaited
+from harness.cli.common import duration, emit_json, interrupt, percent, progress_console, results, say_what_is_awaited
 from harness.config import Config, load_config, resolve_device
 from harness.errors import ConfigError, UserError
 from harness.layers import flatten
@@ -112,17 +111,15 @@ def check(config: Config) -> None:
 
     Raises:
         PluginError: A part that the configuration names is not installed or does not import.
-        ConfigError: `agent_match` is no regular expression or matches none of the agent's roles.
+        ConfigError: An option of task set or reward is unknown or does not fit, or `agent_match` is no regular
+            expression or matches none of the agent's roles.
     """
-    from harness.plugins import agent_spec, reward_spec, task_set_spec, trainer_spec
+    from harness.plugins import agent_spec, checked_options, make_reward, task_set_spec, trainer_spec
 
     spec = agent_spec(config.plugin)
-    for lookup, name in (
-        (task_set_spec, config.task.name),
-        (reward_spec, config.reward.name),
-        (trainer_spec, config.train.trainer),
-    ):
-        lookup(name)
+    checked_options(task_set_spec(config.task.name), config.task.options, "task.options")
+    make_reward(config)
+    trainer_spec(config.train.trainer)
     try:
         matched = [role for role in spec.roles if re.search(config.agent_match, role)]
     except re.error as error:
@@ -139,17 +136,13 @@ def fit(config: Config, folder: RunFolder, *, resume: bool) -> None:
     from harness.plugins import load, trainer_spec
     from harness.trainers import Job
 
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, interrupt)
     say_what_is_awaited(config, folder)
     trainer = load(trainer_spec(config.train.trainer))()
     with TrainingDisplay(
         progress_console(), f"{config.plugin} · train {config.agent_match!r} · seed {config.seed}"
     ) as view:
         trainer.fit(Job(config, folder, resume, view.show))
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
 
 
 def show_config(config: Config, as_json: bool) -> None:

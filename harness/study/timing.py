@@ -71,11 +71,11 @@ def steps_of(config: Config) -> int | None:
     if config.train.steps:
         return config.train.steps
     from harness.errors import HarnessError
-    from harness.plugins import load, task_set_spec
+    from harness.plugins import make_task_set
     from harness.trainers.order import training_order
 
     try:
-        tasks = load(task_set_spec(config.task.name))(**config.task.options).load(config.task.train_split)
+        tasks = make_task_set(config).load(config.task.train_split)
         return len(training_order(tasks, config)) // config.train.batch_size
     except HarnessError:
         return None

@@ -103,7 +103,7 @@ def test_an_endpoint_loses_its_closing_slash() -> None:
         (("eval", "--endpoint", "http://127.0.0.1:9/v1"), "does not list its models"),
         (("eval", "--endpoint", "ftp://x", "--model", "m"), "no URL"),
         (("dev", "--plugin", "reference_sql", "--endpoint", "nonsense", "--model", "m"), "no URL"),
-        (("dev", "--plugin", "reference_sql", "--endpoint", "http://[", "--set", "task.options.foo=1"), "no URL"),
+        (("dev", "--plugin", "reference_sql", "--endpoint", "http://[", "--model", "m"), "no URL"),
         (("dev", "--plugin", "reference_sql", "--endpoint", "http://x/v1", "--set", "task.options.foo=1"), "foo"),
         (("run", "--question", "?", "--db", __file__, "--endpoint", "ftp://x", "--model", "m"), "no URL"),
         (

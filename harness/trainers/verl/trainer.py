@@ -13,7 +13,7 @@ import yaml
 from harness.config import TrainConfig
 from harness.errors import HarnessError
 from harness.layers import merge
-from harness.plugins import load, task_set_spec
+from harness.plugins import make_task_set
 from harness.results.folder import RunFolder
 from harness.results.record import finished, run_record
 from harness.rollout.processes import RUN_MARK, stop_process
@@ -32,7 +32,7 @@ class VerlTrainer:
 
         config, folder = job.config, job.folder
         device = resolve_device(config.device)
-        task_set = load(task_set_spec(config.task.name))(**config.task.options)
+        task_set = make_task_set(config)
         train = training_order(task_set.load(config.task.train_split), config)
         val = validation_order(task_set.load(config.task.val_split), config)
         data_dir = folder.path / "data"
