@@ -23,8 +23,8 @@ class Limits:
     max_text_chars: int = 400
     """Length of the text that an agent sees."""
     max_value_bytes: int = 250_000
-    """Longest text or blob that SQLite may read or build. No deadline can end one call of a SQL function, and
-    the slowest, `instr`, is quadratic: 0.4 s for this length."""
+    """Longest text or blob that SQLite may read or build. Of more than 64 columns, each may have less: 64 times
+    this length, shared among them."""
 
 
 AGENT_LIMITS = Limits()

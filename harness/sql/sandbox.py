@@ -5,8 +5,8 @@ Four walls, each enough for most of what a model writes:
 1. the file is opened `mode=ro&immutable=1`: no lock, journal or shared-memory file is ever created;
 2. an authorizer allows reading and nothing else (no DML, DDL, ATTACH, VACUUM, transactions, and of the
    pragmas only those that describe the schema);
-3. a progress handler ends the query at its deadline;
-4. caps on rows, bytes, the length of one value, the length of the query and SQLite's heap.
+3. a progress handler ends the query at its deadline; what it cannot interrupt is kept short (`_Mode`);
+4. caps on rows, columns, bytes, the length of one value, of the query and of its program, and SQLite's heap.
 
 Connections are kept per thread and database and reopened when the file changes. Standard library only.
 """
@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sqlite3
 import threading
 import time
 from collections import OrderedDict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from harness.sql.functions import Functions
 from harness.sql.results import AGENT_LIMITS, ErrorType, Execution, Limits, render
 
 __all__ = ["AGENT_LIMITS", "ErrorType", "Execution", "Limits", "close_connections", "execute", "render"]
@@ -31,16 +32,20 @@ __all__ = ["AGENT_LIMITS", "ErrorType", "Execution", "Limits", "close_connection
 HEAP_LIMIT_BYTES = int(os.environ.get("HARNESS_SQLITE_HEAP_BYTES", str(1 << 29)))
 """Cap on SQLite's heap in this process. SQLite has it per process only; temporary results count, too."""
 
-_MAX_SQL_CHARS = 100_000
-_MAX_LIKE_PATTERN = 500
+_MAX_SQL_CHARS = 20_000
+_MAX_COLUMNS = 500
+_MAX_LONG_COLUMNS = 64
+"""How many values of full length one row may have; of more columns, each may have less."""
+_MAX_ASKED = 20_000
+"""Columns, functions and subqueries of a query once its names are resolved; they can double with each name."""
+_MAX_JSON_BYTES = 250_000
+_SHORT_BYTES = 4096
 _CONNECTIONS_PER_THREAD = 16
-_STEPS_PER_CHECK = 10_000
-_MAX_PRINTF_WIDTH = 100_000
-_DIGITS = re.compile(r"\d+")
 _READING_PRAGMAS = frozenset(
     {"table_info", "table_xinfo", "table_list", "foreign_key_list", "index_list", "index_info", "index_xinfo"}
 )
-_DENIED_FUNCTIONS = frozenset({"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit"})
+_DENIED_FUNCTIONS = frozenset({"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit", "json_patch"})
+"""`json_patch` is quadratic, and its result carries a mark that no function written in Python can set."""
 _ACTIONS = {
     getattr(sqlite3, f"SQLITE_{name}"): name.replace("_", " ")
     for name in (
@@ -103,17 +108,26 @@ class _CannotOpen(Exception):
 class _Guard:
     """The callbacks of one connection and what they saw; apart from the connection, so no cycle keeps it open."""
 
-    __slots__ = ("deadline", "denied", "tables")
+    __slots__ = ("asked", "deadline", "denied", "stepped", "tables")
 
     def __init__(self) -> None:
+        self.asked = 0
         self.deadline = 0.0
         self.denied: str | None = None
+        self.stepped = False
         self.tables: set[str] = set()
 
+    def late(self) -> bool:
+        return time.monotonic() > self.deadline
+
     def progress(self) -> int:
+        self.stepped = True
         return 1 if time.monotonic() > self.deadline else 0
 
     def authorize(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
+        self.asked += 1
+        if self.asked > _MAX_ASKED or time.monotonic() > self.deadline:
+            return sqlite3.SQLITE_DENY
         if action == sqlite3.SQLITE_READ:
             if first:
                 self.tables.add(first.lower())
@@ -132,93 +146,148 @@ class _Guard:
         return sqlite3.SQLITE_DENY
 
 
-class _Printf:
-    """SQLite's own printf, except that widths have a limit: it counts to two billion before it gives up."""
+@dataclass(frozen=True, slots=True)
+class _Mode:
+    """How a query is executed. The product of the limits bounds the time between two looks at the clock.
 
-    def __init__(self) -> None:
-        self._own: sqlite3.Connection | None = None
+    Attributes:
+        guarded: Whether functions that take long are replaced by ones that keep the deadline.
+        value_bytes: Longest value, or None for the caller's limit.
+        pattern_bytes: Longest pattern of LIKE and GLOB.
+        operations: Longest program that SQLite may make of the query.
+        steps: Steps of that program between two looks at the clock.
+    """
 
-    def __call__(self, *arguments: Any) -> Any:
-        longest = max((int(digits) for digits in _DIGITS.findall(str(arguments[:1]))), default=0)
-        if "*" in str(arguments[:1]):
-            # The width is some argument, and SQLite would read a text as a number: look at all digits.
-            longest = max(
-                [
-                    longest,
-                    *(int(digits) for digits in _DIGITS.findall(str(arguments[1:]).replace("e", "0000"))),
-                ]
-            )
-        if longest > _MAX_PRINTF_WIDTH:
-            raise OverflowError
-        if self._own is None:
-            self._own = sqlite3.connect(":memory:", check_same_thread=False)
-        marks = ", ".join("?" * len(arguments))
-        return self._own.execute(f"SELECT printf({marks})", arguments).fetchone()[0]
+    guarded: bool
+    value_bytes: int | None
+    pattern_bytes: int
+    operations: int
+    steps: int
 
-    def __del__(self) -> None:
-        if self._own is not None:
-            self._own.close()
+
+_SHORT = _Mode(False, _SHORT_BYTES, 64, 2500, 2000)
+"""What nearly all queries need: SQLite's own functions on values so short that none takes a millisecond."""
+_LONG_VALUES = _Mode(True, None, 500, 1000, 100)
+_LONG_PROGRAM = _Mode(True, _SHORT_BYTES, 500, 50_000, 100)
+_UNDECODABLE = _Mode(False, 1024, 500, 500, 100)
+"""For text that is not UTF-8, which functions written in Python cannot be given."""
 
 
 class _Session:
-    """One thread's connection to one database."""
+    """One thread's connections to one database; the guarded one is opened when a query needs it."""
 
-    __slots__ = ("connection", "guard", "stamp")
+    __slots__ = ("connections", "functions", "guard", "path", "stamp")
 
     def __init__(self, path: str, stamp: tuple[int, ...]) -> None:
+        self.connections: dict[bool, sqlite3.Connection] = {}
         _check_file(path, stamp)
+        self.path = path
         self.stamp = stamp
         self.guard = _Guard()
-        self.connection = sqlite3.connect(
-            f"file:{quote(os.path.abspath(path))}?mode=ro&immutable=1",
+        self.functions = Functions(self.guard.late)
+        self._open(guarded=False)
+
+    def __del__(self) -> None:
+        for connection in self.connections.values():
+            connection.close()
+
+    def _open(self, guarded: bool) -> None:
+        connection = sqlite3.connect(
+            f"file:{quote(os.path.abspath(self.path))}?mode=ro&immutable=1",
             uri=True,
             isolation_level=None,
             check_same_thread=False,  # only for closing: a dying thread's sessions may be collected elsewhere
             cached_statements=0,  # a cached statement would not ask the authorizer again
         )
-        connection = self.connection
+        try:
+            self._prepare(connection, guarded)
+        except BaseException:
+            connection.close()
+            raise
+        self.connections[guarded] = connection
+
+    def _prepare(self, connection: sqlite3.Connection, guarded: bool) -> None:
+        # A schema that is not trusted could not use the functions that are replaced below: views would fail.
+        trusted = int(guarded)
         for pragma in (
-            f"hard_heap_limit={HEAP_LIMIT_BYTES}", "query_only=1", "trusted_schema=0", "temp_store=MEMORY",
+            f"hard_heap_limit={HEAP_LIMIT_BYTES}", "query_only=1", f"trusted_schema={trusted}", "temp_store=MEMORY",
         ):  # fmt: skip
             connection.execute(f"PRAGMA {pragma}").close()
-        for category, value in (
-            (sqlite3.SQLITE_LIMIT_ATTACHED, 0),
-            (sqlite3.SQLITE_LIMIT_SQL_LENGTH, _MAX_SQL_CHARS),
-            (sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, _MAX_LIKE_PATTERN),
-            (sqlite3.SQLITE_LIMIT_WORKER_THREADS, 0),
-        ):
-            connection.setlimit(category, value)
         # Their first use declares a virtual table, which to an authorizer looks like CREATE TABLE.
         for function in ("json_each", "json_tree", *(f"pragma_{name}" for name in _READING_PRAGMAS)):
             with contextlib.suppress(sqlite3.OperationalError):
                 connection.execute(f"SELECT 1 FROM {function} WHERE 0").close()
-        printf = _Printf()
-        for name in ("printf", "format"):
-            connection.create_function(name, -1, printf, deterministic=True)
+        if guarded:
+            self.functions.install(connection)
+        else:
+            self.functions.install_printf(connection)
+        # The limits below are not for the schema: tables may have more columns and longer definitions.
+        connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").close()
+        for category, value in (
+            (sqlite3.SQLITE_LIMIT_ATTACHED, 0),
+            (sqlite3.SQLITE_LIMIT_SQL_LENGTH, _MAX_SQL_CHARS),
+            (sqlite3.SQLITE_LIMIT_COLUMN, _MAX_COLUMNS),
+            (sqlite3.SQLITE_LIMIT_WORKER_THREADS, 0),
+        ):
+            connection.setlimit(category, value)
         connection.set_authorizer(self.guard.authorize)
-        connection.set_progress_handler(self.guard.progress, _STEPS_PER_CHECK)
-
-    def __del__(self) -> None:
-        if hasattr(self, "connection"):
-            self.connection.close()
 
     def run(self, sql: str, limits: Limits) -> Execution:
-        guard, connection = self.guard, self.connection
+        guard = self.guard
         guard.deadline = time.monotonic() + limits.timeout_s
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, limits.max_value_bytes)
+        # `trim` of a set of characters is SQLite's slowest function: 9 ns for each pair of bytes.
+        mode: _Mode | None = _LONG_VALUES if "trim" in sql.lower() else _SHORT
+        while mode is not None:
+            result = self._run(sql, limits, mode)
+            if guard.late() and result.error_type not in ("io", "damaged_database"):
+                message = f"the query took longer than {limits.timeout_s:g} s"
+                return Execution(False, error=message, error_type="timeout", tables=result.tables)
+            mode = self._next(mode, result)
+        return result
+
+    def _next(self, mode: _Mode, result: Execution) -> _Mode | None:
+        """The mode in which a query is to be executed once more, because the one tried was too narrow for it."""
+        kind = result.error_type
+        if mode is _UNDECODABLE or result.ok or result.columns or self.guard.asked > _MAX_ASKED:
+            return None
+        if kind == "syntax" and result.error == "user-defined function raised exception":
+            return _UNDECODABLE
+        # Without a single look at the clock, memory was not used up: the program was too long.
+        long_program = kind == "memory" and not self.guard.stepped
+        if mode is _SHORT and (kind == "too_large" or long_program or "pattern too complex" in (result.error or "")):
+            return _LONG_VALUES
+        return _LONG_PROGRAM if mode is _LONG_VALUES and long_program else None
+
+    def _run(self, sql: str, limits: Limits, mode: _Mode) -> Execution:
+        guard = self.guard
         try:
+            if mode.guarded not in self.connections:
+                self._open(mode.guarded)
+            connection = self.connections[mode.guarded]
+            longest = min(mode.value_bytes or limits.max_value_bytes, limits.max_value_bytes)
+            if "json" in sql.lower() or "->" in sql:
+                longest = min(longest, _MAX_JSON_BYTES)
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, longest)
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, mode.pattern_bytes)
+            connection.setlimit(sqlite3.SQLITE_LIMIT_VDBE_OP, mode.operations)
+            connection.set_progress_handler(guard.progress, mode.steps)
+            self.functions.set_max_bytes(longest)
+            self.functions.problem = None
+            guard.stepped = False
             connection.text_factory = str
             try:
-                return self._fetch(sql, limits)
+                return self._fetch(connection, sql, limits, longest)
             except sqlite3.OperationalError as error:
                 if not str(error).startswith("Could not decode"):
                     raise
             connection.text_factory = _decode_leniently
-            return self._fetch(sql, limits)
+            return self._fetch(connection, sql, limits, longest)
         except (sqlite3.Error, sqlite3.Warning, ValueError, OverflowError, MemoryError) as error:
             kind = _error_type(error)
             if kind == "syntax" and guard.denied:
                 kind = "denied"
+            elif guard.asked > _MAX_ASKED:
+                kind = "too_large"
             return Execution(
                 False,
                 error=self._message(kind, error, limits),
@@ -226,16 +295,22 @@ class _Session:
                 tables=frozenset(guard.tables),
             )
 
-    def _fetch(self, sql: str, limits: Limits) -> Execution:
+    def _fetch(self, connection: sqlite3.Connection, sql: str, limits: Limits, longest: int) -> Execution:
         guard = self.guard
+        guard.asked = 0
         guard.denied = None
         guard.tables = set()
-        cursor = self.connection.cursor()
+        cursor = connection.cursor()
         try:
             cursor.execute(sql)
             if cursor.description is None:
                 return Execution(False, error="there is no query", error_type="syntax")
             columns = tuple(column[0] for column in cursor.description)
+            room = max(_MAX_LONG_COLUMNS * limits.max_value_bytes // len(columns), _SHORT_BYTES)
+            if room < longest:
+                # The bytes of a row can be counted only when Python has built it whole.
+                connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, room)
+                cursor.execute(sql)
             rows: list[tuple[Any, ...]] = []
             size = 0
             truncated = False
@@ -263,7 +338,7 @@ class _Session:
             return "the query needs too much memory"
         if "one statement at a time" in str(error):
             return "only one statement at a time is allowed"
-        return str(error) or type(error).__name__
+        return self.functions.problem or str(error) or type(error).__name__
 
 
 def _error_type(error: BaseException) -> ErrorType:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 import sqlite3
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.sql.functions import Functions
 from harness.sql.sandbox import Limits, execute, render
 
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
@@ -92,6 +94,121 @@ def test_endless_query_ends_at_its_deadline(singers: Path, sql: str) -> None:
     assert result.error_type == "timeout"
     assert time.monotonic() - started < 2
     assert execute(singers, "SELECT 1").ok
+
+
+_QUADRATIC = "(SELECT hex(zeroblob(499990)) v, hex(zeroblob(249990)) || '1' w LIMIT 1)"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT length(trim(hex(zeroblob(124000)), replace(hex(zeroblob(10000)), '0', 'a') || '0'))",
+        f"SELECT {' + '.join(['instr(v, w)'] * 40)} FROM {_QUADRATIC}",
+        "WITH RECURSIVE n(i, v, w) AS (SELECT 1, v, w FROM "
+        f"{_QUADRATIC} UNION ALL SELECT i + 1, v, w FROM n) SELECT sum({' + '.join(['instr(v, w)'] * 60)}) FROM n",
+        f"SELECT {' + '.join(['length(replace(v, w, 1))'] * 300)} FROM {_QUADRATIC}",
+        f"SELECT {' + '.join(['length(upper(v))'] * 300)} FROM {_QUADRATIC}",
+        "SELECT " + " + ".join(["(v LIKE '%0" + "_" * 90 + "b')"] * 150) + f" FROM {_QUADRATIC}",
+        f"SELECT {' + '.join(['v'] * 900)} FROM {_QUADRATIC}",
+    ],
+)
+def test_no_function_holds_a_worker_past_the_deadline(singers: Path, sql: str) -> None:
+    started = time.monotonic()
+    result = execute(singers, sql, Limits(timeout_s=0.3, max_value_bytes=1_000_000))
+    took = time.monotonic() - started
+    assert took < 2.0
+    assert result.ok == (result.error_type is None) and result.error_type in (None, "timeout", "too_large")
+    assert not result.ok or result.elapsed_s < 0.4
+    assert execute(singers, "SELECT 1").ok
+
+
+def test_what_ends_after_its_deadline_is_a_timeout(singers: Path) -> None:
+    result = execute(singers, "SELECT 1", Limits(timeout_s=-1))
+    assert (result.ok, result.error_type, result.rows) == (False, "timeout", [])
+
+
+def test_replaced_functions_give_what_sqlites_own_give() -> None:
+    own, replaced = sqlite3.connect(":memory:"), sqlite3.connect(":memory:")
+    functions = Functions(lambda: False)
+    functions.set_max_bytes(100_000)
+    functions.install(replaced)
+    chance = random.Random(3)
+
+    def value() -> object:
+        text = "aAbB%_*?[]^-é ÉßΩ😀\0\n01."
+        return chance.choice(
+            [
+                lambda: None,
+                lambda: chance.randint(-20, 20),
+                lambda: chance.choice([0.5, -1.25, 1e20, 2.0, float("inf")]),
+                lambda: "",
+                lambda: b"",
+                lambda: "".join(chance.choices(text, k=chance.randrange(9))),
+                lambda: "".join(chance.choices("ab", k=chance.randrange(12))),
+                lambda: bytes(chance.choices([0, 97, 98, 195, 169, 255], k=chance.randrange(6))),
+            ]
+        )()
+
+    def answer(connection: sqlite3.Connection, name: str, values: list[object]) -> list[str]:
+        call = f"{name}({', '.join('?' * len(values))})"
+        try:
+            return [repr(cell) for cell in connection.execute(f"SELECT {call}, typeof({call})", values * 2).fetchone()]
+        except sqlite3.Error:
+            return ["error"]
+
+    two = "trim ltrim rtrim instr like glob strftime".split()
+    one = "hex quote upper lower".split()
+    cases = [*((name, 2) for name in two), *((name, 1) for name in one), ("replace", 3), ("like", 3), ("printf", 3)]
+    for _ in range(6000):
+        name, count = chance.choice(cases)
+        values = [value() for _ in range(count)]
+        assert answer(own, name, values) == answer(replaced, name, values), (name, values)
+    own.close()
+    replaced.close()
+
+
+def test_ordinary_queries_on_long_or_broken_text_still_work(tmp_path: Path) -> None:
+    path = tmp_path / "long.sqlite"
+    columns = ", ".join(f"c{n}" for n in range(600))
+    connection = sqlite3.connect(path)
+    connection.executescript(
+        "CREATE TABLE t (id INTEGER, x TEXT);"
+        "CREATE VIEW w AS SELECT id, trim(x, 'a') y, replace(x, 'a', 'b') z FROM t;"
+        f"CREATE TABLE wide ({columns}, note TEXT DEFAULT '{'n' * 30_000}'); INSERT INTO wide (c599) VALUES (5);"
+        "INSERT INTO t VALUES (1, printf('%.*c', 9000, 'a') || 'é'), (2, CAST(x'61ff62' AS TEXT))"
+    )
+    connection.close()
+    assert execute(path, "SELECT length(x), instr(x, 'é'), upper(substr(x, 1, 2)) FROM t WHERE id = 1").rows == [
+        (9001, 9001, "AA")
+    ]
+    assert execute(path, "SELECT y, substr(z, 1, 2) FROM w WHERE id = 1").rows == [("é", "bb")]
+    assert execute(path, "SELECT trim(x, 'a') FROM t WHERE id = 2").rows == [("b",)]
+    assert execute(path, f"SELECT id FROM t WHERE id = 1 AND x LIKE '%{'a' * 400}%'").rows == [(1,)]
+    assert execute(path, "SELECT c599, length(note) FROM wide").rows == [(5, 30_000)]
+    assert execute(path, "SELECT length(printf('%.9000c|%s', 'x', 'y')), printf('%y'), printf('')").rows == [
+        (9002, None, None)
+    ]
+    assert execute(path, f"SELECT {', '.join(['id + 1 + id + 1'] * 400)} FROM t WHERE id = 1").ok
+    assert execute(path, f"SELECT 1 WHERE 5 IN ({', '.join('5' * 4000)})").rows == [(1,)]
+    assert execute(path, "SELECT 1 --" + "x" * 20_000).error_type == "too_large"
+
+
+def test_one_wide_row_of_long_values_is_not_built(singers: Path) -> None:
+    if not Path("/proc/self/status").exists():
+        pytest.skip("needs /proc")
+    script = f"""
+from pathlib import Path
+from harness.sql.sandbox import execute
+for count in (1900, 480, 100):
+    sql = "WITH a AS MATERIALIZED (SELECT hex(zeroblob(120000)) || char(128512) v) SELECT " + ",".join("v" * count)
+    print(execute({str(singers)!r}, sql + " FROM a").ok)
+print(execute({str(singers)!r}, "SELECT printf(replace(hex(zeroblob(500)), '0', '%99999d'))").ok)
+print(next(line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if "VmHWM" in line))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    *answers, peak = done.stdout.split()
+    assert answers == ["False"] * 4, done.stderr
+    assert int(peak) < 300_000  # KiB
 
 
 def test_endless_result_stops_at_the_row_cap(singers: Path) -> None:

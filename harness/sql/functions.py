@@ -1,0 +1,174 @@
+"""SQL functions that keep the deadline, for queries that work on long values.
+
+SQLite looks at its progress handler between the steps of a program, never inside one function, and some of its
+functions take time in proportion to the product of their arguments' lengths. The functions here give what SQLite's
+own give, for every type of argument: text and blobs by Python's linear algorithms, the rest by SQLite itself on a
+connection of its own. Each call looks at the clock first. Standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+_MAX_WIDTH = 100_000
+_MAX_PRODUCT = 100_000_000
+"""Largest product of two arguments' lengths for which SQLite's own algorithm is used; up to 1 s."""
+_DIGITS = re.compile(r"\d+")
+_LINEAR = (
+    ("hex", 1), ("quote", 1), ("upper", 1), ("lower", 1),
+    ("strftime", -1), ("date", -1), ("time", -1), ("datetime", -1), ("julianday", -1), ("unixepoch", -1),
+)  # fmt: skip
+"""Names and numbers of arguments; -1 is any number. `unixepoch` is younger than some SQLite libraries in use."""
+
+
+class TooLate(Exception):
+    """The deadline has passed."""
+
+
+class Functions:
+    """What SQLite calls instead of its own functions.
+
+    A function raises `OverflowError` for what SQLite calls too big, `TooLate` after the deadline, and SQLite's
+    own error, of which `problem` keeps the text, for anything else. SQLite itself fails before the call if a text
+    is not UTF-8; `problem` is None then.
+
+    Args:
+        late: Says whether the deadline has passed.
+    """
+
+    def __init__(self, late: Callable[[], bool]) -> None:
+        self.problem: str | None = None
+        self._late = late
+        self._max_bytes = 0
+        self._own: sqlite3.Connection | None = None
+
+    def set_max_bytes(self, count: int) -> None:
+        """Sets the length limit of values, in bytes."""
+        self._max_bytes = count
+        if self._own is not None:
+            self._own.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, count)
+
+    def install_printf(self, connection: sqlite3.Connection) -> None:
+        """Replaces `printf` and `format` alone: SQLite's count to two billion before they give up."""
+        for name in ("printf", "format"):
+            connection.create_function(name, -1, self.printf, deterministic=True)
+
+    def install(self, connection: sqlite3.Connection) -> None:
+        """Replaces every function that takes long for long values, but for JSON's.
+
+        Values of JSON functions carry a mark that functions written in Python can neither see nor set.
+        """
+        self.install_printf(connection)
+        for name, count in _LINEAR:
+            if not connection.execute("SELECT 1 FROM pragma_function_list WHERE name = ?", (name,)).fetchone():
+                continue
+            connection.create_function(name, count, self._linear(name), deterministic=name in _STEADY)
+        connection.create_function("randomblob", 1, self._linear("randomblob"))
+        for name, count, function in (
+            ("trim", 2, self._trim("trim", True, True)),
+            ("ltrim", 2, self._trim("ltrim", True, False)),
+            ("rtrim", 2, self._trim("rtrim", False, True)),
+            ("instr", 2, self.instr),
+            ("replace", 3, self.replace),
+            ("like", 2, self._product("like")),
+            ("like", 3, self._product("like")),
+            ("glob", 2, self._product("glob")),
+        ):
+            connection.create_function(name, count, function, deterministic=True)
+
+    def printf(self, *arguments: Any) -> Any:
+        """SQLite's own printf, except that widths have a limit."""
+        longest = max((int(digits) for digits in _DIGITS.findall(str(arguments[:1]))), default=0)
+        if "*" in str(arguments[:1]):
+            # The width is some argument, and SQLite would read a text as a number: look at all digits.
+            longest = max(
+                [
+                    longest,
+                    *(int(digits) for digits in _DIGITS.findall(str(arguments[1:]).replace("e", "0000"))),
+                ]
+            )
+        if longest > _MAX_WIDTH:
+            raise OverflowError
+        result = self._plain("printf", arguments)
+        if result is None and arguments and arguments[0] is not None:
+            # SQLite gives NULL for what is too long, but also for an unknown conversion.
+            text = str(arguments[0])
+            parts = max(len(value) if isinstance(value, str | bytes) else 24 for value in arguments)
+            if len(text) + text.count("%") * (longest + 700 + 4 * parts) > self._max_bytes:
+                raise OverflowError
+        return result
+
+    def instr(self, text: Any, part: Any) -> Any:
+        """Position of a part, from 1, or 0."""
+        if isinstance(text, str | bytes) and isinstance(part, str | bytes) and isinstance(part, type(text)):
+            self._check()
+            return text.find(part) + 1  # type: ignore[arg-type]
+        return self._by_product("instr", (text, part))
+
+    def replace(self, text: Any, old: Any, new: Any) -> Any:
+        """Text with every occurrence of a part replaced."""
+        if not (isinstance(text, str) and isinstance(old, str) and isinstance(new, str)):
+            return self._by_product("replace", (text, old, new))
+        self._check()
+        if not old or old[0] == "\0":
+            return text
+        if len(new) > len(old) and len(text) + text.count(old) * (len(new) - len(old)) > self._max_bytes:
+            raise OverflowError
+        return text.replace(old, new)
+
+    def _trim(self, name: str, left: bool, right: bool) -> Callable[[Any, Any], Any]:
+        def trim(text: Any, characters: Any) -> Any:
+            if not (isinstance(text, str) and isinstance(characters, str)):
+                return self._by_product(name, (text, characters))
+            self._check()
+            # Not str.strip, which compares each character of the text with each to be stripped.
+            stripped = set(characters.partition("\0")[0])
+            start, end = 0, len(text)
+            while left and start < end and text[start] in stripped:
+                start += 1
+            while right and end > start and text[end - 1] in stripped:
+                end -= 1
+            return text[start:end]
+
+        return trim
+
+    def _product(self, name: str) -> Callable[..., Any]:
+        return lambda *arguments: self._by_product(name, arguments)
+
+    def _linear(self, name: str) -> Callable[..., Any]:
+        return lambda *arguments: self._plain(name, arguments)
+
+    def _by_product(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        sizes = [len(value) if isinstance(value, str | bytes) else 24 for value in arguments[:2]]
+        if sizes[0] * sizes[1] > _MAX_PRODUCT:
+            raise OverflowError
+        return self._plain(name, arguments)
+
+    def _plain(self, name: str, arguments: tuple[Any, ...]) -> Any:
+        self._check()
+        if self._own is None:
+            self._own = sqlite3.connect(":memory:", check_same_thread=False)
+            self._own.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, self._max_bytes)
+            self._own.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 500)
+        marks = ", ".join("?" * len(arguments))
+        try:
+            return self._own.execute(f"SELECT {name}({marks})", arguments).fetchone()[0]
+        except sqlite3.DataError:  # too big
+            raise OverflowError from None
+        except sqlite3.Error as error:
+            self.problem = str(error)
+            raise
+
+    def _check(self) -> None:
+        if self._late():
+            raise TooLate
+
+    def __del__(self) -> None:
+        if self._own is not None:
+            self._own.close()
+
+
+_STEADY = frozenset({"hex", "quote", "upper", "lower"})
