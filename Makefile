@@ -45,7 +45,7 @@ $(UV_BIN):
 	.uv/bin/python -m pip install --quiet "uv>=0.9"
 
 $(INSTALLED): pyproject.toml uv.lock $(wildcard plugins/*/pyproject.toml) | $(UV_BIN)
-	test -x $(BIN)/python || $(UV) venv --quiet --seed --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" $(VENV)
+	test -x $(BIN)/python || $(UV) venv --quiet --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" $(VENV)
 	$(UV) sync --quiet --frozen --inexact --extra $(EXTRAS) --extra plugins
 	touch $@
 

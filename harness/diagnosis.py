@@ -60,8 +60,8 @@ def _libraries() -> Iterator[Finding]:
         try:
             found = version(name)
         except PackageNotFoundError:
-            needed = "the CPU and GPU extras" if name in TRAINING else "the GPU extra"
-            advice = f"only for {needed}: pip install 'harness[{'cpu' if name in TRAINING else 'gpu'}]'"
+            extra = "cpu (or gpu)" if name in TRAINING else "gpu"
+            advice = f"only with extra {extra}: `uv sync --inexact --extra {extra[:3]}` in harness's checkout"
             yield Finding(name, "problem" if name == "agentlightning" else "note", "not installed", advice)
             continue
         clash = next((c for c in _CLASHES if c[0] == name and Version(found) >= Version(c[1])), None)
@@ -72,7 +72,7 @@ def _device() -> Iterator[Finding]:
     device = resolve_device("auto")
     if device == "cuda":
         have = importlib.util.find_spec("vllm") is not None
-        advice = "" if have else "training on it needs vLLM: pip install 'harness[gpu]'"
+        advice = "" if have else "training on it needs vLLM: `uv sync --inexact --extra gpu` in harness's checkout"
         yield Finding("device", "ok" if have else "note", "CUDA", advice)
     else:
         yield Finding("device", "ok", f"CPU, {_cores()} cores")

@@ -48,7 +48,8 @@ def new(
 
     target = write_package(name, folder)
     results().print(
-        f"{target}\n  pip install -e {target}\n  pytest {target}\n  harness parity {name}",
+        f"{target}\n  uv pip install -e {target}      # in harness's checkout, with its .venv active\n"
+        f"  pytest {target}\n  harness parity {name}",
         markup=False,
         soft_wrap=True,
     )

@@ -32,7 +32,7 @@ README = """\
 
 The self-correcting SQL agent of harness in ...
 
-    pip install -e .
+    uv pip install --python .venv -e THIS_FOLDER      # in harness's checkout
     pytest
     harness parity @NAME@
     harness train --plugin @NAME@

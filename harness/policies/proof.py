@@ -34,7 +34,9 @@ def choose_engine(engine: Engine | None) -> Engine:
     """
     able = find_spec("vllm") is not None and resolve_device("auto") == "cuda"
     if engine == "vllm" and not able:
-        raise EnvironmentProblem("--engine vllm needs a CUDA device and vLLM: pip install 'harness[gpu]'")
+        raise EnvironmentProblem(
+            "--engine vllm needs a CUDA device and vLLM: `uv sync --inexact --extra gpu` in harness's checkout"
+        )
     return engine or ("vllm" if able else "transformers")
 
 

@@ -129,7 +129,7 @@ def _failure(process: subprocess.Popen[bytes], log: Path) -> RunFailed | Environ
     lines = [line for line in text.splitlines() if line.strip()]
     last = lines[-1][:300] if lines else "no output"
     if "No module named" in last:
-        return EnvironmentProblem(f"{last}. Install it with: pip install 'harness[cpu]' (or [gpu])")
+        return EnvironmentProblem(f"{last}. Install it: `uv sync --inexact --extra cpu` (or gpu) in harness's checkout")
     return RunFailed(f"the policy server did not start (status {process.poll()}): {last} (whole log: {log})")
 
 

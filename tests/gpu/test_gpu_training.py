@@ -30,7 +30,7 @@ MEAN_DIFFERENCE = 5e-4
 
 LACKING = ON == "cuda" and (
     (resolve_device("auto") != "cuda" and "needs a CUDA device")
-    or (find_spec("vllm") is None and "needs vLLM: pip install 'harness[gpu]'")
+    or (find_spec("vllm") is None and "needs vLLM (extra gpu)")
 )
 pytestmark = [
     pytest.mark.gpu,

@@ -224,7 +224,7 @@ def compose(settings: Mapping[str, Any]) -> Any:
         from omegaconf.errors import OmegaConfBaseException
     except ImportError as error:
         raise EnvironmentProblem(
-            f"training needs verl: pip install 'harness[cpu]' or 'harness[gpu]' ({error})"
+            f"training needs verl: `uv sync --inexact --extra cpu` (or gpu) in harness's checkout ({error})"
         ) from error
     with initialize_config_module("verl.trainer.config", version_base=None):
         base = hydra_compose("ppo_trainer")
