@@ -18,6 +18,7 @@ from typing import Literal
 from packaging.version import Version
 
 from harness.config import resolve_device
+from harness.errors import how_to_install
 
 State = Literal["ok", "note", "problem"]
 
@@ -60,8 +61,7 @@ def _libraries() -> Iterator[Finding]:
         try:
             found = version(name)
         except PackageNotFoundError:
-            extra = "cpu (or gpu)" if name in TRAINING else "gpu"
-            advice = f"only with extra {extra}: `uv sync --inexact --extra {extra[:3]}` in harness's checkout"
+            advice = f"only with an extra: {how_to_install('cpu' if name in TRAINING else 'gpu')}"
             yield Finding(name, "problem" if name == "agentlightning" else "note", "not installed", advice)
             continue
         clash = next((c for c in _CLASHES if c[0] == name and Version(found) >= Version(c[1])), None)
@@ -72,7 +72,7 @@ def _device() -> Iterator[Finding]:
     device = resolve_device("auto")
     if device == "cuda":
         have = importlib.util.find_spec("vllm") is not None
-        advice = "" if have else "training on it needs vLLM: `uv sync --inexact --extra gpu` in harness's checkout"
+        advice = "" if have else f"training on it needs vLLM: {how_to_install('gpu')}"
         yield Finding("device", "ok" if have else "note", "CUDA", advice)
     else:
         yield Finding("device", "ok", f"CPU, {_cores()} cores")

@@ -17,6 +17,11 @@ Anything else is a bug and keeps its traceback.
 from __future__ import annotations
 
 
+def how_to_install(extra: str) -> str:
+    """The command that adds an extra; all of `cpu` is in `gpu`. Not pip: docs/add-a-framework.md says why."""
+    return f"`uv sync --inexact --extra {extra}`{' (or gpu)' if extra == 'cpu' else ''} in harness's checkout"
+
+
 class HarnessError(Exception):
     """Root of every error that harness raises on purpose."""
 

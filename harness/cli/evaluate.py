@@ -48,7 +48,7 @@ def evaluate(
     """Measure accuracy: of a run's checkpoint, of a policy served here (--model), or of any endpoint."""
     from harness.cli.train import check, default_preset
     from harness.gateway.client import checked_url
-    from harness.plugins import make_reward, make_task_set
+    from harness.plugins import make_task_set
 
     overrides = list(set_ or [])
     for name, value in (("task.name", task), ("task.val_split", split), ("task.val_limit", limit)):
@@ -68,7 +68,6 @@ def evaluate(
             preset = "endpoint" if endpoint is not None else default_preset(task, resolve_device("auto"))
         resolved = load_config(preset, config, overrides, plugin=plugin)
     check(resolved)
-    make_reward(resolved)
     make_task_set(resolved).load(resolved.task.val_split)
     signal.signal(signal.SIGTERM, interrupt)
     # The folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind.

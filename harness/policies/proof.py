@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness.config import resolve_device
-from harness.errors import EnvironmentProblem, RunFailed, UserError
+from harness.errors import EnvironmentProblem, RunFailed, UserError, how_to_install
 from harness.results.folder import RunFolder
 
 Engine = Literal["transformers", "vllm"]
@@ -34,9 +34,7 @@ def choose_engine(engine: Engine | None) -> Engine:
     """
     able = find_spec("vllm") is not None and resolve_device("auto") == "cuda"
     if engine == "vllm" and not able:
-        raise EnvironmentProblem(
-            "--engine vllm needs a CUDA device and vLLM: `uv sync --inexact --extra gpu` in harness's checkout"
-        )
+        raise EnvironmentProblem(f"--engine vllm needs a CUDA device and vLLM: {how_to_install('gpu')}")
     return engine or ("vllm" if able else "transformers")
 
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from harness.errors import EnvironmentProblem, RunFailed
+from harness.errors import EnvironmentProblem, RunFailed, how_to_install
 from harness.rollout.processes import die_with_parent, stop_process
 
 
@@ -129,7 +129,7 @@ def _failure(process: subprocess.Popen[bytes], log: Path) -> RunFailed | Environ
     lines = [line for line in text.splitlines() if line.strip()]
     last = lines[-1][:300] if lines else "no output"
     if "No module named" in last:
-        return EnvironmentProblem(f"{last}. Install it: `uv sync --inexact --extra cpu` (or gpu) in harness's checkout")
+        return EnvironmentProblem(f"{last}. Install it: {how_to_install('cpu')}")
     return RunFailed(f"the policy server did not start (status {process.poll()}): {last} (whole log: {log})")
 
 

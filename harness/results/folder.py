@@ -153,15 +153,9 @@ class RunFolder:
         """Hold the run: two processes never train it at once.
 
         Raises:
-            UserError: Another process does.
+            UserError: Another process does, or the folder cannot be written.
         """
-        with (self.path / ".lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise UserError(
-                    f"{self.path} is still running in another process: wait for its end, or stop it"
-                ) from error
+        with held(self.path, f"{self.path} is still running in another process: wait for its end, or stop it"):
             yield
 
     def drop_after(self, step: int, *, validation: bool = False) -> None:
@@ -211,6 +205,29 @@ class RowLog:
 
     def close(self) -> None:
         self._file.close()
+
+
+@contextmanager
+def held(folder: Path, busy: str) -> Iterator[None]:
+    """Hold a folder, made where it is missing, by the lock on its `.lock`.
+
+    Args:
+        busy: What to say where another process holds it.
+
+    Raises:
+        UserError: Another process does, or the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / ".lock").open("w")
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {error.strerror}") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UserError(busy) from error
+        yield
 
 
 def read_json(path: Path, advice: str) -> dict[str, Any]:

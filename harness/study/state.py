@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness.compare.runs import STUDY_FILE, Run, read_run, read_state, readable
-from harness.errors import UserError
+from harness.results.folder import held
 from harness.study.plan import Job, Study, config_hash, varied_keys
 
 Action = Literal["run", "resume", "skip", "wait"]
@@ -112,18 +112,7 @@ class StudyFolder:
         Raises:
             UserError: Another process does, or the folder cannot be written.
         """
-        import fcntl
-
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            lock = (self.path / ".lock").open("w")
-        except OSError as error:
-            raise UserError(f"cannot write {self.path}: {error.strerror}") from error
-        with lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise UserError(f"study {self.study.name!r} is already running in {self.path}") from error
+        with held(self.path, f"study {self.study.name!r} is already running in {self.path}"):
             yield
 
     def _next(self, job: Job, runs: Sequence[Run], any_code: bool) -> Step:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.config import Config
-from harness.errors import ConfigError, EnvironmentProblem
+from harness.errors import ConfigError, EnvironmentProblem, how_to_install
 from harness.layers import at, merge, nested
 from harness.trainers.verl.isolation import HOOK
 from harness.trainers.verl.limits import check, micro_batch
@@ -223,9 +223,7 @@ def compose(settings: Mapping[str, Any]) -> Any:
         from omegaconf import OmegaConf
         from omegaconf.errors import OmegaConfBaseException
     except ImportError as error:
-        raise EnvironmentProblem(
-            f"training needs verl: `uv sync --inexact --extra cpu` (or gpu) in harness's checkout ({error})"
-        ) from error
+        raise EnvironmentProblem(f"training needs verl: {how_to_install('cpu')} ({error})") from error
     with initialize_config_module("verl.trainer.config", version_base=None):
         base = hydra_compose("ppo_trainer")
     OmegaConf.set_struct(base, False)
