@@ -15,6 +15,10 @@ from harness.rollout.request import Mode
 from harness.rollout.session import Session
 
 
+UNTRAINED = {"prompt_ids": [0], "response_ids": [0], "response_mask": [0], "response_logprobs": [0.0]}
+"""The row of a rollout that brought a score and nothing to train: one masked token, for its group's baseline."""
+
+
 @dataclass(frozen=True, slots=True)
 class SessionFile:
     """What the trainer's processes are told of the run's services (a file only its owner can read)."""
