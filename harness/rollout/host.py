@@ -143,9 +143,8 @@ def _judge(
 
 def _late(request: RolloutRequest, transitions: list[Transition], failures: list[CallFailure]) -> Outcome:
     """Who used up the time: the endpoint where most of it went into no more calls than the turns need."""
-    calls = [*transitions, *failures]
-    waited_s = sum(call.latency_s for call in calls)
-    slow = waited_s >= request.timeout_s / 2 and len(calls) <= 2 * request.max_turns
+    waited_s = sum(call.latency_s for call in transitions) + sum(call.latency_s for call in failures)
+    slow = waited_s >= request.timeout_s / 2 and len(transitions) + len(failures) <= 2 * request.max_turns
     return "endpoint_error" if slow else "timeout"
 
 

@@ -10,8 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from harness.policies import resolve
-from harness.policies.decoder import Decoder, Generation
+from harness.policies import resolve  # noqa: E402
+from harness.policies.decoder import Decoder, Generation  # noqa: E402
 
 PROMPTS = 24
 

@@ -96,7 +96,7 @@ def protocol(scores: list[float], tasks: list[str]) -> DataProto:
 
 def test_the_baseline_is_over_all_scored_sessions_also_those_without_a_trained_row() -> None:
     batches = Batches()
-    # Four rollouts of task `a`: only session 2 rewrote, and only rewrites are trained. The others were right, right, wrong.
+    # Four rollouts of `a`: only session 2 rewrote, and only rewrites are trained; the others were right, right, wrong.
     batches._untrained = {("a", "0"): 1.0, ("a", "1"): 1.0, ("a", "3"): 0.0}
     data = protocol([0.0, 0.0], ["a", "a"])
     done = batches.advantages(

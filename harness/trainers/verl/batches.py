@@ -1,4 +1,4 @@
-"""What one update is made of: the same rollouts in the same order, however they arrived, in as many steps as configured.
+"""What one update is made of: the same rollouts in the same order, in as many optimizer steps as configured.
 
 verl cuts a step's rows into mini-batches in the order in which they arrived and fills the last one up, so that a
 framework's speed decides which calls share an optimizer step, and long conversations take more steps. Here
@@ -230,8 +230,8 @@ def _positions(batch: KVBatchMeta) -> dict[str, int]:
 
 def _optimizer_steps(config: Any) -> int:
     sync = config.trainer.v1.get(config.trainer.v1.trainer_mode, {}).get("parameter_sync_step", 1)
-    tasks = config.data.train_batch_size // sync
-    return math.ceil(tasks / config.actor_rollout_ref.actor.ppo_mini_batch_size)
+    tasks = int(config.data.train_batch_size) // int(sync)
+    return math.ceil(tasks / int(config.actor_rollout_ref.actor.ppo_mini_batch_size))
 
 
 def _multiple(config: Any) -> int:
@@ -248,4 +248,4 @@ def _ranks(trainer: Any) -> int:
     group = trainer.actor_rollout_wg
     if "actor" not in group._dispatch_info:
         group._dispatch_info["actor"] = group._query_dispatch_info("actor")
-    return max(group._dispatch_info["actor"]) + 1
+    return int(max(group._dispatch_info["actor"])) + 1

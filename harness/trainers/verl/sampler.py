@@ -31,7 +31,7 @@ class _Timed:
     """
 
     def __init__(self, *args: Any, sampler_kwargs: Any, **kwargs: Any) -> None:
-        super().__init__(*args, sampler_kwargs=sampler_kwargs, **kwargs)
+        super().__init__(*args, sampler_kwargs=sampler_kwargs, **kwargs)  # type: ignore[call-arg]
         self.poll_interval = POLL_S
         if sampler_kwargs["batching"] == "by_rollout":
             from harness.trainers.verl import batches
