@@ -7,7 +7,8 @@ the letter. Later the order in which calls meet in a batch changes the last bits
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,8 +51,19 @@ def agree(arms: Mapping[str, Sequence[Run]], baseline: str) -> dict[str, dict[st
     return found
 
 
+def answer_hashes(episodes: pd.DataFrame) -> pd.Series:
+    """Eight hex digits of every rollout's final query: all that asking for equality needs."""
+    if "answer_hash" in episodes:  # a published copy, which keeps few texts
+        return episodes["answer_hash"]
+    return episodes["answer"].map(_hash)
+
+
+def _hash(answer: Any) -> str | None:
+    return sha256(answer.encode("utf-8", "surrogatepass")).hexdigest()[:8] if isinstance(answer, str) else None
+
+
 def _answers(run: Run) -> pd.DataFrame:
-    episodes = run.episodes
+    episodes = run.episodes.assign(answer=answer_hashes(run.episodes))
     return episodes[episodes["outcome"] == "ok"].drop_duplicates(_DRAW).set_index(_DRAW)[["answer"]]
 
 
