@@ -101,6 +101,27 @@ class NoCoroutine(ReferenceSQL):
         raise SystemExit(2)
 
 
+class AsksWrongly(ReferenceSQL):
+    """Sends one request that cannot be served before it does its work."""
+
+    def __init__(self, gives_up: bool) -> None:
+        super().__init__()
+        self.gives_up = gives_up
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        llm = toolbox.llm("write_query")
+        answer = "" if self.gives_up else await super().solve(problem, toolbox)
+        bad = await toolbox.http_client.post(
+            f"{llm.base_url}/chat/completions",
+            json={"messages": "no list"},
+            headers={"authorization": f"Bearer {llm.api_key}"},
+        )
+        assert bad.status_code == 400
+        if self.gives_up:
+            bad.raise_for_status()
+        return answer
+
+
 class Delegates(ReferenceSQL):
     """Leaves the work to a task of its own, as graph frameworks do."""
 
@@ -175,6 +196,17 @@ async def test_failures_are_typed(
     result = await attempt(control, gateway, scripted_server(replies), agent, request_)
     assert result.outcome == outcome and detail in result.detail
     assert result.answer is None  # nothing that could be scored
+
+
+async def test_a_request_of_its_own_that_is_wrong_is_the_agents_doing(
+    control: GatewayControl, gateway: GatewayServer, scripted_server: StartServer, request_: RolloutRequest
+) -> None:
+    replies = [WRITE, f"Fine. {APPROVED}"]
+    result = await attempt(control, gateway, scripted_server(replies), AsksWrongly(gives_up=False), request_)
+    assert (result.outcome, len(result.transitions), len(result.failures)) == ("ok", 2, 1)
+    result = await attempt(control, gateway, scripted_server(replies), AsksWrongly(gives_up=True), request_)
+    assert result.outcome == "agent_error" and "400" in result.detail
+    assert result.failures[0].detail.startswith("bad_request: ")
 
 
 def test_an_agent_that_leaves_from_a_task_of_its_own_costs_its_rollout_alone(
