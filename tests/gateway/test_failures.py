@@ -64,9 +64,7 @@ async def test_a_bad_request_is_400(attempt):
 
 def nested(levels: int) -> str:
     """A request whose tools stand `levels` deep in it."""
-    return (
-        '{"messages": [{"role": "user", "content": "hi"}], "tools": ' + "[" * (levels - 1) + "]" * (levels - 1) + "}"
-    )
+    return '{"messages": [{"role": "user", "content": "hi"}], "tools": ' + "[" * (levels - 1) + "]" * (levels - 1) + "}"
 
 
 async def post(attempt: Attempt, body: str | bytes) -> httpx.Response:

@@ -5,10 +5,20 @@ Composes `verl-settings.yaml` over verl's defaults and leaves the whole as `verl
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import threading
+import time
 from pathlib import Path
 from types import FrameType
+from typing import Any
+
+WATCH_S = 1.0
+VERLS_OWN_S = 5.0
+"""How long verl may take to end by itself once an actor has died: where it notices, it says more."""
+OURS = "harness: "
+"""Begins the line of the log that says why a run ends."""
 
 
 def main() -> None:
@@ -34,7 +44,45 @@ def main() -> None:
     config = compose(yaml.safe_load((data_dir / "verl-settings.yaml").read_text(encoding="utf-8")))
     OmegaConf.save(config, data_dir / "verl.yaml", resolve=True)
     validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
+    threading.Thread(target=watch, daemon=True).start()
     run_ppo(config, task_runner_class=TaskRunnerV1)
+
+
+def watch() -> None:
+    """End this process once an actor of the run is dead.
+
+    verl hands its agent-loop workers prompts and then asks TransferQueue for the results without end; that a worker
+    died, it never learns.
+    """
+    import ray
+    from ray._private import state, worker
+
+    while True:
+        time.sleep(WATCH_S)
+        if not ray.is_initialized():
+            continue
+        try:
+            dead = state.actors(job_id=worker.global_worker.current_job_id, actor_state_name="DEAD")
+        except Exception:  # Ray itself is gone, which ends this process anyhow
+            continue
+        causes = [cause for actor in dead.values() if (cause := cause_of_death(actor))]
+        if causes:
+            sys.stderr.write(f"{OURS}{'; '.join(causes)}\n")
+            sys.stderr.flush()
+            time.sleep(VERLS_OWN_S)
+            os._exit(1)  # the main thread waits for an answer that will not come
+
+
+def cause_of_death(actor: dict[str, Any]) -> str:
+    """What Ray's table says of a dead actor; empty where it ended because it was to, or verl is told of it."""
+    cause, name = actor["DeathCause"], f"{actor['ActorClassName']} {actor['Name']}".strip()
+    kind = cause.WhichOneof("context")
+    if kind == "oom_context":
+        return f"Ray ended actor {name} (process {actor['Pid']}) for want of memory: {cause.oom_context.error_message}"
+    died = cause.actor_died_error_context
+    if kind != "actor_died_error_context" or died.Reason.Name(died.reason) not in ("WORKER_DIED", "NODE_DIED"):
+        return ""
+    return f"actor {name} (process {actor['Pid']}) died: {died.error_message.strip().splitlines()[0]}"
 
 
 if __name__ == "__main__":
