@@ -15,6 +15,8 @@ from types import FrameType
 from typing import Any
 
 WATCH_S = 1.0
+START_S = 300.0
+"""A Ray that is not up by then never will be: its start waits without end where one of its processes died."""
 VERLS_OWN_S = 5.0
 """How long verl may take to end by itself once an actor has died: where it notices, it says more."""
 OURS = "harness: "
@@ -49,7 +51,7 @@ def main() -> None:
 
 
 def watch() -> None:
-    """End this process once an actor of the run is dead.
+    """End this process once an actor of the run is dead, or where Ray does not start.
 
     verl hands its agent-loop workers prompts and then asks TransferQueue for the results without end; that a worker
     died, it never learns.
@@ -57,20 +59,27 @@ def watch() -> None:
     import ray
     from ray._private import state, worker
 
+    began = time.monotonic()
+    while not ray.is_initialized():
+        if time.monotonic() - began > START_S:
+            _leave(f"Ray did not start within {START_S:g} s; its logs are in /tmp/ray/session_latest/logs")
+        time.sleep(WATCH_S)
     while True:
         time.sleep(WATCH_S)
-        if not ray.is_initialized():
-            continue
         try:
             dead = state.actors(job_id=worker.global_worker.current_job_id, actor_state_name="DEAD")
         except Exception:  # Ray itself is gone, which ends this process anyhow
             continue
         causes = [cause for actor in dead.values() if (cause := cause_of_death(actor))]
         if causes:
-            sys.stderr.write(f"{OURS}{'; '.join(causes)}\n")
-            sys.stderr.flush()
-            time.sleep(VERLS_OWN_S)
-            os._exit(1)  # the main thread waits for an answer that will not come
+            _leave("; ".join(causes))
+
+
+def _leave(reason: str) -> None:
+    sys.stderr.write(f"{OURS}{reason}\n")
+    sys.stderr.flush()
+    time.sleep(VERLS_OWN_S)
+    os._exit(1)  # the main thread waits for an answer that will not come
 
 
 def cause_of_death(actor: dict[str, Any]) -> str:

@@ -78,14 +78,15 @@ class VerlRun(RolloutWork):
         return f"No space left on the disk of {folder.path}: make room, then `harness train --resume {folder.path}`"
 
 
-_PREFIX = r"(\x1b\[\d+m)?(\([^()]*pid=[^()]*\)\s*)?(\x1b\[0m)?\s*"
+_PREFIX = r"^(\x1b\[\d+m)?(\((raylet|[^()]*pid=[^()]*)\))?(\x1b\[0m)?\s*"
 """What Ray puts before a line of another process."""
 _NAMES_A_CAUSE = (
-    re.compile(_PREFIX + OURS),
     re.compile(r"No space left|Disk quota exceeded"),
+    re.compile(r"Raylet is terminated"),
+    re.compile(OURS),
     # The last line of a traceback: a class, and mostly a message.
     re.compile(_PREFIX + r"(\w+\.)*\w*(Error|Exception|Interrupt|Exit|Died|Killed)(\(\w+\))?(: |$)"),
-    re.compile(r"Error|Exception|\[C\b.*Check failed|FATAL"),
+    re.compile(r"Error|Exception|Check failed"),
 )
 """By how surely a line with it names the cause."""
 _WARNS = re.compile(r"warn", re.IGNORECASE)
@@ -95,10 +96,9 @@ def last_error(log: Path, status: int = 1) -> str:
     """Why verl's process ended: from its status where it was killed, else the line of its log that names the cause."""
     lines = [line for line in log.read_text(errors="replace").splitlines()[-400:] if line.strip()]
     told = [line for line in lines if not _WARNS.search(line)]
-    surest = _NAMES_A_CAUSE[:2] if status < 0 else _NAMES_A_CAUSE
-    for pattern in surest:
+    for pattern in _NAMES_A_CAUSE[:3] if status < 0 else _NAMES_A_CAUSE:
         if found := [line for line in told if pattern.search(line)]:
-            return re.sub(r"\x1b\[\d*m", "", found[-1]).strip().removeprefix(OURS)[:300]
+            return re.sub(_PREFIX, "", found[-1], count=1).strip().removeprefix(OURS)[:300]
     if status < 0:
         return f"it was killed by {signal.Signals(-status).name}"
-    return (told or lines or ["no output"])[-1].strip()[:300]
+    return (told or ["no output"])[-1].strip()[:300]
