@@ -18,6 +18,8 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
+from harness.results.folder import RunFolder
+
 pytestmark = [pytest.mark.train, pytest.mark.timeout(900)]
 
 SMALL = [
@@ -121,9 +123,7 @@ def test_a_killed_training_leaves_nothing_and_resumes(tmp_path: Path) -> None:
 
 
 def grad_norms(run: Path) -> dict[int, float]:
-    rows = [
-        json.loads(line) for file in (run / "logs").glob("steps-*.jsonl") for line in file.read_bytes().splitlines()
-    ]
+    rows = RunFolder(run).rows("steps")
     return {row["step"]: row["data"]["actor/grad_norm"] for row in rows if "actor/grad_norm" in row["data"]}
 
 

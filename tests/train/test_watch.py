@@ -17,8 +17,8 @@ WARNING = (
     '(TaskRunnerV1 pid=411)   warnings.warn(f"megatron engine is not available: {e!r}", stacklevel=1)\n'
 )
 RAYLET = """\
-\x1b[33m(raylet)\x1b[0m The node with node id: 08bf3fba0035e88fdfaec7b45b4e3fa67e0b0b4c8fa3222d6a3e05f0 has been marked dead
-\x1b[33m(raylet)\x1b[0m Raylet is terminated. Termination is unexpected. Possible reasons include: (1) SIGKILL by the user
+\x1b[33m(raylet)\x1b[0m The node with node id: 08bf3fba0035e88fdfaec7b45b4e3fa67e0b0b4c has been marked dead
+\x1b[33m(raylet)\x1b[0m Raylet is terminated. Termination is unexpected. Possible reasons include: (1) SIGKILL by the
     [2026-11-21 21:34:02,568 I 31250 31250] (raylet) worker_pool.cc:564: Started worker process with pid 31386
 
 Traceback (most recent call last):
