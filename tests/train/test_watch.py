@@ -78,7 +78,7 @@ from harness.trainers.verl import driver
 class Worker:
     def pid(self): return os.getpid()
 
-threading.Thread(target=driver.watch, daemon=True).start()
+threading.Thread(target=driver.watch, args=(threading.Event(),), daemon=True).start()
 ray.init(address="local", include_dashboard=False, num_cpus=2, object_store_memory=100_000_000)
 worker, meant = Worker.options(name="agent_loop_worker_0").remote(), Worker.options(name="meant").remote()
 pid, _ = ray.get([worker.pid.remote(), meant.pid.remote()])

@@ -46,12 +46,14 @@ def main() -> None:
     config = compose(yaml.safe_load((data_dir / "verl-settings.yaml").read_text(encoding="utf-8")))
     OmegaConf.save(config, data_dir / "verl.yaml", resolve=True)
     validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
-    threading.Thread(target=watch, daemon=True).start()
+    over = threading.Event()
+    threading.Thread(target=watch, args=(over,), daemon=True).start()
     run_ppo(config, task_runner_class=TaskRunnerV1)
+    over.set()
 
 
-def watch() -> None:
-    """End this process once an actor of the run is dead, or where Ray does not start.
+def watch(over: threading.Event) -> None:
+    """End this process once an actor of the run is dead, or where Ray does not start; until `over`.
 
     verl hands its agent-loop workers prompts and then asks TransferQueue for the results without end; that a worker
     died, it never learns.
@@ -62,24 +64,23 @@ def watch() -> None:
     began = time.monotonic()
     while not ray.is_initialized():
         if time.monotonic() - began > START_S:
-            _leave(f"Ray did not start within {START_S:g} s; its logs are in /tmp/ray/session_latest/logs")
+            _leave(f"Ray did not start within {START_S:g} s; its logs are in /tmp/ray/session_latest/logs", over)
         time.sleep(WATCH_S)
-    while True:
-        time.sleep(WATCH_S)
+    while not over.wait(WATCH_S):
         try:
             dead = state.actors(job_id=worker.global_worker.current_job_id, actor_state_name="DEAD")
         except Exception:  # Ray itself is gone, which ends this process anyhow
             continue
         causes = [cause for actor in dead.values() if (cause := cause_of_death(actor))]
         if causes:
-            _leave("; ".join(causes))
+            _leave("; ".join(causes), over)
 
 
-def _leave(reason: str) -> None:
+def _leave(reason: str, over: threading.Event) -> None:
     sys.stderr.write(f"{OURS}{reason}\n")
     sys.stderr.flush()
-    time.sleep(VERLS_OWN_S)
-    os._exit(1)  # the main thread waits for an answer that will not come
+    if not over.wait(VERLS_OWN_S):
+        os._exit(1)  # the main thread waits for an answer that will not come
 
 
 def cause_of_death(actor: dict[str, Any]) -> str:
@@ -89,7 +90,8 @@ def cause_of_death(actor: dict[str, Any]) -> str:
     if kind == "oom_context":
         return f"Ray ended actor {name} (process {actor['Pid']}) for want of memory: {cause.oom_context.error_message}"
     died = cause.actor_died_error_context
-    if kind != "actor_died_error_context" or died.Reason.Name(died.reason) not in ("WORKER_DIED", "NODE_DIED"):
+    unmeant = kind == "actor_died_error_context" and died.Reason.Name(died.reason) in ("WORKER_DIED", "NODE_DIED")
+    if not unmeant or "INTENDED_" in died.error_message:
         return ""
     return f"actor {name} (process {actor['Pid']}) died: {died.error_message.strip().splitlines()[0]}"
 

@@ -48,7 +48,7 @@ class VerlTrainer:
             checkpoint is not None and validation_due(config.train, steps, at) and not validated(folder, at, len(val))
         )
         if job.resume:
-            _drop_broken(folder)
+            _drop_broken(folder, at)
         saved = sum(file.stat().st_size for file in folder.checkpoints.rglob("*") if file.is_file())
         folder.reserve(ROWS_BYTES + max(checkpoint_bytes(config, model_path, steps) - saved, 0))
         if job.resume:
@@ -112,10 +112,10 @@ def _whole(unwritten: str) -> None:
         raise RunFailed(f"{unwritten}: make room, then `harness train --resume` writes them")
 
 
-def _drop_broken(folder: RunFolder) -> None:
+def _drop_broken(folder: RunFolder, newest: int) -> None:
     """Remove checkpoints that were cut off while they were written: verl would neither use nor ever remove them."""
     for checkpoint in folder.checkpoints.glob("global_step_*"):
-        if not (checkpoint / "data.pt").exists():  # what verl writes last
+        if not (checkpoint / "data.pt").exists() and checkpoint.name != f"global_step_{newest}":  # it is written last
             shutil.rmtree(checkpoint)
 
 
