@@ -93,7 +93,8 @@ def cause_of_death(actor: dict[str, Any]) -> str:
     unmeant = kind == "actor_died_error_context" and died.Reason.Name(died.reason) in ("WORKER_DIED", "NODE_DIED")
     if not unmeant or "INTENDED_" in died.error_message:
         return ""
-    return f"actor {name} (process {actor['Pid']}) died: {died.error_message.strip().splitlines()[0]}"
+    detail = died.error_message.strip().splitlines()[0].partition(" Some common causes")[0]
+    return f"actor {name} (process {actor['Pid']}) died: {detail}"
 
 
 if __name__ == "__main__":
