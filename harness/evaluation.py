@@ -13,7 +13,7 @@ from harness.config import Config
 from harness.errors import HarnessError, RunFailed
 from harness.plugins import make_reward, make_task_set
 from harness.records import Task
-from harness.results.folder import RunFolder
+from harness.results.folder import FULL, RunFolder
 from harness.results.record import run_record
 from harness.rollout.session import Session
 from harness.rollout.stack import RolloutWork
@@ -59,7 +59,8 @@ def evaluate(
 
     Raises:
         ConfigError: An option of the task set or of the reward does not fit; nothing was started then.
-        RunFailed: Too large a share of the rollouts brought no result, or the workers keep dying.
+        EnvironmentProblem: The disk has no room for the results.
+        RunFailed: Too large a share of the rollouts brought no result, the workers keep dying, or the disk is full.
     """
     task_set = make_task_set(config)
     make_reward(config)
@@ -67,6 +68,7 @@ def evaluate(
     identity = policy or f"{endpoint.model} at {endpoint.base_url}"
     record = run_record(config, folder, task_set, [], tasks, identity, config.device, kind="eval")
     record["parent"] = parent
+    folder.reserve(ROWS_BYTES)
     folder.write(record)
     folder.write_config(config)
     began = time.time()
@@ -77,11 +79,15 @@ def evaluate(
     except HarnessError as error:
         reason = str(error)
         raise
+    except OSError as error:
+        reason = f"{type(error).__name__}: {error}"
+        if error.errno in FULL:
+            raise RunFailed(f"{reason}: {folder.path} has no room for the results") from error
+        raise
     except KeyboardInterrupt:
         status = "interrupted"
         raise
     finally:
-        folder.compact()
         rows = list(folder.rows("episodes"))
         record |= {
             "status": status,
@@ -89,8 +95,14 @@ def evaluate(
         }
         if reason:
             record["reason"] = reason
-        folder.write(record)
+        unwritten = folder.conclude(record)
+    if unwritten:
+        raise RunFailed(unwritten)
     return folder.read()
+
+
+ROWS_BYTES = 4 * 2**20
+"""Room that the results of a small evaluation take; without it none is started."""
 
 
 def accuracy_of(rows: Sequence[dict[str, Any]], expected: int) -> dict[str, Any]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -24,3 +28,36 @@ def gateway() -> Iterator[GatewayServer]:
 async def control(gateway: GatewayServer) -> AsyncIterator[GatewayControl]:
     async with gateway.control() as client:
         yield client
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Makes file systems of a size such as `2m`; skips where that is not allowed."""
+    made: list[Path] = []
+
+    def make(size: str) -> Path:
+        disk = tmp_path / f"disk-{len(made)}"
+        disk.mkdir()
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)]
+        if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode:
+            pytest.skip("needs the right to mount a tmpfs")
+        made.append(disk)
+        return disk
+
+    yield make
+    for disk in made:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+@pytest.fixture
+def fill() -> Callable[..., Path]:
+    """Takes all room of a disk but `leave` bytes; gives the file that takes it."""
+
+    def fill(disk: Path, leave: int = 0) -> Path:
+        filler = disk / "filler"
+        with filler.open("ab", buffering=0) as file:
+            while (free := shutil.disk_usage(disk).free - leave) > 0:
+                file.write(b"x" * min(free, 2**24))
+        return filler
+
+    return fill

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import importlib.util
 import logging
@@ -110,4 +111,9 @@ def main() -> None:
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(0)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        sys.stderr.write(f"harness: {error.strerror}: {error.filename or 'make room'}\n")
+        sys.exit(1)
     sys.exit(status if isinstance(status, int) else 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import logging
 import os
 import time
 from typing import Any
@@ -17,6 +18,11 @@ from harness.gateway.forcing import RESERVED
 from harness.gateway.relay import Relay
 from harness.gateway.settings import GatewaySettings
 from harness.gateway.upstreams import UpstreamPool
+
+logger = logging.getLogger(__name__)
+
+MAX_DEPTH = 100
+"""Levels of nesting in a request: orjson reads 1024 and writes 254, so deeper ones could be taken in and never left."""
 
 
 class GatewayApp:
@@ -40,6 +46,10 @@ class GatewayApp:
                 await self._route(scope, receive, send)
             except Refusal as refusal:
                 await _reply(send, refusal.status, refusal.body)
+            except Exception as error:
+                logger.exception("%s %s", scope["method"], scope["path"])
+                bug = Refusal("gateway_error", f"{type(error).__name__}: {error}")
+                await _reply(send, bug.status, bug.body)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         await receive()
@@ -56,15 +66,19 @@ class GatewayApp:
         match [method, *(unquote(segment) if "%" in segment else segment for segment in raw)]:
             case ["POST", "r", rollout_id, attempt_id, role, "v1", "chat", "completions"]:
                 log = self._role(scope, rollout_id, attempt_id, role)
-                await self._relay.serve(log, role, await self._asked(receive), receive, send)
+                try:
+                    asked = await self._asked(receive)
+                except Refusal as refusal:
+                    self._relay.refused(log, role, refusal)
+                    raise
+                await self._relay.serve(log, role, asked, receive, send)
             case ["GET", "r", rollout_id, attempt_id, role, "v1", "models"]:
                 self._role(scope, rollout_id, attempt_id, role)
                 model = {"id": self._pool.model, "object": "model", "created": 0, "owned_by": "harness"}
                 await _reply(send, 200, orjson.dumps({"object": "list", "data": [model]}))
             case [_, "control", *rest]:
                 _authorize(scope, self._control_key)
-                answer = await self._control([method, *rest], receive)
-                await _reply(send, 200, orjson.dumps(answer))
+                await _reply(send, 200, await self._control([method, *rest], receive))
             case ["GET", "health"]:
                 await _reply(send, 200, b'{"status":"ok"}')
             case _:
@@ -85,18 +99,22 @@ class GatewayApp:
             raise Refusal("bad_request", "messages must be a list of objects")
         return asked
 
-    async def _control(self, path: list[str], receive: Receive) -> dict[str, Any]:
+    async def _control(self, path: list[str], receive: Receive) -> bytes:
         match path:
             case ["PUT", "upstreams"]:
-                return self._set_upstreams(await self._json(receive))
+                return orjson.dumps(self._set_upstreams(await self._json(receive)))
             case ["PUT", "attempts", rollout_id, attempt_id]:
-                return self._open_attempt(rollout_id, attempt_id, await self._json(receive))
+                return orjson.dumps(self._open_attempt(rollout_id, attempt_id, await self._json(receive)))
             case ["DELETE", "attempts", rollout_id, attempt_id]:
-                log = self._attempts.close(rollout_id, attempt_id)
+                log = self._attempts.get(rollout_id, attempt_id)
+                log.close()
+                # Written before the attempt is let go: what cannot be written is still there.
+                records = orjson.dumps({"transitions": log.transitions, "failures": log.failures})
+                self._attempts.close(rollout_id, attempt_id)
                 self._pool.forget(rollout_id)
-                return {"transitions": log.transitions, "failures": log.failures}
+                return records
             case ["GET", "stats"]:
-                return self._stats()
+                return orjson.dumps(self._stats())
         raise Refusal("not_found", f"no control route {' '.join(path)}")
 
     def _set_upstreams(self, asked: dict[str, Any]) -> dict[str, Any]:
@@ -155,7 +173,25 @@ class GatewayApp:
             raise Refusal("bad_request", f"the body is not JSON: {error}") from error
         if not isinstance(value, dict):
             raise Refusal("bad_request", "the body is not a JSON object")
+        # Counting brackets costs microseconds, and few bodies have so many that they could nest too deep.
+        if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _deeper(value, MAX_DEPTH):
+            raise Refusal("bad_request", f"the body is nested more than {MAX_DEPTH} levels deep")
         return value
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    """Whether lists and objects stand in each other on more than so many levels."""
+    level = [value]
+    for _ in range(levels):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _authorize(scope: Scope, expected: bytes) -> None:

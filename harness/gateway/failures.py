@@ -19,11 +19,14 @@ upstream_timeout        504     the call's time limit passed
 attempt_timeout         504     the attempt's deadline passed
 attempt_closed          410     the attempt was closed while the call was under way
 client_disconnect       499     the agent hung up
+bad_request             400     the agent's request is no JSON object with messages, or is nested too deep
+body_too_large          413     the agent's request is too long
+gateway_error           500     a bug of the gateway; its traceback is on the gateway's stderr
 
-Answered only, for no attempt is known that they could be recorded on, or the agent's own request is wrong:
+Answered only, for no attempt is known that they could be recorded on:
 
-bad_request 400, unauthorized 401, unknown_attempt 404, unknown_role 404, not_found 404,
-attempt_exists 409, attempt_closed 410 (late calls), body_too_large 413.
+unauthorized 401, unknown_attempt 404, unknown_role 404, not_found 404, attempt_exists 409,
+attempt_closed 410 (late calls), and bad_request, body_too_large and gateway_error of control routes.
 """
 
 from __future__ import annotations
@@ -59,6 +62,7 @@ STATUS = {
     "not_found": 404,
     "attempt_exists": 409,
     "body_too_large": 413,
+    "gateway_error": 500,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -19,6 +20,8 @@ from harness.gateway.failures import Refusal, UpstreamStatus
 from harness.gateway.forcing import ForcedRequest, force
 from harness.gateway.settings import GatewaySettings
 from harness.gateway.upstreams import Upstream, UpstreamPool
+
+logger = logging.getLogger(__name__)
 
 ABORTED_WAIT_S = 0.2
 """Between an answer that the upstream cut off and the same call once more."""
@@ -53,6 +56,11 @@ class Relay:
         if self._session is not None:
             await self._session.close()
 
+    def refused(self, log: AttemptLog, role: str, refusal: Refusal) -> None:
+        """Record a call that cannot be served: what it asks is wrong, or it was broken off while it was read."""
+        log.begin(role).fail(refusal)
+        self.outcomes[refusal.code] += 1
+
     async def serve(self, log: AttemptLog, role: str, asked: dict[str, Any], receive: Receive, send: Send) -> None:
         """Serve one call of `role`: forced upstream, its answer recorded and handed back."""
         call = log.begin(role)
@@ -70,6 +78,9 @@ class Relay:
                 raise
             task.uncancel()
             await self._refuse(call, call.aborted_by, answering)
+        except Exception as error:  # a bug of the gateway: typed and recorded like everything else
+            logger.exception("a call of %s", role)
+            await self._refuse(call, Refusal("gateway_error", f"{type(error).__name__}: {error}"), answering)
         finally:
             watcher.cancel()
             self.outcomes[call.outcome] += 1
@@ -160,11 +171,11 @@ class Relay:
         if aborted(completion):
             return False
         answer = read_answer(completion, token_ids=token_ids)
-        self._seen.claim(answer.response_id)
-        call.succeed(answer)
         if token_ids and not (request.shows_logprobs and request.shows_token_ids):
             hide(completion, token_ids=not request.shows_token_ids, logprobs=not request.shows_logprobs)
-            raw = orjson.dumps(completion)
+            raw = _written(completion)
+        self._seen.claim(answer.response_id)
+        call.succeed(answer)
         await answering.whole(200, _JSON, raw)
         return True
 
@@ -204,7 +215,7 @@ class Relay:
                     claimed = True
                 if hides:
                     hide(chunk, token_ids=not request.shows_token_ids, logprobs=not request.shows_logprobs)
-                    event = b"data: " + orjson.dumps(chunk) + b"\n\n"
+                    event = b"data: " + _written(chunk) + b"\n\n"
                 out.append(event)
             if out:
                 await answering.part(b"".join(out))
@@ -272,3 +283,10 @@ def _parse(raw: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise Refusal("bad_answer", "the answer is not a JSON object", upstream_status=200)
     return value
+
+
+def _written(answer: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(answer)
+    except orjson.JSONEncodeError as error:  # it reads deeper nesting than it writes
+        raise Refusal("bad_answer", f"the answer cannot be passed on: {error}", upstream_status=200) from error

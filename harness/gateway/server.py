@@ -47,6 +47,13 @@ class GatewayServer:
         """The process's id, or None when it does not run."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
+    @property
+    def ended(self) -> str | None:
+        """How the started process ended by itself, or None while it runs."""
+        if self._process is None or (status := self._process.poll()) is None:
+            return None
+        return f"the gateway (process {self._process.pid}) ended with status {status}"
+
     def start(self, timeout_s: float = 60.0) -> Self:
         """Start the process and wait until it answers.
 

@@ -12,21 +12,23 @@ runs/<id>/
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import re
 import secrets
+import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from harness.config import Config, load_config
-from harness.errors import UserError
+from harness.errors import EnvironmentProblem, UserError
 from harness.layers import at
 
 SCHEMA_VERSION = 1
@@ -40,6 +42,10 @@ _FIELDS: dict[str, type | tuple[type, ...]] = {
 }
 """What every `run.json` has and the commands rely on."""
 _MISSING = object()
+SPARE_BYTES = 256 * 1024
+"""Kept back on the disk from a run's start for the record of its end."""
+FULL = (errno.ENOSPC, errno.EDQUOT)
+"""Errors of a disk that takes no more."""
 
 
 class RunFolder:
@@ -105,6 +111,50 @@ class RunFolder:
     def update(self, **changes: Any) -> None:
         """Change some top-level keys of `run.json`."""
         self.write({**self.read(), **changes})
+
+    def free_bytes(self) -> int:
+        """Room on the disk that the folder is on."""
+        return shutil.disk_usage(self.path).free
+
+    def reserve(self, needed: int) -> None:
+        """Keep back what the record of the run's end takes, which is written however full the disk is by then.
+
+        Args:
+            needed: Bytes that the run is known to write.
+
+        Raises:
+            EnvironmentProblem: There is less room than that.
+        """
+        if (free := self.free_bytes()) < needed:
+            if not (self.path / "run.json").exists():
+                shutil.rmtree(self.path)  # nothing has run in it
+            raise EnvironmentProblem(
+                f"{self.path} has {free / 2**20:.0f} MiB of disk left and the run needs {needed / 2**20:.0f} MiB at "
+                "least: make room, or choose another disk with --runs-dir"
+            )
+        with self._spare.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, SPARE_BYTES)
+
+    def conclude(self, record: Mapping[str, Any]) -> str:
+        """Write a run's last record, and then its tables.
+
+        Returns:
+            Why something of it is missing, where the disk takes no more; empty if all is written.
+        """
+        self._spare.unlink(missing_ok=True)
+        try:
+            self.write(record)
+            self.compact()
+        except OSError as error:
+            reason = f"the tables of {self.path} cannot be written: {error.strerror}"
+            with suppress(OSError):
+                self.write({**record, "status": "failed", "reason": record.get("reason") or reason})
+            return f"{reason}. Its rows are whole in logs/"
+        return ""
+
+    @property
+    def _spare(self) -> Path:
+        return self.path / ".spare"
 
     def write_config(self, config: Config) -> None:
         text = "# The resolved configuration of this run; `harness train --config THIS` runs it again.\n"
@@ -197,14 +247,31 @@ class RowLog:
         self._file = path.open("ab", buffering=0)
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        import orjson
+        """Append rows, whole or not at all.
 
-        data = b"".join(orjson.dumps(row) + b"\n" for row in rows)
-        if data:
-            self._file.write(data)
+        Raises:
+            OSError: The disk is full.
+        """
+        data = memoryview(b"".join(_line(row) for row in rows))
+        before = os.fstat(self._file.fileno()).st_size
+        try:
+            while data:
+                data = data[self._file.write(data) :]  # a disk that fills up takes a part
+        except OSError:
+            self._file.truncate(before)
+            raise
 
     def close(self) -> None:
         self._file.close()
+
+
+def _line(row: Mapping[str, Any]) -> bytes:
+    import orjson
+
+    try:
+        return orjson.dumps(row) + b"\n"
+    except TypeError:  # a lone surrogate, which no encoding has
+        return json.dumps(row, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
 
 @contextmanager
@@ -262,5 +329,8 @@ def _row(line: bytes, path: Path, number: int) -> dict[str, Any]:
 
 def _replace(path: Path, text: str) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -83,5 +83,8 @@ def _write(path: Path, rows: list[dict[str, Any]], columns: dict[str, str]) -> N
     schema = pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])
     table = pa.Table.from_pylist([{name: row.get(name) for name in columns} for row in rows], schema=schema)
     temporary = path.with_suffix(".tmp")
-    pq.write_table(table, temporary, compression="zstd")
-    temporary.replace(path)
+    try:
+        pq.write_table(table, temporary, compression="zstd")
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from harness.errors import RolloutError
 from harness.prompts import PROMPTS, Prompts
 from harness.records import Attempt, CallFailure, Outcome, Transition, Turn
 from harness.rollout.request import RolloutRequest
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 CLOSE_GRACE_S = 5.0
 """How long a cancelled agent may take to clean up before its attempt is closed without it."""
+AGENTS_DOING = ("bad_request", "body_too_large")
+"""Codes of failed calls that say nothing about the endpoint."""
 
 
 @dataclass
@@ -47,6 +50,7 @@ class HostToolbox:
     async def execute(self, sql: str) -> str:
         from harness.sql.sandbox import Limits, execute, render
 
+        sql = _storable(sql)
         settings = self.request.sandbox
         limits = Limits(
             timeout_s=settings["timeout_s"],
@@ -88,22 +92,22 @@ async def run_attempt(
     answer: str | None = None
     problem: tuple[Outcome, str] | None = None
     try:
-        answer = await _within(request.timeout_s, agent.solve(request.problem, toolbox))
-    except TimeoutError:
+        answer = await _within(request.timeout_s, lambda: agent.solve(request.problem, toolbox))
+        if not isinstance(answer, str):
+            problem = ("agent_error", f"solve returned {type(answer).__name__}, not str")
+    except _DeadlinePassed:
         problem = ("timeout", f"no answer within {request.timeout_s:g} s")
-    except Exception as error:
-        problem = ("agent_error", f"{type(error).__name__}: {error}"[:500])
+    except _Raised as error:
+        problem = ("agent_error", _storable(str(error))[:500])
     finally:
         transitions, failures = await asyncio.shield(control.close_attempt(rollout_id, attempt_id))
-    if problem is None and not isinstance(answer, str):
-        problem = ("agent_error", f"solve returned {type(answer).__name__}, not str")
     outcome, detail = _judge(request, problem, transitions, failures)
     return Attempt(
         rollout_id=rollout_id,
         attempt_id=attempt_id,
         outcome=outcome,
         detail=detail,
-        answer=answer if outcome == "ok" else None,
+        answer=_storable(answer) if answer is not None and outcome == "ok" else None,
         transitions=tuple(transitions),
         failures=tuple(failures),
         turns=tuple(toolbox.turns),
@@ -119,6 +123,7 @@ def _judge(
     failures: list[CallFailure],
 ) -> tuple[Outcome, str]:
     """The outcome: what the gateway saw decides between the agent's fault and the endpoint's."""
+    failures = [failure for failure in failures if not failure.detail.startswith(AGENTS_DOING)]
     last_failure = max(failures, key=lambda failure: failure.index, default=None)
     last_answer = max((call.index for call in transitions), default=-1)
     if last_failure is not None and last_failure.index > last_answer:
@@ -148,22 +153,52 @@ def _late(request: RolloutRequest, transitions: list[Transition], failures: list
     return "endpoint_error" if slow else "timeout"
 
 
-async def _within(timeout_s: float, work: Awaitable[Any]) -> Any:
-    """Await `work` until a deadline that really ends it, even if it ignores its cancellation.
+class _DeadlinePassed(RolloutError):
+    """The agent gave no answer in time."""
+
+
+class _Raised(RolloutError):
+    """What an agent raised, whatever its class: kind and message."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
+
+
+async def _within(timeout_s: float, work: Callable[[], Awaitable[Any]]) -> Any:
+    """Do `work` until a deadline that really ends it, even if it ignores its cancellation.
 
     Raises:
-        TimeoutError: The deadline passed.
+        _DeadlinePassed: No answer in time.
+        _Raised: The agent raised, be it SystemExit, KeyboardInterrupt or a CancelledError of its own making.
+        asyncio.CancelledError: This was cancelled from outside, and the agent with it.
     """
-    task = asyncio.ensure_future(work)
+    task = asyncio.create_task(_contained(work))
     try:
         done, _ = await asyncio.wait({task}, timeout=timeout_s)
     except asyncio.CancelledError:
         task.cancel()
         raise
     if done:
+        if task.cancelled():  # not by us: the agent cancelled itself, or let the cancellation of a part of it through
+            raise _Raised(asyncio.CancelledError("raised by the agent"))
         return task.result()
     task.cancel()
     await asyncio.wait({task}, timeout=CLOSE_GRACE_S)
     if not task.done():
         task.add_done_callback(lambda late: late.cancelled() or late.exception())
-    raise TimeoutError
+    raise _DeadlinePassed
+
+
+async def _contained(work: Callable[[], Awaitable[Any]]) -> Any:
+    """Do `work`; what it raises becomes `_Raised`, for a task lets SystemExit and KeyboardInterrupt end its loop."""
+    try:
+        return await work()
+    except (asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise _Raised(error) from error
+
+
+def _storable(text: str) -> str:
+    """Text that can be stored as UTF-8: a lone surrogate, which no encoding has, becomes its escape."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -21,6 +21,7 @@ from agentlightning.store.memory import InMemoryLightningStore
 
 import harness
 from harness.config import Config
+from harness.errors import RunFailed
 from harness.gateway.server import GatewayServer
 from harness.plugins import agent_spec, registry
 from harness.rollout.environments import python_for
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from agentlightning.store.base import LightningStore
 
 logger = logging.getLogger(__name__)
+
+WATCH_S = 0.1
+"""A gateway that died is noticed within this time, before rollouts fail for want of it."""
 
 
 class RolloutWork(agl.Algorithm):
@@ -63,7 +67,7 @@ class RolloutWork(agl.Algorithm):
         """Run to the end; afterwards no process of this work is left.
 
         Raises:
-            RunFailed: Workers keep dying, or what `work` raises.
+            RunFailed: Workers keep dying, the gateway died, or what `work` raises.
             KeyboardInterrupt: Interrupted by Ctrl-C or SIGTERM.
         """
         os.environ[RUN_MARK] = self.mark  # inherited by every child, whoever starts it
@@ -117,7 +121,7 @@ class RolloutWork(agl.Algorithm):
                 python_for(registry().owner("agent", spec.name)),
             )
             self.pool.start()
-            await first(self.work(store), self.pool.watch(store), watch_joined(store))
+            await first(self.work(store), self.pool.watch(store), watch_joined(store), self._watch_gateway())
         except asyncio.CancelledError:
             if self._interrupted:
                 raise KeyboardInterrupt from None
@@ -130,6 +134,11 @@ class RolloutWork(agl.Algorithm):
                 await asyncio.to_thread(self.pool.stop)
             await asyncio.to_thread(self.gateway.stop)
             await store.stop()
+
+    async def _watch_gateway(self) -> None:
+        while (ended := self.gateway.ended) is None:
+            await asyncio.sleep(WATCH_S)
+        raise RunFailed(f"{ended}: no call of an agent can reach the policy without it")
 
     def invitation(self) -> Invitation:
         """What runners are told, here and elsewhere, once the services run."""

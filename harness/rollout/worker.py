@@ -11,8 +11,12 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Coroutine
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +76,24 @@ def main() -> None:
         finally:
             await store.close()
 
-    asyncio.run(serve())
+    keep_running(serve())
+
+
+def keep_running(main: Coroutine[Any, Any, None]) -> None:
+    """`asyncio.run`, going on where a task that an agent started raised SystemExit or KeyboardInterrupt.
+
+    asyncio hands both to whoever awaits the task, which files them, and then ends the loop with all that is under way.
+    """
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        task = loop.create_task(main)
+        while not task.done():
+            try:
+                loop.run_until_complete(task)
+            except (SystemExit, KeyboardInterrupt) as error:
+                if task.done():
+                    raise
+                logger.warning("a task of an agent raised %s: %s", type(error).__name__, error)
 
 
 if __name__ == "__main__":

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import secrets
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from harness.errors import RunFailed, UserError
+from harness.errors import EnvironmentProblem, RunFailed, UserError
 from harness.records import Attempt, Reward, Task
 from harness.results.episodes import EPISODE_COLUMNS, episode_row
 from harness.results.folder import RowLog, RunFolder
@@ -111,3 +114,58 @@ def test_progress_follows_the_rows(tmp_path: Path) -> None:
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a run folder"):
         RunFolder.open(tmp_path)
+
+
+def test_text_that_no_encoding_has_is_a_row_like_any_other(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    RowLog(folder, "episodes").add([row(1, 1.0), row(1, 0.0, answer="SELECT '\ud83d'"), row(1, 1.0)])
+    assert [r["answer"] for r in folder.rows("episodes")] == ["SELECT 1", "SELECT '?'", "SELECT 1"]
+    folder.compact()
+    assert pq.read_table(folder.path / "episodes.parquet")["answer"].to_pylist()[1] == "SELECT '?'"
+
+
+def test_a_full_disk_leaves_whole_rows_and_the_run_s_end(
+    small_disk: Callable[[str], Path], fill: Callable[..., Path]
+) -> None:
+    disk = small_disk("2m")
+    folder = RunFolder.create(disk, "x")
+    folder.reserve(2**20)
+    folder.write({"id": folder.id, "status": "running"})
+    log = RowLog(folder, "episodes")
+    log.add([row(1, 1.0)])
+    filler = fill(disk, leave=8192)
+    with pytest.raises(OSError, match="No space left"):
+        log.add([row(1, 0.0, answer="x" * 50_000)])
+    assert [r["reward"] for r in folder.rows("episodes")] == [1.0]  # no half of a row
+    fill(disk)
+    ended = {"id": folder.id, "status": "failed", "reason": "No space left on device", "x": "y" * 200_000}
+    folder.conclude(ended)
+    assert json.loads((folder.path / "run.json").read_text())["status"] == "failed"
+
+    filler.unlink()
+    log.add([row(2, 0.5)])
+    assert [r["reward"] for r in folder.rows("episodes")] == [1.0, 0.5]
+    assert folder.conclude(ended | {"status": "finished"}) == ""
+    assert pq.read_table(folder.path / "episodes.parquet")["reward"].to_pylist() == [1.0, 0.5]
+
+
+def test_tables_that_do_not_fit_are_no_finished_run(
+    small_disk: Callable[[str], Path], fill: Callable[..., Path]
+) -> None:
+    disk = small_disk("2m")
+    folder = RunFolder.create(disk, "x")
+    folder.reserve(2**20)
+    for _ in range(20):
+        RowLog(folder, "episodes").add([row(1, 1.0, answer=secrets.token_hex(30_000))])
+    fill(disk)
+    assert "No space left" in folder.conclude({"id": folder.id, "status": "finished"})
+    record = json.loads((folder.path / "run.json").read_text())
+    assert record["status"] == "failed" and "No space left" in record["reason"]
+    assert not list(folder.path.glob("*.tmp"))
+
+
+def test_a_run_for_which_there_is_no_room_is_not_started(small_disk: Callable[[str], Path]) -> None:
+    disk = small_disk("2m")
+    folder = RunFolder.create(disk, "x")
+    with pytest.raises(EnvironmentProblem, match=r"has 2 MiB of disk left and the run needs 64 MiB"):
+        folder.reserve(64 * 2**20)

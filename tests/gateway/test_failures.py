@@ -62,6 +62,75 @@ async def test_a_bad_request_is_400(attempt):
     assert error_code(await attempt.http.post(url, content=b"{", headers=headers)) == "bad_request"
 
 
+def nested(levels: int) -> str:
+    """A request whose tools stand `levels` deep in it."""
+    return '{"messages": [{"role": "user", "content": "hi"}], "tools": ' + "[" * (levels - 1) + "]" * (levels - 1) + "}"
+
+
+async def post(attempt: Attempt, body: str | bytes) -> httpx.Response:
+    headers = {"authorization": f"Bearer {attempt.gateway.key}"}
+    return await attempt.http.post(attempt.url() + "/chat/completions", content=body, headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        (nested(101), "more than 100 levels"),
+        (nested(250), "more than 100 levels"),
+        (nested(400), "more than 100 levels"),
+        (nested(5000), "not JSON"),
+        ('{"messages": [{"content": "\\ud800"}]}', "not JSON"),
+        ('{"messages": "hello"}', "list of objects"),
+        ("[]", "not a JSON object"),
+    ],
+)
+async def test_a_request_that_cannot_be_served_is_400_and_loses_nothing(attempt, scripted_server, body, why):
+    server = scripted_server(["before", "after"])
+    await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
+    await attempt.open()
+    assert (await attempt.call()).status_code == 200
+    response = await post(attempt, body)
+    assert (response.status_code, error_code(response)) == (400, "bad_request")
+    assert (await attempt.call()).status_code == 200
+    transitions, (failure,) = await attempt.close()
+    assert [(call.index, call.response_text) for call in transitions] == [(0, "before"), (2, "after")]
+    assert (failure.index, failure.status) == (1, None)
+    assert failure.detail.startswith("bad_request: ") and why in failure.detail
+
+
+@pytest.mark.parametrize("levels", [50, 100])
+async def test_nesting_that_can_be_written_again_goes_through(attempt, scripted_server, levels):
+    server = scripted_server(["yes", "yes"])
+    await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
+    await attempt.open()
+    wide = '{"messages": [' + ", ".join(['{"role": "user", "content": "[{"}'] * 200) + "]}"
+    for body in (nested(levels), wide):
+        assert (await post(attempt, body)).status_code == 200
+    transitions, failures = await attempt.close()
+    assert len(transitions) == 2 and failures == []
+
+
+async def test_an_answer_nested_too_deep_to_be_passed_on_is_502(attempt, scripted_server):
+    deep = b"[" * 300 + b"]" * 300
+    choice = b'{"message": {"content": "yes"}, "finish_reason": "stop", "token_ids": [1], "x": %s, ' % deep
+    choice += b'"logprobs": {"content": [{"logprob": -0.5}]}}'
+    server = scripted_server([Reply(raw=b'{"id": "d", "choices": [%s], "prompt_token_ids": [3]}' % choice)])
+    await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
+    await attempt.open()
+    response = await attempt.call()
+    assert (response.status_code, error_code(response)) == (502, "bad_answer")
+    transitions, (failure,) = await attempt.close()
+    assert transitions == [] and failure.detail.startswith("bad_answer: ")
+
+
+async def test_deep_options_of_an_attempt_are_refused(attempt):
+    deep: list = []
+    for _ in range(150):
+        deep = [deep]
+    with pytest.raises(RuntimeError, match="100 levels"):
+        await attempt.open(sampling={"stop": deep})
+
+
 async def test_a_closed_attempt_answers_410_and_cannot_be_opened_again(attempt):
     await attempt.open()
     await attempt.close()

@@ -20,6 +20,7 @@ from harness.records import Attempt, Problem
 from harness.rollout.host import run_attempt
 from harness.rollout.request import RolloutRequest, rollout_seed
 from harness.rollout.spans import from_spans, to_spans
+from harness.rollout.worker import keep_running
 from harness.testing.fixtures import StartServer
 from harness.testing.scripted_server import Reply, ScriptedServer
 from harness.toolbox import Agent, Toolbox
@@ -80,6 +81,70 @@ class Raises(ReferenceSQL):
         raise KeyError("a bug of the plugin")
 
 
+class RaisesWhat(ReferenceSQL):
+    """Raises what no task may raise."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        await asyncio.sleep(0)
+        raise self.error
+
+
+class CancelsItself(ReferenceSQL):
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        this = asyncio.current_task()
+        assert this is not None
+        this.cancel()
+        await asyncio.sleep(60)
+        return "never"
+
+
+class NoCoroutine(ReferenceSQL):
+    def solve(self, problem: Problem, toolbox: Toolbox) -> str:  # type: ignore[override]
+        raise SystemExit(2)
+
+
+class AsksWrongly(ReferenceSQL):
+    """Sends one request that cannot be served before it does its work."""
+
+    def __init__(self, gives_up: bool) -> None:
+        super().__init__()
+        self.gives_up = gives_up
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        llm = toolbox.llm("write_query")
+        answer = "" if self.gives_up else await super().solve(problem, toolbox)
+        bad = await toolbox.http_client.post(
+            f"{llm.base_url}/chat/completions",
+            json={"messages": "no list"},
+            headers={"authorization": f"Bearer {llm.api_key}"},
+        )
+        assert bad.status_code == 400
+        if self.gives_up:
+            bad.raise_for_status()
+        return answer
+
+
+class Delegates(ReferenceSQL):
+    """Leaves the work to a task of its own, as graph frameworks do."""
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        async def leave() -> str:
+            raise SystemExit(4)
+
+        return await asyncio.create_task(leave())
+
+
+class Surrogates(ReferenceSQL):
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        await super().solve(problem, toolbox)
+        await toolbox.execute("SELECT '\ud83d'")
+        return "SELECT '\udc00'"
+
+
 class Sleeps(ReferenceSQL):
     stubborn = True
 
@@ -109,6 +174,14 @@ class Swallows(ReferenceSQL):
     ("agent", "replies", "outcome", "detail"),
     [
         (Raises(), [], "agent_error", "a bug of the plugin"),
+        (RaisesWhat(SystemExit(3)), [], "agent_error", "SystemExit: 3"),
+        (RaisesWhat(KeyboardInterrupt("mine")), [], "agent_error", "KeyboardInterrupt: mine"),
+        (RaisesWhat(asyncio.CancelledError("mine")), [], "agent_error", "CancelledError"),
+        (RaisesWhat(BaseExceptionGroup("several", [SystemExit(1)])), [], "agent_error", "several"),
+        (RaisesWhat(TimeoutError("mine")), [], "agent_error", "TimeoutError: mine"),
+        (RaisesWhat(ValueError("\ud800")), [], "agent_error", "ValueError: \\ud800"),
+        (CancelsItself(), [], "agent_error", "CancelledError"),
+        (NoCoroutine(), [], "agent_error", "SystemExit: 2"),
         (Silent(), [], "no_transitions", "without calling"),
         (ReferenceSQL(), [Reply.failure(500)], "endpoint_error", "500"),
         (ReferenceSQL(), [WRITE, Reply.failure(429)], "endpoint_error", "429"),
@@ -129,6 +202,59 @@ async def test_failures_are_typed(
     result = await attempt(control, gateway, scripted_server(replies), agent, request_)
     assert result.outcome == outcome and detail in result.detail
     assert result.answer is None  # nothing that could be scored
+
+
+async def test_a_request_of_its_own_that_is_wrong_is_the_agents_doing(
+    control: GatewayControl, gateway: GatewayServer, scripted_server: StartServer, request_: RolloutRequest
+) -> None:
+    replies = [WRITE, f"Fine. {APPROVED}"]
+    result = await attempt(control, gateway, scripted_server(replies), AsksWrongly(gives_up=False), request_)
+    assert (result.outcome, len(result.transitions), len(result.failures)) == ("ok", 2, 1)
+    result = await attempt(control, gateway, scripted_server(replies), AsksWrongly(gives_up=True), request_)
+    assert result.outcome == "agent_error" and "400" in result.detail
+    assert result.failures[0].detail.startswith("bad_request: ")
+
+
+def test_an_agent_that_leaves_from_a_task_of_its_own_costs_its_rollout_alone(
+    gateway: GatewayServer, scripted_server: StartServer, request_: RolloutRequest
+) -> None:
+    server = scripted_server(lambda request: Reply(f"{WRITE} {APPROVED}", delay_s=0.2))
+    results: list[Attempt] = []
+
+    async def main() -> None:
+        async with gateway.control() as control:
+            agents = [ReferenceSQL(), Delegates(), ReferenceSQL()]
+            results.extend(
+                await asyncio.gather(*(attempt(control, gateway, server, agent, request_) for agent in agents))
+            )
+
+    keep_running(main())  # as a worker runs
+    assert [result.outcome for result in results] == ["ok", "agent_error", "ok"]
+    assert "SystemExit: 4" in results[1].detail
+
+
+async def test_an_attempt_cancelled_from_outside_is_cancelled(
+    control: GatewayControl, gateway: GatewayServer, scripted_server: StartServer, request_: RolloutRequest
+) -> None:
+    agent = Sleeps()
+    agent.stubborn = False
+    task = asyncio.create_task(attempt(control, gateway, scripted_server([]), agent, request_))
+    await asyncio.sleep(0.3)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_what_no_encoding_has_is_stored_as_its_escape(
+    control: GatewayControl, gateway: GatewayServer, scripted_server: StartServer, request_: RolloutRequest
+) -> None:
+    server = scripted_server([WRITE, f"Fine. {APPROVED}"])
+    result = await attempt(control, gateway, server, Surrogates(), request_)
+    assert (result.outcome, result.answer) == ("ok", "SELECT '\\udc00'")
+    assert result.turns[-1].sql == "SELECT '\\ud83d'" and result.turns[-1].ok
+    spans = to_spans(result)
+    [span.model_dump_json().encode() for span in spans]  # as the store gets them
+    assert from_spans(spans) == result
 
 
 async def test_the_deadline_ends_an_agent_that_ignores_its_cancellation(

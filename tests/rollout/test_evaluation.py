@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from harness.tasks.pocket import PocketTasks
@@ -49,6 +50,29 @@ def test_eval_of_a_dead_endpoint_fails_and_scores_nothing(tmp_path: Path, script
     assert "rollouts brought no score" in done.stderr and "Traceback" not in done.stderr
     (run,) = tmp_path.iterdir()
     assert json.loads((run / "run.json").read_text())["result"]["accuracy"] is None
+
+
+def test_a_disk_that_fills_up_ends_an_evaluation_in_one_line(
+    small_disk: Callable[[str], Path], fill: Callable[..., Path], scripted_server: StartServer
+) -> None:
+    disk = small_disk("8m")
+
+    def greedy(request: ReceivedRequest) -> Reply | str:
+        fill(disk)
+        return golden(request)
+
+    server = scripted_server(greedy, token_ids=False)
+    arguments = ("eval", "--plugin", "reference_sql", "--endpoint", server.base_url, "--limit", "6", "--runs-dir", disk)
+    done = harness(*arguments)
+    assert done.returncode == 1, done.stderr
+    assert "No space left on device" in done.stderr and "Traceback" not in done.stderr
+    (run,) = (path for path in disk.iterdir() if path.is_dir())
+    record = json.loads((run / "run.json").read_text())
+    assert record["status"] == "failed" and "No space left" in record["reason"]
+    refused = harness(*arguments)
+    assert refused.returncode == 2 and "Traceback" not in refused.stderr
+    assert "0 MiB of disk left and the run needs 4 MiB" in refused.stderr.splitlines()[-1]
+    assert [path for path in disk.iterdir() if path.is_dir()] == [run]  # it left no empty run behind
 
 
 def test_dev_shows_every_call(scripted_server: StartServer) -> None:

@@ -145,6 +145,20 @@ def test_a_killed_runner_costs_nothing_but_time(tmp_path: Path, scripted_server:
     assert work.pool is not None and work.pool.restarts == 1
 
 
+def test_a_killed_gateway_ends_the_run_by_name(tmp_path: Path, scripted_server: StartServer) -> None:
+    def kill_the_gateway(work: Work) -> None:
+        work.server.wait_for_requests(2, 90)
+        assert work.gateway.pid is not None
+        os.kill(work.gateway.pid, signal.SIGKILL)
+
+    folder = RunFolder.create(tmp_path, "x")
+    server = scripted_server(lambda request: Reply("SELECT 1", delay_s=60))
+    work = Work(config(), folder, server, tasks=10, during=kill_the_gateway)
+    with pytest.raises(RunFailed, match=r"the gateway \(process \d+\) ended with status -9"):
+        work.execute()
+    assert not list(folder.rows("episodes"))  # no rollout is blamed for it
+
+
 def test_a_dead_upstream_gives_unscored_rollouts(tmp_path: Path, scripted_server: StartServer) -> None:
     folder = RunFolder.create(tmp_path, "x")
     server = scripted_server(lambda request: Reply.failure(500))

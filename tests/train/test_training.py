@@ -18,6 +18,8 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
+from harness.results.folder import RunFolder
+
 pytestmark = [pytest.mark.train, pytest.mark.timeout(900)]
 
 SMALL = [
@@ -85,6 +87,7 @@ def test_a_killed_training_leaves_nothing_and_resumes(tmp_path: Path) -> None:
     assert all_gone(runs, 20), of_this_test(runs)
     (run,) = runs.iterdir()
     assert json.loads((run / "run.json").read_text())["status"] == "running"
+    assert 1 in grad_norms(run)  # on disk before the checkpoint: a launch that goes on from it could not make it again
 
     resumed = start("--resume", run, log=log)
     assert resumed.wait(600) == 0, log.read_text()[-3000:]
@@ -105,6 +108,7 @@ def test_a_killed_training_leaves_nothing_and_resumes(tmp_path: Path) -> None:
     }
     assert {row["outcome"] for row in episodes} == {"ok"} and all(row["reward"] is not None for row in episodes)
     steps = {row["step"]: row for row in pq.read_table(run / "steps.parquet").to_pylist()}
+    assert grad_norms(run).keys() == {1, 2} and all(steps[step]["actor/grad_norm"] for step in (1, 2))
     # The engine's log-probabilities and the trainer's, on the same token ids: re-tokenized ids would differ.
     gaps = {step: row.get("training/rollout_probs_diff_max") for step, row in steps.items()}
     assert gaps[2] is not None and all(gap < 1e-3 for gap in gaps.values() if gap is not None)
@@ -116,6 +120,11 @@ def test_a_killed_training_leaves_nothing_and_resumes(tmp_path: Path) -> None:
     exported_answers_as_the_trainers_policy(
         run, [row for row in transitions if row["phase"] == "val" and row["step"] == 2]
     )
+
+
+def grad_norms(run: Path) -> dict[int, float]:
+    rows = RunFolder(run).rows("steps")
+    return {row["step"]: row["data"]["actor/grad_norm"] for row in rows if "actor/grad_norm" in row["data"]}
 
 
 def exported_answers_as_the_trainers_policy(run: Path, greedy: list[dict[str, Any]]) -> None:
@@ -137,26 +146,36 @@ def exported_answers_as_the_trainers_policy(run: Path, greedy: list[dict[str, An
         assert answer[0, prompt.shape[1] :].tolist() == row["response_ids"]
 
 
-def test_a_dead_policy_server_fails_the_run_cleanly_and_scores_nothing_zero(tmp_path: Path) -> None:
-    runs, log = tmp_path / "runs", tmp_path / "log"
-    runs.mkdir()
+@pytest.mark.parametrize("victim", ["VerlPolicyServer", "AgentLoopWorkerTQ"])
+def test_a_dead_actor_fails_the_run_cleanly_and_scores_nothing_zero(
+    tmp_path: Path, small_disk: Callable[[str], Path], fill: Callable[..., Path], victim: str
+) -> None:
+    runs, log = small_disk("400m"), tmp_path / "log"
     process = start("--plugin", "reference_sql", "--steps", "3", "--runs-dir", runs, *SMALL, log=log)
 
-    def server() -> list[psutil.Process]:
-        if not list(runs.glob("*/logs/episodes-*.jsonl")):
+    def found() -> list[psutil.Process]:
+        if not any(file.stat().st_size for file in runs.glob("*/logs/episodes-*.jsonl")):
             return []  # rollouts are under way from here on
-        return [process for process in processes_of(runs) if "VerlPolicyServer" in " ".join(process.cmdline())]
+        return [process for process in processes_of(runs) if victim in " ".join(process.cmdline())]
 
-    for found in wait_for(server, process, log):
-        found.kill()
+    for one in wait_for(found, process, log):
+        one.kill()
+    began = time.monotonic()
     assert process.wait(600) == 1, log.read_text()[-3000:]
+    assert time.monotonic() - began < 60, "longer than a rollout may take"
     assert all_gone(runs, 10), of_this_test(runs)
-    (run,) = runs.iterdir()
+    (run,) = (path for path in runs.iterdir() if path.is_dir())
     record = json.loads((run / "run.json").read_text())
     assert record["status"] == "failed" and record["reason"]
+    assert victim in record["reason"] or (victim == "VerlPolicyServer" and "endpoint_error" in record["reason"])
     assert "Traceback" not in log.read_text()
     for row in pq.read_table(run / "episodes.parquet").to_pylist():
         assert (row["reward"] is None) == (row["outcome"] != "ok"), row
+
+    fill(runs, leave=2**20)
+    refused = start("--resume", run, log=log)
+    assert refused.wait(120) == 2 and "1 MiB of disk left and the run needs" in log.read_text(), log.read_text()
+    assert json.loads((run / "run.json").read_text()) == record
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -5,10 +5,22 @@ Composes `verl-settings.yaml` over verl's defaults and leaves the whole as `verl
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import threading
+import time
 from pathlib import Path
 from types import FrameType
+from typing import Any
+
+WATCH_S = 1.0
+START_S = 300.0
+"""A Ray that is not up by then never will be: its start waits without end where one of its processes died."""
+VERLS_OWN_S = 5.0
+"""How long verl may take to end by itself once an actor has died: where it notices, it says more."""
+OURS = "harness: "
+"""Begins the line of the log that says why a run ends."""
 
 
 def main() -> None:
@@ -34,7 +46,55 @@ def main() -> None:
     config = compose(yaml.safe_load((data_dir / "verl-settings.yaml").read_text(encoding="utf-8")))
     OmegaConf.save(config, data_dir / "verl.yaml", resolve=True)
     validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
+    over = threading.Event()
+    threading.Thread(target=watch, args=(over,), daemon=True).start()
     run_ppo(config, task_runner_class=TaskRunnerV1)
+    over.set()
+
+
+def watch(over: threading.Event) -> None:
+    """End this process once an actor of the run is dead, or where Ray does not start; until `over`.
+
+    verl hands its agent-loop workers prompts and then asks TransferQueue for the results without end; that a worker
+    died, it never learns.
+    """
+    import ray
+    from ray._private import state, worker
+
+    began = time.monotonic()
+    while not ray.is_initialized():
+        if time.monotonic() - began > START_S:
+            _leave(f"Ray did not start within {START_S:g} s; its logs are in /tmp/ray/session_latest/logs", over)
+        time.sleep(WATCH_S)
+    while not over.wait(WATCH_S):
+        try:
+            dead = state.actors(job_id=worker.global_worker.current_job_id, actor_state_name="DEAD")
+        except Exception:  # Ray itself is gone, which ends this process anyhow
+            continue
+        causes = [cause for actor in dead.values() if (cause := cause_of_death(actor))]
+        if causes:
+            _leave("; ".join(causes), over)
+
+
+def _leave(reason: str, over: threading.Event) -> None:
+    sys.stderr.write(f"{OURS}{reason}\n")
+    sys.stderr.flush()
+    if not over.wait(VERLS_OWN_S):
+        os._exit(1)  # the main thread waits for an answer that will not come
+
+
+def cause_of_death(actor: dict[str, Any]) -> str:
+    """What Ray's table says of a dead actor; empty where it ended because it was to, or verl is told of it."""
+    cause, name = actor["DeathCause"], f"{actor['ActorClassName']} {actor['Name']}".strip()
+    kind = cause.WhichOneof("context")
+    if kind == "oom_context":
+        return f"Ray ended actor {name} (process {actor['Pid']}) for want of memory: {cause.oom_context.error_message}"
+    died = cause.actor_died_error_context
+    unmeant = kind == "actor_died_error_context" and died.Reason.Name(died.reason) in ("WORKER_DIED", "NODE_DIED")
+    if not unmeant or "INTENDED_" in died.error_message:
+        return ""
+    detail = died.error_message.strip().splitlines()[0].partition(" Some common causes")[0]
+    return f"actor {name} (process {actor['Pid']}) died: {detail}"
 
 
 if __name__ == "__main__":

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from harness.config import Config
 from harness.errors import ConfigError
-from harness.layers import at
+from harness.layers import at, nested
 
 
 def micro_batch(wanted: int, rows: int, devices: int) -> int:
@@ -19,6 +21,24 @@ def micro_batch(wanted: int, rows: int, devices: int) -> int:
     """
     share = max(rows // devices, 1)
     return next(size for size in range(min(wanted, share), 0, -1) if share % size == 0)
+
+
+def checkpoint_bytes(config: Config, model_path: str, steps: int) -> int:
+    """What the checkpoints that a run keeps take on disk at least: weights in fp32, and AdamW's two moments.
+
+    0 for a policy that is not in a folder here.
+    """
+    folder = Path(model_path)
+    weights = sum(file.stat().st_size for kind in ("safetensors", "bin") for file in folder.glob(f"*.{kind}"))
+    try:
+        about = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return 0
+    half = (about.get("dtype") or about.get("torch_dtype")) in ("bfloat16", "float16")
+    contents = at(nested(config.verl), "actor_rollout_ref.actor.checkpoint.save_contents", ["optimizer"])
+    moments = 2 if "optimizer" in contents and not config.train.lora_rank else 0  # LoRA's are small
+    kept = min(config.train.keep_checkpoints, -(-steps // (config.train.save_every or steps)))
+    return weights * (2 if half else 1) * (1 + moments) * kept
 
 
 def check(config: Config, settings: Mapping[str, Any], device: str) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import signal
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,12 +14,15 @@ from harness.rollout.processes import stop_process
 from harness.rollout.stack import RolloutWork
 from harness.trainers import Job
 from harness.trainers.monitor import Monitor
+from harness.trainers.verl.driver import OURS
 from harness.trainers.verl.shared import SessionFile
 
 if TYPE_CHECKING:
     from agentlightning.store.base import LightningStore
 
 POLL_S = 0.25
+LEAST_BYTES = 2**20
+"""With less room on its disk a run ends: rows and checkpoints would be cut off, and verl goes on without some."""
 
 
 class VerlRun(RolloutWork):
@@ -55,18 +60,45 @@ class VerlRun(RolloutWork):
         try:
             while (status := self._driver.poll()) is None:
                 self._job.on_progress(await asyncio.to_thread(self._monitor.poll))
+                if full := self._full():
+                    raise RunFailed(full)
                 await asyncio.sleep(POLL_S)
             self._job.on_progress(self._monitor.poll())
         finally:
             await asyncio.shield(asyncio.to_thread(stop_process, self._driver))
         if status != 0:
             log = self._job.folder.logs / "verl.log"
-            raise RunFailed(f"verl ended with status {status}: {last_error(log)} (whole log: {log})")
+            reason = self._full() or last_error(log, status)
+            raise RunFailed(f"verl ended with status {status}: {reason} (whole log: {log})")
+
+    def _full(self) -> str:
+        folder = self._job.folder
+        if folder.free_bytes() >= LEAST_BYTES:
+            return ""
+        return f"No space left on the disk of {folder.path}: make room, then `harness train --resume {folder.path}`"
 
 
-def last_error(log: Path) -> str:
-    """The line of a log that most likely names the cause."""
-    lines = log.read_text(errors="replace").splitlines()[-400:]
-    errors = [line for line in lines if "Error" in line or "Exception" in line]
-    chosen = errors[-1] if errors else (lines[-1] if lines else "no output")
-    return chosen.strip()[:300]
+_PREFIX = r"^(\x1b\[\d+m)?(\((raylet|[^()]*pid=[^()]*)\))?(\x1b\[0m)?\s*"
+"""What Ray puts before a line of another process."""
+_NAMES_A_CAUSE = (
+    re.compile(r"No space left|Disk quota exceeded"),
+    re.compile(r"Raylet is terminated"),
+    re.compile(OURS),
+    # The last line of a traceback: a class, and mostly a message.
+    re.compile(_PREFIX + r"(\w+\.)*\w*(Error|Exception|Interrupt|Exit|Died|Killed)(\(\w+\))?(: |$)"),
+    re.compile(r"Error|Exception|Check failed"),
+)
+"""By how surely a line with it names the cause."""
+_WARNS = re.compile(r"warn", re.IGNORECASE)
+
+
+def last_error(log: Path, status: int = 1) -> str:
+    """Why verl's process ended: from its status where it was killed, else the line of its log that names the cause."""
+    lines = [line for line in log.read_text(errors="replace").splitlines()[-400:] if line.strip()]
+    told = [line for line in lines if not _WARNS.search(line)]
+    for pattern in _NAMES_A_CAUSE[:3] if status < 0 else _NAMES_A_CAUSE:
+        if found := [line for line in told if pattern.search(line)]:
+            return re.sub(_PREFIX, "", found[-1], count=1).strip().removeprefix(OURS)[:300]
+    if status < 0:
+        return f"it was killed by {signal.Signals(-status).name}"
+    return (told or ["no output"])[-1].strip()[:300]

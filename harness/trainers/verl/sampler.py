@@ -16,6 +16,8 @@ from typing import Any
 
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
+from harness.trainers.verl import early_rows  # noqa: F401  (for its effect)
+
 POLL_S = 0.05
 
 if os.environ.get("VERL_PLATFORM") == "cpu":

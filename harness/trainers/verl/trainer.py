@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -11,16 +12,17 @@ from pathlib import Path
 import yaml
 
 from harness.config import TrainConfig
-from harness.errors import HarnessError
+from harness.errors import HarnessError, RunFailed
 from harness.layers import merge
 from harness.plugins import make_task_set
-from harness.results.folder import RunFolder
+from harness.results.folder import FULL, RunFolder
 from harness.results.record import finished, run_record
 from harness.rollout.processes import RUN_MARK, stop_process
 from harness.trainers import Job
 from harness.trainers.monitor import Monitor
 from harness.trainers.order import training_order, validation_order, write_dataset
 from harness.trainers.verl.compose import verl_settings, write_agent_loop
+from harness.trainers.verl.limits import checkpoint_bytes
 
 
 class VerlTrainer:
@@ -46,6 +48,10 @@ class VerlTrainer:
             checkpoint is not None and validation_due(config.train, steps, at) and not validated(folder, at, len(val))
         )
         if job.resume:
+            _drop_broken(folder, at)
+        saved = sum(file.stat().st_size for file in folder.checkpoints.rglob("*") if file.is_file())
+        folder.reserve(ROWS_BYTES + max(checkpoint_bytes(config, model_path, steps) - saved, 0))
+        if job.resume:
             folder.drop_after(at, validation=validate)
         mark = f"{folder.id}-{os.getpid()}"
         variables = _variables(folder, mark, model_path, device)
@@ -63,8 +69,7 @@ class VerlTrainer:
         record = run_record(config, folder, task_set, train, val, model_path, device, resumed=job.resume)
         folder.write(record)
         if at >= steps and not validate:
-            folder.compact()
-            folder.write(finished(folder, "finished", "", 0.0))
+            _whole(folder.conclude(finished(folder, "finished", "", 0.0)))
             return
         session_file = folder.path / ".session.json"
         write_agent_loop(data_dir / "agent_loop.yaml", session_file)
@@ -88,12 +93,30 @@ class VerlTrainer:
             raise
         except BaseException as error:
             reason = f"{type(error).__name__}: {error}"
+            if isinstance(error, OSError) and error.errno in FULL:
+                raise RunFailed(reason) from error
             raise
         finally:
             stop_process(driver)
             session_file.unlink(missing_ok=True)
-            folder.compact()
-            folder.write(finished(folder, status, reason, time.time() - began))
+            unwritten = folder.conclude(finished(folder, status, reason, time.time() - began))
+        _whole(unwritten)
+
+
+ROWS_BYTES = 64 * 2**20
+"""What the rows, logs and tables of a small run take; there should be room for that, and for its checkpoints."""
+
+
+def _whole(unwritten: str) -> None:
+    if unwritten:
+        raise RunFailed(f"{unwritten}: make room, then `harness train --resume` writes them")
+
+
+def _drop_broken(folder: RunFolder, newest: int) -> None:
+    """Remove checkpoints that were cut off while they were written: verl would neither use nor ever remove them."""
+    for checkpoint in folder.checkpoints.glob("global_step_*"):
+        if not (checkpoint / "data.pt").exists() and checkpoint.name != f"global_step_{newest}":  # it is written last
+            shutil.rmtree(checkpoint)
 
 
 def validation_due(train: TrainConfig, steps: int, step: int) -> bool:

@@ -1,0 +1,109 @@
+"""A run that cannot go on ends, and says why: a dead Ray actor, a killed driver, a full disk. Real Ray, real logs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.trainers.verl.run import last_error
+
+WARNING = (
+    "(TaskRunnerV1 pid=411) /venv/verl/workers/engine/__init__.py:69: UserWarning: megatron engine is not available: "
+    "ModuleNotFoundError(\"No module named 'megatron'\")\n"
+    '(TaskRunnerV1 pid=411)   warnings.warn(f"megatron engine is not available: {e!r}", stacklevel=1)\n'
+)
+RAYLET = """\
+\x1b[33m(raylet)\x1b[0m The node with node id: 08bf3fba0035e88fdfaec7b45b4e3fa67e0b0b4c has been marked dead
+\x1b[33m(raylet)\x1b[0m Raylet is terminated. Termination is unexpected. Possible reasons include: (1) SIGKILL by the
+    [2026-11-21 21:34:02,568 I 31250 31250] (raylet) worker_pool.cc:564: Started worker process with pid 31386
+
+Traceback (most recent call last):
+  File "/venv/ray/_private/worker.py", line 1055, in get_objects
+    raise value
+ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task.
+\tclass_name: TaskRunnerV1
+\tactor_id: 889d47ad8c070b3be1095dc101000000
+\tpid: 31386
+"""
+FULL = """\
+(TaskRunnerV1 pid=411)   File "/venv/torch/serialization.py", line 967, in save
+(TaskRunnerV1 pid=411) OSError: [Errno 28] No space left on device
+(TaskRunnerV1 pid=411) During handling of the above exception, another exception occurred:
+Traceback (most recent call last):
+ray.exceptions.RayTaskError(RuntimeError): \x1b[36mray::TaskRunnerV1.run()\x1b[39m (pid=411, ip=192.0.2.2)
+RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0
+"""
+ENDED = """\
+Traceback (most recent call last):
+  File "/venv/ray/_private/node.py", line 440, in __init__
+    raise Exception(
+Exception: The current node timed out during startup.
+(raylet) some Error of a process that was on its way out
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "status", "cause"),
+    [
+        (WARNING, -9, "it was killed by SIGKILL"),
+        (WARNING + ENDED, -9, "it was killed by SIGKILL"),
+        (WARNING + "Training Progress: 10%\n", 1, "Training Progress: 10%"),
+        (WARNING + RAYLET, 1, "Raylet is terminated. Termination is unexpected."),
+        (WARNING + FULL, 1, "OSError: [Errno 28] No space left on device"),
+        (WARNING + FULL, -9, "OSError: [Errno 28] No space left on device"),
+        (WARNING + ENDED, 1, "Exception: The current node timed out during startup."),
+        ("harness: actor A (process 7) died: why\n" + ENDED, 1, "actor A (process 7) died: why"),
+        (WARNING, 1, "no output"),
+        ("", 1, "no output"),
+    ],
+)
+def test_the_line_that_names_the_cause_is_quoted_and_never_a_warning(
+    tmp_path: Path, log: str, status: int, cause: str
+) -> None:
+    path = tmp_path / "verl.log"
+    path.write_text(log, encoding="utf-8")
+    assert last_error(path, status).startswith(cause)
+
+
+DRIVER = """
+import os, signal, threading, time
+import ray
+from harness.trainers.verl import driver
+
+@ray.remote
+class Worker:
+    def pid(self): return os.getpid()
+
+threading.Thread(target=driver.watch, args=(threading.Event(),), daemon=True).start()
+ray.init(address="local", include_dashboard=False, num_cpus=2, object_store_memory=100_000_000)
+worker, meant = Worker.options(name="agent_loop_worker_0").remote(), Worker.options(name="meant").remote()
+pid, _ = ray.get([worker.pid.remote(), meant.pid.remote()])
+ray.kill(meant)
+time.sleep(3)
+print("alive", flush=True)
+os.kill(pid, signal.SIGKILL)
+time.sleep(600)  # as verl: nothing it waits for says that the worker is gone
+"""
+
+
+@pytest.mark.train
+@pytest.mark.timeout(240)
+def test_a_killed_actor_that_nobody_waits_for_ends_the_driver(tmp_path: Path) -> None:
+    script = tmp_path / "driver.py"
+    script.write_text(DRIVER)
+    log = tmp_path / "verl.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen([sys.executable, str(script)], stdout=output, stderr=output)
+        try:
+            while process.poll() is None and "alive" not in log.read_text():
+                time.sleep(0.1)
+            assert process.poll() is None, log.read_text()  # an actor that was meant to end is no reason
+            assert process.wait(60) == 1
+        finally:
+            process.kill()
+    assert last_error(log).startswith("actor Worker agent_loop_worker_0 (process ")
+    assert "meant" not in last_error(log)
