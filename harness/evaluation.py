@@ -94,8 +94,10 @@ def evaluate(
 
 
 def accuracy_of(rows: Sequence[dict[str, Any]], expected: int) -> dict[str, Any]:
-    """Accuracy over scored episodes with its 95 % Wilson interval, and how the rest ended."""
-    from statsmodels.stats.proportion import proportion_confint
+    """Accuracy over scored episodes with the 95 % interval that `harness compare` gives it, and how the rest ended."""
+    import pandas as pd
+
+    from harness.compare.estimates import accuracy as estimate
 
     scored = [row["reward"] for row in rows if row["reward"] is not None]
     outcomes: dict[str, int] = {}
@@ -110,14 +112,15 @@ def accuracy_of(rows: Sequence[dict[str, Any]], expected: int) -> dict[str, Any]
     for row in rows:
         for flag in row["reward_flags"]:
             flags[flag] = flags.get(flag, 0) + 1
-    accuracy = sum(scored) / len(scored) if scored else None
-    interval = None
-    if scored:
-        low, high = proportion_confint(sum(value >= 1.0 for value in scored), len(scored), method="wilson")
-        interval = [round(float(low), 4), round(float(high), 4)]
+    found = estimate(
+        pd.DataFrame(
+            [(0, row["db_id"], row["task_id"], row["reward"]) for row in rows if row["reward"] is not None],
+            columns=["seed", "db_id", "task_id", "value"],
+        )
+    )
     return {
-        "accuracy": accuracy,
-        "interval_95": interval,
+        "accuracy": found and found.mean,
+        "interval_95": found and [round(found.low, 4), round(found.high, 4)],
         "tasks": expected,
         "scored": len(scored),
         "unscored": expected - len(scored),

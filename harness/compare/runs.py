@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import UserError
+from harness.records import AGENT_OUTCOMES
 from harness.results.folder import RunFolder, read_json
 
 if TYPE_CHECKING:
@@ -55,8 +56,15 @@ class Run:
 
     @cached_property
     def episodes(self) -> pd.DataFrame:
-        """One row a rollout; rewards are NaN where unscored."""
-        return self._table("episodes")
+        """One row a rollout; rewards are NaN where unscored.
+
+        A validation rollout that the agent itself failed is wrong, in older records too, which left it unscored.
+        """
+        rows = self._table("episodes")
+        if not len(rows) or "outcome" not in rows:
+            return rows
+        failed = (rows["phase"] == "val") & rows["outcome"].isin(AGENT_OUTCOMES) & rows["reward"].isna()
+        return rows.assign(reward=rows["reward"].mask(failed, 0.0)) if failed.any() else rows
 
     @cached_property
     def steps(self) -> pd.DataFrame:

@@ -25,7 +25,7 @@ class McNemar:
 
 
 def mcnemar_exact(first: Sequence[float], second: Sequence[float]) -> McNemar:
-    """The exact McNemar test of paired right-or-wrong answers. Takes questions as independent.
+    """The exact McNemar test of paired right-or-wrong answers of two checkpoints. Takes questions as independent.
 
     Source: McNemar 1947, Psychometrika 12, 153-157, in its exact binomial form; statsmodels.
 
@@ -42,6 +42,8 @@ def mcnemar_exact(first: Sequence[float], second: Sequence[float]) -> McNemar:
 
 def cluster_bootstrap(rows: pd.DataFrame, seed: int = 0, resamples: int = RESAMPLES) -> tuple[float, float] | None:
     """95 % percentile interval of the mean of `value`, whole databases resampled.
+
+    It holds for these very checkpoints and other databases: what another training changes is not in it.
 
     Source: Davison and Hinkley 1997, Bootstrap Methods, section 3.8; scipy's `bootstrap` over databases.
 
@@ -102,7 +104,7 @@ def hierarchical_bootstrap(rows: pd.DataFrame, seed: int = 0, resamples: int = R
     return float(np.quantile(means, 0.025)), float(np.quantile(means, 0.975))
 
 
-def interquartile_mean(scores: Sequence[float]) -> float:
+def interquartile_mean(scores: Sequence[float] | np.ndarray) -> float:
     """The mean of the middle half, robust to one lucky or failed training.
 
     Source: Agarwal et al. 2021, NeurIPS, "Deep RL at the edge of the statistical precipice"; scipy's `trim_mean`.
