@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from harness.config import Config
 from harness.errors import HarnessError, RunFailed
 from harness.plugins import make_reward, make_task_set
-from harness.records import Task
+from harness.records import AGENT_OUTCOMES, Task
 from harness.results.folder import RunFolder
 from harness.results.record import run_record
 from harness.rollout.session import Session
@@ -94,7 +94,11 @@ def evaluate(
 
 
 def accuracy_of(rows: Sequence[dict[str, Any]], expected: int) -> dict[str, Any]:
-    """Accuracy over scored episodes with the 95 % interval that `harness compare` gives it, and how the rest ended."""
+    """Accuracy over scored episodes with the 95 % interval that `harness compare` gives it, and how the rest ended.
+
+    `agent_failed` counts what the agent itself failed (scored as wrong); `bounds` is the accuracy if all that is unscored
+    was wrong, and if all was right.
+    """
     import pandas as pd
 
     from harness.compare.estimates import accuracy as estimate
@@ -124,6 +128,8 @@ def accuracy_of(rows: Sequence[dict[str, Any]], expected: int) -> dict[str, Any]
         "tasks": expected,
         "scored": len(scored),
         "unscored": expected - len(scored),
+        "agent_failed": sum(row["outcome"] in AGENT_OUTCOMES for row in rows),
+        "bounds": [(sum(scored) + right) / expected for right in (0, expected - len(scored))] if expected else None,
         "outcomes": outcomes,
         "by_difficulty": {
             name: {"accuracy": sum(values) / len(values), "tasks": len(values)} for name, values in levels.items()

@@ -79,8 +79,8 @@ def power(
         )
     if ceiling:
         results().print(
-            f"Ceiling: every run ends at {100 * lowest:.1f} % or more. What is left to gain is less than such an effect, "
-            "and scores vary less there than on a harder set: these figures are too good for one.",
+            f"Ceiling: every run ends at {100 * lowest:.1f} % or more. What is left to gain is less than such an "
+            "effect, and scores vary less there than on a harder set: these figures are too good for one.",
             soft_wrap=True,
         )
 
@@ -100,8 +100,8 @@ def _show(
 
     out = results()
     out.print(
-        f"Variances from {found.source}: {found.seeds} seeds, {len(found.sizes)} databases, {found.questions} questions."
-        f" Standard deviation between seeds {100 * found.seed**0.5:.1f}, between databases "
+        f"Variances from {found.source}: {found.seeds} seeds, {len(found.sizes)} databases, {found.questions} "
+        f"questions. Standard deviation between seeds {100 * found.seed**0.5:.1f}, between databases "
         f"{100 * found.database**0.5:.1f}, between questions {100 * found.question**0.5:.1f}, between single scores "
         f"{100 * (found.cell + found.score) ** 0.5:.1f} points.",
         soft_wrap=True,

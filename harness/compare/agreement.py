@@ -28,8 +28,8 @@ def agree(arms: Mapping[str, Sequence[Run]], baseline: str) -> dict[str, dict[st
         `end` (last validation), each pooled over the seeds in common, None where there is nothing to pair; `draws`, the
         number of pairs; `parted`, the first training step in which answers or gradients differ for any seed, None if
         none does; `gradient`, the largest relative difference of a step's gradient norm, None where not recorded;
-        `identical`, whether there was a training and nothing at all differs; `steps`, one entry a seed and training step
-        with `seed`, `step`, `draws`, `same` (share) and `gradient`.
+        `identical`, whether there was a training and nothing at all differs; `steps`, one entry a seed and training
+        step with `seed`, `step`, `draws`, `same` (share) and `gradient`.
     """
     if any(column not in run.episodes for runs in arms.values() for run in runs for column in (*_DRAW, "answer")):
         return {}

@@ -89,7 +89,7 @@ class Estimate:
         return max(COLLAPSE, *map(abs, self.by_seed))
 
     def with_collapses(self) -> tuple[float, float]:
-        """The 95 % interval if trainings that no seed has shown may lie off by `worst`; never inside `low` and `high`."""
+        """The 95 % interval if trainings that no seed has shown may lie off by `worst`; it holds `low` and `high`."""
         ends = [_tail_end([side * one for one in self.by_seed], self.worst) for side in (1, -1)]
         return min(self.low, -ends[0]), max(self.high, ends[1])
 

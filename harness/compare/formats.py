@@ -110,7 +110,9 @@ def _csv(comparison: Mapping[str, Any]) -> str:
             row |= {f"{key}{suffix}": (one["estimate"] or {}).get(part) for part, suffix in _PARTS.items()}
             row |= {f"{key}_difference{suffix}": (one["difference"] or {}).get(part) for part, suffix in _PARTS.items()}
         row |= {f"difference{suffix}": (pair.get("difference") or {}).get(part) for part, suffix in _PARTS.items()}
-        row |= {key: pair.get(key) for key in ("p", "p_holm", "p_equivalence_holm", "detectable", "verdict", "identical")}
+        row |= {
+            key: pair.get(key) for key in ("p", "p_holm", "p_equivalence_holm", "detectable", "verdict", "identical")
+        }
         row |= {"unseen_share": (pair.get("collapses") or {}).get("share")}
         for key, bounds in (("accuracy", arm["accuracy_bounds"]), ("difference", pair.get("difference_bounds"))):
             row |= dict(zip((f"{key}_worst", f"{key}_best"), bounds or (None, None), strict=True))

@@ -55,8 +55,8 @@ def sentences(comparison: Mapping[str, Any]) -> list[str]:
         f"Baseline: {comparison['baseline']}. Checkpoint: the last of every run. Intervals: 95 %. "
         f"p values are corrected over all comparisons (Holm); different means p < {comparison['alpha']:g}.",
         f"Equivalent means: in {comparison['min_seeds']} seeds or more the difference is shown to lie within "
-        f"±{100 * margin:g} points, the margin stated beforehand (p < {comparison['alpha']:g}), even if a training that no "
-        f"seed has shown collapses by {100 * comparison['collapse']:g} points."
+        f"±{100 * margin:g} points, the margin stated beforehand (p < {comparison['alpha']:g}), even if a training "
+        f"that no seed has shown collapses by {100 * comparison['collapse']:g} points."
         if margin is not None
         else "No margin was stated, so nothing can be called equivalent.",
         *_collapses(comparison),
@@ -228,11 +228,13 @@ def _agreement(comparison: Mapping[str, Any]) -> Table:
     heads = ["arm", *columns, "part at step", "paired rollouts"]
     note = (
         "Share of rollouts with the very same final query as the baseline's, of the same seed, task and step. Part at: "
-        "the first training step, of any seed, in which an answer or the norm of the gradient differs. Every step is in "
-        "`--format json`."
+        "the first training step, of any seed, in which an answer or the norm of the gradient differs. Every step is "
+        "in `--format json`."
     )
     if any(arm["gpu_hours"] for arm in comparison["arms"]):
-        note += " On a GPU rounding may depend on what else is in a batch from the first call on: two runs of one agent "
+        note += (
+            " On a GPU rounding may depend on what else is in a batch from the first call on: two runs of one agent "
+        )
         note += "may give less than 100 too."
     return Table("agreement", f"Same answers as {comparison['baseline']}", heads, rows, note)
 
@@ -331,8 +333,8 @@ def _checkpoints(comparison: Mapping[str, Any]) -> Table:
             rows.append([pair["arm"], counts or "-", _range(pair["item"]["cluster_bootstrap"])])
     heads = ["arm against baseline", "McNemar", "bootstrap over databases"]
     note = (
-        "Good for one thing: whether these very checkpoints answer differently, on questions (McNemar) or databases like "
-        "these. Of other trainings it says nothing, and no verdict rests on it."
+        "Good for one thing: whether these very checkpoints answer differently, on questions (McNemar) or databases "
+        "like these. Of other trainings it says nothing, and no verdict rests on it."
     )
     return Table("checkpoints", "These checkpoints alone", heads, rows, note)
 

@@ -29,7 +29,8 @@ class Variances:
     Attributes:
         seed: Between seeds: what another training changes.
         database: Between databases: what other databases change.
-        question: Between questions of a database, alike for every seed; 0 with one database, where the test leaves it out.
+        question: Between questions of a database, alike for every seed; 0 with one database, where the test leaves it
+            out.
         cell: Between seeds of one database, beyond what both do alone.
         score: Between single scores.
         sizes: Questions of every database.
@@ -83,7 +84,7 @@ class Variances:
             (parts**2 / (1 - share / seeds)).sum((1, 2)),
         ]
         variance = np.maximum(drawn[0] + drawn[1] - drawn[2], np.maximum(drawn[0], drawn[1]))
-        df = crossed_df(variance, *drawn, seeds - 1.0, share_df(share))
+        df = crossed_df(variance, drawn[0], drawn[1], drawn[2], seeds - 1.0, share_df(share))
         needed = stats.t.ppf(1 - alpha / 2, df) * np.sqrt(variance) / error
 
         def lacking(effect: float) -> float:
@@ -119,7 +120,11 @@ def variances(arms: dict[str, list[Run]], baseline: str | None = None) -> Varian
         )
     parts = np.mean([_components(table, around) for table in usable], axis=0)
     sizes = usable[0].groupby("db_id")["task_id"].nunique()
-    return Variances(*map(float, parts), tuple(map(int, sizes)), int(usable[0]["seed"].nunique()), source)
+    if not parts.any():
+        raise UserError("every difference is the same, so there is no variance to plan with: give runs that differ")
+    seed, database, question, cell, score = map(float, parts)
+    seeds = int(usable[0]["seed"].nunique())
+    return Variances(seed, database, question, cell, score, tuple(map(int, sizes)), seeds, source)
 
 
 def needed(found: Variances, effect: float, power: float, alpha: float, sizes: Sequence[int]) -> int | None:
@@ -193,8 +198,9 @@ def _components(table: pd.DataFrame, around: bool = False) -> np.ndarray:
 
     def expected(by: str, component: str) -> float:
         """How often a component's variance is in the sum over groups of (sum of values)^2 / size."""
-        pairs = np.unique(np.column_stack([group[by], group[component]]), axis=0, return_counts=True)
-        return float((pairs[1] ** 2 / counts[by][pairs[0][:, 0]]).sum())
+        width = len(counts[component])
+        pairs, sizes = np.unique(group[by] * width + group[component], return_counts=True)
+        return float((sizes**2 / counts[by][pairs // width]).sum())
 
     solved: dict[str, float] = {}
     while not solved or min(solved[name] for name in names[1:]) < 0:

@@ -275,7 +275,7 @@ def test_false_alarms_are_at_most_nominal_and_intervals_cover(
 
 @pytest.mark.parametrize("seeds", [3, 5, 8, 10, 14, 15, 17, 20, 24, 30, 40])
 def test_collapses_are_not_taken_for_equivalence(seeds: int) -> None:
-    """One training in five loses 25 points, so the true difference is at the margin: exactly, by number of collapses."""
+    """One training in five loses 25 points, so the true difference is at the margin; exact, by number of collapses."""
     proved = covered = 0.0
     for collapsed in range(seeds + 1):
         values = np.zeros((seeds, 4, 5))
@@ -336,4 +336,7 @@ def test_an_evaluation_and_a_comparison_give_one_interval_and_graded_rewards_are
     table = pd.DataFrame(rows).rename(columns={"reward": "value"}).assign(seed=0)
     one = accuracy(table)
     assert one is not None and (low, high) == (round(one.low, 4), round(one.high, 4))
+    lost = accuracy_of([*rows[:-2], {**rows[-1], "reward": 0.0, "outcome": "timeout"}], 30)
+    assert lost["agent_failed"] == lost["unscored"] == 1
+    assert lost["bounds"] == pytest.approx([sum(rewards[:-2]) / 30, (sum(rewards[:-2]) + 1) / 30])
     assert accuracy_of([], 30)["interval_95"] is None and accuracy_of([], 30)["accuracy"] is None
