@@ -96,8 +96,8 @@ def evaluate(
 def accuracy_of(rows: Sequence[dict[str, Any]], expected: int) -> dict[str, Any]:
     """Accuracy over scored episodes with the 95 % interval that `harness compare` gives it, and how the rest ended.
 
-    `agent_failed` counts what the agent itself failed (scored as wrong); `bounds` is the accuracy if all that is unscored
-    was wrong, and if all was right.
+    `agent_failed` counts what the agent itself failed (scored as wrong); `bounds` is the accuracy if all that is
+    unscored was wrong, and if all was right.
     """
     import pandas as pd
 

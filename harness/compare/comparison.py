@@ -190,7 +190,7 @@ def _arm(name: str, runs: Sequence[Run]) -> dict[str, Any]:
         "accuracy_initial": _plain(accuracy(initial)),
         "accuracy_final": _plain(accuracy(final)),
         "interquartile_mean": statistics.interquartile_mean(matrix.ravel().tolist()),
-        "interquartile_mean_interval": statistics.interval_of(statistics.interquartile_mean, matrix),
+        "interquartile_mean_interval": statistics.interquartile_mean_interval(matrix),
         **{key: _mean([figures[key] for figures in per_seed]) for key in MEANS},
         "shares": {
             part: _mean([figures["shares"].get(part) for figures in per_seed])
@@ -270,14 +270,13 @@ def _pair(
 
 def _bounds(runs: Sequence[Run], base_runs: Sequence[Run], seeds: set[int] | None) -> tuple[float, float] | None:
     """The difference if all that was not scored speaks against the arm, and if all speaks for it; None if all was."""
-    cases, means = [], []
-    for group in (runs, base_runs):
-        chosen = [run for run in group if seeds is None or run.seed in seeds]
-        cases.append(worst_cases(chosen))
-        means.append(float(scores(chosen)["value"].mean()))
+    chosen = [[run for run in group if seeds is None or run.seed in seeds] for group in (runs, base_runs)]
+    cases = [worst_cases(group) for group in chosen]
     if cases == [None, None]:
         return None
-    (low, high), (base_low, base_high) = (case or (mean, mean) for case, mean in zip(cases, means, strict=True))
+    (low, high), (base_low, base_high) = (
+        case or (float(scores(group)["value"].mean()),) * 2 for case, group in zip(cases, chosen, strict=True)
+    )
     return low - base_high, high - base_low
 
 

@@ -95,24 +95,26 @@ class Run:
 
     def validation(self, step: int | None = None) -> pd.DataFrame:
         """Validation episodes of one step; of the last one where none is named."""
-        rows = self.episodes
-        if not len(rows):
-            return rows
-        rows = rows[rows["phase"] == "val"]
+        rows = self._validated
         if not len(rows):
             return rows
         return rows[rows["step"] == (rows["step"].max() if step is None else step)]
 
+    @cached_property
+    def _validated(self) -> pd.DataFrame:
+        return self.episodes[self.episodes["phase"] == "val"] if len(self.episodes) else self.episodes
+
     def validated_tasks(self) -> int:
         """Questions of the run's fullest validation."""
-        rows = self.episodes[self.episodes["phase"] == "val"] if len(self.episodes) else self.episodes
+        rows = self._validated
         return int(rows.groupby("step").size().max()) if len(rows) else 0
 
     def val_curve(self) -> dict[int, float]:
         """Mean validation reward of scored episodes by step."""
-        if not len(self.episodes):
+        rows = self._validated
+        if not len(rows):
             return {}
-        rows = self.episodes[(self.episodes["phase"] == "val") & self.episodes["reward"].notna()]
+        rows = rows[rows["reward"].notna()]
         means = rows.groupby("step")["reward"].mean()
         return dict(zip(map(int, means.index.tolist()), map(float, means.tolist()), strict=True))
 

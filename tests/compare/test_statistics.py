@@ -126,7 +126,7 @@ def test_hierarchical_bootstrap_sees_both_seeds_and_databases() -> None:
 
 def test_stratified_bootstrap_interval_holds_the_estimate() -> None:
     scores = np.random.default_rng(2).uniform(size=(10, 6))
-    low, high = statistics.interval_of(statistics.interquartile_mean, scores) or (0, 0)
+    low, high = statistics.interquartile_mean_interval(scores) or (0, 0)
     assert low < statistics.interquartile_mean(scores.ravel().tolist()) < high
 
 
