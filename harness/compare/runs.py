@@ -95,26 +95,29 @@ class Run:
 
     def validation(self, step: int | None = None) -> pd.DataFrame:
         """Validation episodes of one step; of the last one where none is named."""
-        rows = self._validated
-        if not len(rows):
-            return rows
-        return rows[rows["step"] == (rows["step"].max() if step is None else step)]
+        places = self._validated
+        if not places:
+            return self.episodes.iloc[:0]
+        return self.episodes.iloc[places.get(max(places) if step is None else step, [])]
 
     @cached_property
-    def _validated(self) -> pd.DataFrame:
-        return self.episodes[self.episodes["phase"] == "val"] if len(self.episodes) else self.episodes
+    def _validated(self) -> dict[int, list[int]]:
+        """Places of validation episodes in `episodes`, by step; a table of all steps is long to filter each time."""
+        rows = self.episodes.reset_index(drop=True)
+        if not len(rows):
+            return {}
+        rows = rows[rows["phase"] == "val"]
+        return {int(step): places.tolist() for step, places in rows.groupby("step").groups.items()}
 
     def validated_tasks(self) -> int:
         """Questions of the run's fullest validation."""
-        rows = self._validated
-        return int(rows.groupby("step").size().max()) if len(rows) else 0
+        return max(map(len, self._validated.values()), default=0)
 
     def val_curve(self) -> dict[int, float]:
         """Mean validation reward of scored episodes by step."""
-        rows = self._validated
-        if not len(rows):
+        if not len(self.episodes):
             return {}
-        rows = rows[rows["reward"].notna()]
+        rows = self.episodes[(self.episodes["phase"] == "val") & self.episodes["reward"].notna()]
         means = rows.groupby("step")["reward"].mean()
         return dict(zip(map(int, means.index.tolist()), map(float, means.tolist()), strict=True))
 
