@@ -104,6 +104,12 @@ class TrainConfig(Section):
     learning_rate: float = Field(1e-6, gt=0)
     mini_batch_size: int | None = Field(None, ge=1)
     """Tasks of one optimizer step; unset: the whole batch."""
+    batching: Literal["by_rollout", "verl"] = "by_rollout"
+    """`by_rollout`: rows in one order however they arrive, a fixed number of optimizer steps, whole rollouts dealt out
+    to them, the baseline over all scored rollouts of a task. `verl`: as verl does it, in order of arrival."""
+    failed_rollouts: Literal["zero", "leave_out"] = "zero"
+    """What training makes of rollouts that the agent itself ended (error, deadline, overlong prompt, no call): reward 0
+    in their group, or left out of it. Their verdict is 0 either way."""
     micro_batch_size: int = Field(8, ge=1)
     """The most sequences of one forward pass on one device; the largest number that fits the batch is taken."""
     clip_low: float = Field(0.2, gt=0)
@@ -132,6 +138,9 @@ class Config(Section):
     """Queries that an agent may write for one question; the last one is not checked."""
     seed: int = Field(0, ge=0)
     device: Literal["auto", "cpu", "cuda", "npu"] = "auto"
+    deterministic: bool = False
+    """On GPUs: the engine's batch-invariant kernels and torch's deterministic ones, so that the same run twice is the
+    same training; slower. A CPU is deterministic as it is."""
     gpus: int = Field(1, ge=1)
     """Devices of one node."""
     nodes: int = Field(1, ge=1)

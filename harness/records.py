@@ -13,11 +13,11 @@ from typing import Any, Literal
 Outcome = Literal["ok", "agent_error", "prompt_too_long", "endpoint_error", "timeout", "no_transitions", "runner_lost"]
 """How an attempt at a rollout ended. Only `ok` carries an answer that may be scored."""
 
-INFRASTRUCTURE_OUTCOMES: frozenset[str] = frozenset({"endpoint_error", "runner_lost"})
-"""Outcomes that say nothing about the policy: retried, and unscored when retries are used up."""
-
 AGENT_OUTCOMES: frozenset[str] = frozenset({"agent_error", "prompt_too_long", "timeout", "no_transitions"})
-"""Outcomes that the agent causes: they count as wrong."""
+"""Outcomes that the agent brought about itself: wrong answers, not missing ones."""
+
+INFRASTRUCTURE_OUTCOMES: frozenset[str] = frozenset({"endpoint_error", "runner_lost"})
+"""Outcomes that say nothing about agent or policy: retried, and unscored when retries are used up."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,8 @@ def parity(
 ) -> None:
     """Run agents and the reference over scripted episodes through the real gateway and compare all they send.
 
+    Each episode is played alone and then all of them at once by the same agent.
+
     Strict agents must match byte for byte and get a certificate; idiomatic ones are measured.
     Exit status 1 where a strict agent differs.
     """
@@ -63,7 +65,7 @@ def run_parity(names: list[str], scenarios: list[str], say: Any = lambda text: N
         except PluginError as error:
             say(f"{name}: {error}")
             return error
-        say(f"{name}: {len(recordings)} scenarios in {time.monotonic() - began:.1f} s")
+        say(f"{name}: {len(recordings)} episodes in {time.monotonic() - began:.1f} s")
         return recordings
 
     with ThreadPoolExecutor(2) as pool:
@@ -130,8 +132,7 @@ def _show(report: dict[str, Any]) -> None:
     if strict:
         table = Table("scenario", *strict)
         for one in report["scenarios"]:
-            cells = ["differs" if one in row["failed"] else "same" for row in strict.values()]
-            table.add_row(one, *cells)
+            table.add_row(one, *(_cell(one, row["failed"]) for row in strict.values()))
         table.add_section()
         table.add_row("certificate", *((row.get("certificate") or "none")[:12] for row in strict.values()))
         console.print(table)
@@ -157,6 +158,7 @@ def _show(report: dict[str, Any]) -> None:
             "same executed SQL": lambda row: "{} of {}".format(*row["same_sql"]),
             "same answer": lambda row: "{} of {}".format(*row["same_answer"]),
             "other outcomes": lambda row: "\n".join(row["other_outcomes"]) or "none",
+            "changed when all are played together": lambda row: "\n".join(row["changed_together"]) or "none",
         }
         for label, cell in rows.items():
             table.add_row(label, *map(cell, idiomatic.values()))
@@ -164,6 +166,12 @@ def _show(report: dict[str, Any]) -> None:
     for name, row in report["agents"].items():
         if "error" in row:
             console.print(f"{name}: {row['error']}", markup=False, soft_wrap=True)
+
+
+def _cell(scenario: str, failed: list[str]) -> str:
+    if scenario in failed:
+        return "differs"
+    return "differs together" if f"{scenario} (together)" in failed else "same"
 
 
 def _ratio(mine: int, base: int) -> str:

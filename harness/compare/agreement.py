@@ -7,6 +7,7 @@ the letter. They go on doing so for as long as the updates are the same, which t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from harness.records import AGENT_OUTCOMES
@@ -69,12 +70,22 @@ def agree(arms: Mapping[str, Sequence[Run]], baseline: str) -> dict[str, dict[st
     return found
 
 
+def answer_hashes(episodes: pd.DataFrame) -> pd.Series:
+    """Eight hex digits of every rollout's final query: all that asking for equality needs."""
+    if "answer_hash" in episodes:  # a published copy, which keeps few texts
+        return episodes["answer_hash"]
+    return episodes["answer"].map(_hash)
+
+
+def _hash(answer: Any) -> str | None:
+    return sha256(answer.encode("utf-8", "surrogatepass")).hexdigest()[:8] if isinstance(answer, str) else None
+
+
 def _answers(run: Run) -> pd.DataFrame:
     """Answers by draw; a failure that the agent caused stands for itself, one of the infrastructure for nothing."""
-    rows = run.episodes
+    rows = run.episodes.assign(answer=answer_hashes(run.episodes).fillna("none"))
     rows = rows[rows["outcome"].isin({"ok", *AGENT_OUTCOMES})].drop_duplicates(_DRAW).set_index(_DRAW)
-    failed = rows["outcome"] != "ok"
-    return rows["answer"].fillna("\0none").mask(failed, "\0" + rows["outcome"]).to_frame()
+    return rows["answer"].where(rows["outcome"] == "ok", rows["outcome"]).to_frame()
 
 
 def _by_step(same: pd.DataFrame, mine: dict[int, float], theirs: dict[int, float]) -> list[dict[str, Any]]:

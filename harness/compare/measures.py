@@ -124,13 +124,23 @@ def overhead_ms(run: Run) -> float | None:
     The time of an attempt that is neither a call (as the gateway saw it) nor the execution of a query, over its
     calls; the median over the attempts that ended well. Needs transitions.
     """
-    if run.transitions is None or not len(run.episodes):
+    rest = framework_s(run)
+    if rest is None:
         return None
     rows = run.episodes[(run.episodes["outcome"] == "ok") & (run.episodes["transitions"] > 0)]
-    calls_s = run.transitions.groupby("attempt_id")["latency_s"].sum()
-    rest = rows["elapsed_s"] - rows["attempt_id"].map(calls_s) - rows["turns"].map(_sql_s)
-    found = (rest / rows["transitions"]).median()
+    found = (rest[rows.index] / rows["transitions"]).median()
     return None if math.isnan(found) else float(found) * 1000
+
+
+def framework_s(run: Run) -> pd.Series | None:
+    """Seconds of every rollout outside calls and queries; None where calls were not kept."""
+    if "framework_s" in run.episodes:  # a published copy
+        return run.episodes["framework_s"]
+    if run.transitions is None or not len(run.episodes):
+        return None
+    rows = run.episodes
+    calls_s = run.transitions.groupby("attempt_id")["latency_s"].sum()
+    return rows["elapsed_s"] - rows["attempt_id"].map(calls_s) - rows["turns"].map(_sql_s)
 
 
 def optimizer_steps(run: Run) -> list[tuple[int, int, int]]:

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
+from itertools import count
 from typing import Any
 
 from harness.gateway.answers import Answer, StreamedAnswer
 from harness.gateway.failures import Refusal
 from harness.gateway.settings import GatewaySettings
 from harness.records import CallFailure, Transition
+
+
+def call_seed(seed: int, role: str, draw: int) -> int:
+    """The seed of one call: a random stream of its own, the same whatever engine serves it. 31 bits.
+
+    Args:
+        seed: The rollout's.
+        draw: Number of the role's calls before it.
+    """
+    digest = hashlib.sha256(f"{seed}/{role}/{draw}".encode()).digest()
+    return int.from_bytes(digest[:4], "big") >> 1
 
 
 class AttemptLog:
@@ -34,13 +47,25 @@ class AttemptLog:
         self.failures: list[CallFailure] = []
         self.calls: set[Call] = set()
         self._arrivals = 0
+        self._draws: dict[str, set[int]] = {}
 
     def begin(self, role: str) -> Call:
-        """Note the arrival of a call of `role`."""
-        call = Call(self, role, self._arrivals)
+        """Note the arrival of a call of `role`.
+
+        It samples with a seed of its own, of the attempt's, the role and the number of the role's calls before it; a
+        call that fails gives its number back, so that a second try draws what the first would have drawn.
+        """
+        draws = self._draws.setdefault(role, set())
+        draw = next(number for number in count() if number not in draws)
+        draws.add(draw)
+        call = Call(self, role, self._arrivals, draw)
         self._arrivals += 1
         self.calls.add(call)
         return call
+
+    def give_back(self, call: Call) -> None:
+        """A call failed: nothing was drawn with its seed."""
+        self._draws[call.role].discard(call.draw)
 
     def close(self) -> None:
         """End the calls under way and put the records in order of arrival."""
@@ -53,10 +78,14 @@ class AttemptLog:
 class Call:
     """One call under way. Exactly one record comes of it: a transition or a failure."""
 
-    def __init__(self, log: AttemptLog, role: str, index: int) -> None:
+    def __init__(self, log: AttemptLog, role: str, index: int, draw: int) -> None:
         self.log = log
         self.role = role
         self.index = index
+        self.draw = draw
+        self.sampling: Mapping[str, Any] = log.sampling
+        if log.sampling.get("seed") is not None:
+            self.sampling = {**log.sampling, "seed": call_seed(log.sampling["seed"], role, draw)}
         self.started_s = time.time()
         self.upstream_s = 0.0
         self.model = ""
@@ -88,7 +117,7 @@ class Call:
                 logprobs=answer.logprobs,
                 prompt_tokens=answer.prompt_tokens,
                 response_tokens=answer.response_tokens,
-                sampling=self.log.sampling,
+                sampling=self.sampling,
                 overridden=self.overridden,
                 started_s=self.started_s,
                 latency_s=latency_s,
@@ -101,6 +130,7 @@ class Call:
         if self.outcome:
             return
         latency_s = self._end(refusal.code)
+        self.log.give_back(self)
         self.log.failures.append(
             CallFailure(
                 index=self.index,

@@ -90,7 +90,7 @@ class Relay:
         upstream = await self.pool.acquire(call.log.rollout_id)
         try:
             token_ids = self.pool.token_ids
-            request = force(asked, call.log.sampling, self.pool.model, token_ids=token_ids)
+            request = force(asked, call.sampling, self.pool.model, token_ids=token_ids)
             call.model, call.overridden = self.pool.model, request.overridden
             answered = False
             while not answered:

@@ -1,7 +1,8 @@
 """What a run record carries: that this agent, as it is installed now, passed parity.
 
 A certificate is found again only while everything that it speaks of is unchanged: prompts, scenarios, the
-reference, the plugin's source, and its frameworks' versions. `python -m harness.parity.certificate AGENT`
+reference, the plugin's source, its frameworks' versions, and those of all that they rest on, HTTP clients first.
+`python -m harness.parity.certificate AGENT`
 prints the fingerprint of an agent as another interpreter sees it.
 """
 
@@ -16,13 +17,19 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.errors import PluginError
 from harness.hookspecs import AgentSpec
 from harness.parity.comparison import Deviation, Verdict
 from harness.parity.scenarios import SCENARIOS, scenario_set_hash
 from harness.rollout.environments import cache_dir, python_for
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
+
+CLIENTS = ("openai", "httpx", "httpcore", "h11", "anyio", "aiohttp", "litellm", "requests", "urllib3", "anthropic")
+"""Libraries that make or send requests; a fingerprint names the versions of those that an agent can reach."""
 
 
 def fingerprint(agent_name: str) -> dict[str, Any]:
@@ -89,6 +96,7 @@ def _fingerprint(spec: AgentSpec) -> dict[str, Any]:
     from harness.plugins import framework_versions
     from harness.prompts import PROMPTS
 
+    below = _requirements(spec)
     return {
         "agent": spec.name,
         "strict": spec.strict,
@@ -97,7 +105,46 @@ def _fingerprint(spec: AgentSpec) -> dict[str, Any]:
         "reference": _source_hash("harness.agents.reference_sql"),
         "plugin": _source_hash(spec.target.partition(":")[0]),
         "frameworks": framework_versions(spec),
+        "clients": {name: below[name] for name in CLIENTS if name in below},
+        "requirements": _digest(below),
     }
+
+
+def _requirements(spec: AgentSpec) -> dict[str, str]:
+    """Versions of all distributions that an agent's code can send a request through.
+
+    They are what its plugin and its frameworks require, directly or not, and the clients that harness brings.
+    """
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    from harness.plugins import registry
+
+    owner = registry().owner("agent", spec.name)
+    plugin = [state.distribution for state in registry().states if state.name == owner]
+    open_ = [Requirement(name) for name in ("openai", "httpx", "aiohttp", *spec.frameworks, *plugin)]
+    seen: set[tuple[str, frozenset[str]]] = set()
+    versions: dict[str, str] = {}
+    while open_:
+        one = open_.pop()
+        name, extras = canonicalize_name(one.name), frozenset(one.extras)
+        if name == "harness" or (name, extras) in seen:
+            continue
+        seen.add((name, extras))
+        try:
+            found = distribution(one.name)
+        except PackageNotFoundError:  # of another platform, or left out on purpose
+            continue
+        versions[name] = found.version
+        open_ += [below for below in map(Requirement, found.requires or ()) if _asked_for(below, extras)]
+    return versions
+
+
+def _asked_for(requirement: Requirement, extras: frozenset[str]) -> bool:
+    marker = requirement.marker
+    return marker is None or any(marker.evaluate({"extra": extra}) for extra in extras or {""})
 
 
 def _source_hash(module: str) -> str:

@@ -33,7 +33,7 @@ class Verdict:
     """What a comparison found.
 
     Attributes:
-        failed: Names of the scenarios with a mismatch, in order.
+        failed: Labels of the recordings with a mismatch, in order: scenarios, some of them `(together)`.
         accepted: Names of the accepted wire differences that were met.
     """
 
@@ -49,7 +49,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Deviation:
-    """How an idiomatic agent differs from the reference, summed over the scenarios.
+    """How an idiomatic agent differs from the reference, summed over the scenarios, each played alone.
 
     Attributes:
         calls: Calls made, and the reference's.
@@ -57,6 +57,7 @@ class Deviation:
         injected: Request parameters that the reference does not send.
         same_answer: Scenarios with the reference's outcome and answer, of all.
         same_sql: Scenarios with the reference's executed queries, of all.
+        changed_together: Scenarios that went differently when all were played at once: rollouts mix.
     """
 
     agent: str
@@ -67,23 +68,39 @@ class Deviation:
     same_answer: tuple[int, int]
     same_sql: tuple[int, int]
     other_outcomes: tuple[str, ...]
+    changed_together: tuple[str, ...]
 
 
 def compare(agent: str, recordings: Sequence[Recording], reference: Sequence[Recording]) -> Verdict:
-    """Compare a strict agent's recordings with the reference's, scenario by scenario."""
+    """Compare a strict agent's recordings with the reference's, scenario by scenario.
+
+    What other rollouts do must not show, so the yardstick is always what the reference does alone. A scenario that
+    differs alone is not told again for the play of all at once.
+    """
     accepted: set[str] = set()
     mismatches: list[Mismatch] = []
-    expected = {recording.scenario: recording for recording in reference}
-    for recording in recordings:
-        mismatches += _differences(recording, expected[recording.scenario], accepted)
+    expected = _alone(reference)
+    told: set[str] = set()
+    for recording in sorted(recordings, key=lambda recording: recording.play != "alone"):
+        found = _differences(recording, expected[recording.scenario], accepted)
+        if found and recording.scenario not in told:
+            told.add(recording.scenario)
+            mismatches += found
     failed = tuple(dict.fromkeys(mismatch.scenario for mismatch in mismatches))
     return Verdict(agent, tuple(mismatches), failed, tuple(sorted(accepted)))
 
 
+def changed_together(recordings: Sequence[Recording]) -> list[Mismatch]:
+    """How an agent differs from itself when it plays all scenarios at once."""
+    expected = _alone(recordings)
+    together = [recording for recording in recordings if recording.play == "together"]
+    return [found for mine in together for found in _differences(mine, expected[mine.scenario], set())]
+
+
 def measure(agent: str, recordings: Sequence[Recording], reference: Sequence[Recording]) -> Deviation:
     """Measure an idiomatic agent against the reference."""
-    expected = {recording.scenario: recording for recording in reference}
-    pairs = [(recording, expected[recording.scenario]) for recording in recordings]
+    expected = _alone(reference)
+    pairs = [(recording, expected[name]) for name, recording in _alone(recordings).items()]
     known = {name for _, base in pairs for call in base.calls for name in call.params}
     injected = {
         name for mine, _ in pairs for call in mine.calls for name in _canonical(call, set())[1] if name not in known
@@ -107,14 +124,19 @@ def measure(agent: str, recordings: Sequence[Recording], reference: Sequence[Rec
             for mine, base in pairs
             if mine.outcome != base.outcome
         ),
+        changed_together=tuple(dict.fromkeys(found.scenario for found in changed_together(recordings))),
     )
+
+
+def _alone(recordings: Sequence[Recording]) -> dict[str, Recording]:
+    return {recording.scenario: recording for recording in recordings if recording.play == "alone"}
 
 
 def _differences(mine: Recording, base: Recording, accepted: set[str]) -> list[Mismatch]:
     found: list[Mismatch] = []
 
     def differ(place: str, expected: object, got: object) -> None:
-        found.append(Mismatch(mine.scenario, place, _short(expected), _short(got)))
+        found.append(Mismatch(mine.label, place, _short(expected), _short(got)))
 
     if mine.leaks:
         differ("gold", "in no request", ", ".join(mine.leaks))

@@ -1,5 +1,8 @@
 """Runs one agent over the scenarios, through the real gateway, and notes all that it did.
 
+Each scenario is played alone, and then all at once: a runner has many rollouts under way on one agent, and what
+they share must not show.
+
 As a process: `python -m harness.parity.recorder AGENT --out FILE`, so that each framework has a process
 and, where its plugin has one, an environment of its own.
 """
@@ -12,14 +15,20 @@ import json
 import logging
 import subprocess
 import tempfile
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+import threading
+import zlib
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.errors import PluginError
-from harness.parity.scenarios import CANARY, SCENARIOS, Scenario, Script, build_database
+from harness.parity.scenarios import CANARY, PLAYS, SCENARIOS, Scenario, Script, build_database
 from harness.toolbox import Agent
+
+if TYPE_CHECKING:
+    from harness.testing.scripted_server import ReceivedRequest, Reply
 
 SAMPLING = {"temperature": 0.7, "top_p": 0.9, "max_tokens": 96}
 """Unlike any framework's defaults, so that a forgotten parameter shows."""
@@ -40,12 +49,14 @@ class Recording:
     """What one agent did in one scenario.
 
     Attributes:
+        play: `alone`, or `together` with all other scenarios.
         executed: Queries handed to the host, in order.
         prompt_chars: Characters of all messages sent.
         leaks: Places where the gold's canary turned up; must be empty.
     """
 
     scenario: str
+    play: str
     calls: list[RecordedCall]
     executed: list[str]
     answer: str | None
@@ -54,25 +65,32 @@ class Recording:
     prompt_chars: int
     leaks: list[str]
 
+    @property
+    def label(self) -> str:
+        """Its name in reports."""
+        return self.scenario if self.play == "alone" else f"{self.scenario} ({self.play})"
+
     @classmethod
     def parse(cls, data: dict[str, Any]) -> Recording:
         """The recording from plain data."""
         return cls(**{**data, "calls": [RecordedCall(**call) for call in data["calls"]]})
 
 
-async def record(agent: Agent, scenarios: Sequence[Scenario] = SCENARIOS) -> list[Recording]:
-    """Run an agent over scenarios, one after the other."""
+async def record(
+    agent: Agent, scenarios: Sequence[Scenario] = SCENARIOS, plays: Sequence[str] = PLAYS
+) -> list[Recording]:
+    """Run one agent over scenarios, one after the other and then all at once."""
     import httpx
 
     from harness.gateway.server import GatewayServer
     from harness.parity.tap import Tap
     from harness.testing.scripted_server import ScriptedServer
 
-    script: list[Script] = []
+    cast = _Cast(scenarios)
     recordings: list[Recording] = []
     with tempfile.TemporaryDirectory(prefix="harness-parity-") as folder:
         database = build_database(Path(folder))
-        with ScriptedServer(lambda request: script[-1](request)) as server, GatewayServer() as gateway:
+        with ScriptedServer(cast) as server, GatewayServer() as gateway:
             limits = httpx.Limits(max_keepalive_connections=None)
             async with (
                 gateway.control() as control,
@@ -81,23 +99,73 @@ async def record(agent: Agent, scenarios: Sequence[Scenario] = SCENARIOS) -> lis
             ):
                 await control.set_upstreams([server.base_url], model=server.model, token_ids=True)
                 async with tap.control() as tapped:
-                    for scenario in scenarios:
-                        script.append(Script(scenario))
-                        recordings.append(
-                            await _record_one(agent, scenario, database, tap, tapped, gateway.key, http_client)
-                        )
+
+                    async def play(scenario: Scenario, how: str) -> Recording:
+                        return await _record_one(agent, scenario, how, database, tap, tapped, gateway.key, http_client)
+
+                    if "alone" in plays:
+                        recordings += [await play(scenario, "alone") for scenario in scenarios]
+                    if "together" in plays:
+                        recordings += await _together(scenarios, cast, play)
     return recordings
 
 
+async def _together(
+    scenarios: Sequence[Scenario], cast: _Cast, play: Callable[[Scenario, str], Awaitable[Recording]]
+) -> list[Recording]:
+    """Play all scenarios at once.
+
+    Those that hang begin first, so that they reach their last call before the others take the processor, and their
+    deadline falls amid the others' calls.
+    """
+    hanging = [scenario for scenario in scenarios if scenario.hangs]
+    begun = {scenario.name: asyncio.ensure_future(play(scenario, "together")) for scenario in hanging}
+    if hanging:
+        await asyncio.to_thread(cast.hung.wait, max(scenario.timeout_s for scenario in hanging))
+    for scenario in scenarios:
+        if not scenario.hangs:
+            begun[scenario.name] = asyncio.ensure_future(play(scenario, "together"))
+    return list(await asyncio.gather(*(begun[scenario.name] for scenario in scenarios)))
+
+
+class _Cast:
+    """Answers every rollout by the script of its own scenario, however the rollouts' calls interleave."""
+
+    def __init__(self, scenarios: Sequence[Scenario]) -> None:
+        self.hung = threading.Event()
+        """Set once a call of the play together hangs."""
+        self._scripts = {_rollout_id(one, play): (play, Script(one)) for one in scenarios for play in PLAYS}
+        self._calls: Counter[str] = Counter()
+
+    def __call__(self, request: ReceivedRequest) -> Reply:
+        rollout_id = request.body["user"]
+        play, script = self._scripts[rollout_id]
+        reply = script(request)
+        if play == "alone":
+            return reply
+        if reply.hang:
+            self.hung.set()
+            return reply
+        self._calls[rollout_id] += 1
+        # Rollouts overtake one another, each time in the same order.
+        steps = zlib.crc32(f"{rollout_id} {self._calls[rollout_id]}".encode()) % 8
+        return replace(reply, delay_s=0.05 + 0.02 * steps)
+
+
+def _rollout_id(scenario: Scenario, play: str) -> str:
+    return f"parity-{scenario.name}-{play}"
+
+
 async def _record_one(
-    agent: Agent, scenario: Scenario, database: Path, tap: Any, control: Any, key: str, http_client: Any
+    agent: Agent, scenario: Scenario, play: str, database: Path, tap: Any, control: Any, key: str, http_client: Any
 ) -> Recording:
     from harness.records import Task
     from harness.rollout.host import run_attempt
     from harness.rollout.request import RolloutRequest
     from harness.sql.schema import schema_text
 
-    task = Task(scenario.name, "parity", "val", scenario.question, "parity", str(database), f"SELECT '{CANARY}'")
+    # One id for all, as the sessions of a task have: what an agent keeps by task must not mix rollouts.
+    task = Task("parity", "parity", "val", scenario.question, "parity", str(database), f"SELECT '{CANARY}'")
     schema = schema_text(database, limit_chars=scenario.schema_chars)
     request = RolloutRequest(
         problem=_problem(task, schema),
@@ -109,11 +177,12 @@ async def _record_one(
         timeout_s=scenario.timeout_s,
         retries=0,
     )
-    rollout_id = f"parity-{scenario.name}"
+    rollout_id = _rollout_id(scenario, play)
     attempt = await run_attempt(agent, request, rollout_id, "1", control, key, "scripted", http_client)
     calls = tap.of(rollout_id)
     return Recording(
         scenario=scenario.name,
+        play=play,
         calls=[
             RecordedCall(
                 call.role or f"not a role URL: {call.path}",
@@ -141,7 +210,7 @@ def _problem(task: Any, schema: str) -> Any:
     return Problem(task.id, task.question, task.db_id, schema)
 
 
-def record_in_process(agent_name: str, scenarios: Sequence[str] = (), timeout_s: float = 300.0) -> list[Recording]:
+def record_in_process(agent_name: str, scenarios: Sequence[str] = (), timeout_s: float = 600.0) -> list[Recording]:
     """Record an agent in a process of its own, with its plugin's interpreter.
 
     Args:

@@ -11,6 +11,8 @@ from typing import Any
 from harness.prompts import APPROVED, REJECTED
 from harness.testing.scripted_completion import Reply
 
+PLAYS = ("alone", "together")
+"""How every scenario is played: one after the other, then all of them at once by the same agent."""
 CANARY = "GOLD-CANARY-7f3a"
 """Stands in the gold of every scenario's task; no request may contain it."""
 
@@ -43,7 +45,12 @@ class Scenario:
     question: str = "How many singers are there?"
     max_turns: int = 3
     schema_chars: int = 4000
-    timeout_s: float = 30.0
+    timeout_s: float = 60.0
+
+    @property
+    def hangs(self) -> bool:
+        """Whether only its deadline ends it."""
+        return any(reply.hang for reply in self.replies)
 
 
 def _sql(query: str, before: str = "", after: str = "") -> Reply:
@@ -68,6 +75,12 @@ SCENARIOS: tuple[Scenario, ...] = (
         "never_approved",
         "max_turns ends it",
         (_sql("SELECT 1"), _NO, _sql("SELECT 2"), _NO, _sql("SELECT 3"), _YES),
+    ),
+    Scenario(
+        "many_turns",
+        "approved in the sixth turn",
+        (*(reply for n in range(5) for reply in (_sql(f"SELECT {n}"), _NO)), _sql(_COUNT), _YES),
+        max_turns=7,
     ),
     Scenario("single_turn", "nothing is checked", (_sql(_COUNT),), max_turns=1),
     Scenario("no_fence", "a query without a code fence", (Reply(f"  {_COUNT};\n"), _YES)),
@@ -129,7 +142,7 @@ SCENARIOS: tuple[Scenario, ...] = (
 
 def scenario_set_hash() -> str:
     """Changes with anything that decides what the scenarios test."""
-    return hashlib.sha256(repr((DATABASE, SCENARIOS)).encode()).hexdigest()[:16]
+    return hashlib.sha256(repr((DATABASE, SCENARIOS, PLAYS)).encode()).hexdigest()[:16]
 
 
 def build_database(folder: Path) -> Path:

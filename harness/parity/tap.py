@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -72,7 +73,10 @@ class Tap:
         await self._runner.cleanup()
 
     def control(self) -> GatewayControl:
-        """A control client of the gateway whose role URLs lead through this tap."""
+        """A control client of the gateway whose role URLs lead through this tap.
+
+        The model server finds a call's rollout in the request's `user`.
+        """
         return _TappedControl(self._gateway, self.base_url)
 
     async def _relay(self, request: web.Request) -> web.Response:
@@ -104,6 +108,10 @@ class _TappedControl(GatewayControl):
         self.__dict__.update(real.__dict__)
         self._tap_url = tap_url
         self._real_url = gateway.base_url
+
+    async def open_attempt(self, rollout_id: str, attempt_id: str, *, sampling: Mapping[str, Any], **rest: Any) -> None:
+        # Tells the scripted model whose call it answers; agents never see it.
+        await super().open_attempt(rollout_id, attempt_id, sampling={**sampling, "user": rollout_id}, **rest)
 
     def agent_url(self, rollout_id: str, attempt_id: str, role: str) -> str:
         return super().agent_url(rollout_id, attempt_id, role).replace(self._real_url, self._tap_url, 1)

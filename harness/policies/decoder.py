@@ -4,6 +4,12 @@ Requests come and go between decode steps: each has a slot in a preallocated key
 request never waits for the longest running one and nothing is re-copied when one leaves. For models of a
 few million parameters this is several times faster than vLLM's CPU build, starts at once, and needs
 nothing beyond transformers.
+
+What a request is answered must not depend on what else is in flight, to the last bit: sums of another order give other
+last bits, once in a million tokens another token, and then another training. So prompts are read together only where
+they are padded to the same length, and a decode step has a multiple of `ROWS` rows and of `GROW` positions: the matrix
+products of such shapes are the same for a row whatever the number of others (a test compares; with 1, 2, 3, 5 ... rows
+BLAS libraries take other kernels).
 """
 
 from __future__ import annotations
@@ -21,7 +27,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 GROW = 64
-"""The cache's length grows in steps of this many tokens."""
+"""The cache's length, and what a step sees of it, grow in steps of this many tokens."""
+ROWS = 16
+"""A decode step has a multiple of this many rows; those without a request idle along."""
 
 
 ATTENTION = "harness_grouped"
@@ -133,6 +141,7 @@ class Decoder:
 
     def __init__(self, model: Any, slots: int, max_length: int, stop_ids: set[int]) -> None:
         model.set_attn_implementation(ATTENTION)
+        slots = -(-slots // ROWS) * ROWS
         self.model = model
         self.max_length = max_length
         self.stop_ids = stop_ids
@@ -204,17 +213,24 @@ class Decoder:
         groups: dict[tuple[int, ...], list[Generation]] = {}
         for generation in admitted:
             groups.setdefault(tuple(generation.prompt_ids), []).append(generation)
-        prompts = list(groups)
-        width = max(len(prompt) for prompt in prompts)
+        by_width: dict[int, list[tuple[int, ...]]] = {}
+        for prompt in groups:
+            by_width.setdefault(-(-len(prompt) // GROW) * GROW, []).append(prompt)
+        for width, prompts in by_width.items():
+            self._read(width, prompts, [groups[prompt] for prompt in prompts])
+
+    def _read(self, width: int, prompts: list[tuple[int, ...]], asking: list[list[Generation]]) -> None:
+        """Read prompts of one padded length; `asking` has the requests of each."""
         ids = torch.tensor([[*prompt, *[0] * (width - len(prompt))] for prompt in prompts])
         # Padding is on the right, where a causal model's earlier positions cannot see it.
         cache = DynamicCache(config=self.model.config)
         last = torch.tensor([len(prompt) - 1 for prompt in prompts])
         hidden = self.model.model(input_ids=ids, past_key_values=cache, use_cache=True).last_hidden_state
-        logits = self.model.lm_head(hidden[torch.arange(len(prompts)), last])
+        few = torch.nn.functional.pad(hidden[torch.arange(len(prompts)), last], (0, 0, 0, -len(prompts) % ROWS))
+        logits = self.model.lm_head(few)
         rows, sources, generations = [], [], []
-        for source, prompt in enumerate(prompts):
-            for generation in groups[prompt]:
+        for source, group in enumerate(asking):
+            for generation in group:
                 slot = heappop(self._free)  # the lowest, so that the slots in use stay together
                 self._running[slot] = generation
                 rows.append(slot)
@@ -231,13 +247,13 @@ class Decoder:
 
     def _decode(self) -> None:
         """One token for every running request."""
-        used = max(self._running) + 1  # slots up to here are a view of the cache; a free one among them idles along
+        used = -(-(max(self._running) + 1) // ROWS) * ROWS  # slots up to here are a view of the cache
         positions = torch.zeros(used, dtype=torch.long)
         tokens = torch.zeros(used, 1, dtype=torch.long)
         for row, generation in self._running.items():
             positions[row] = len(generation.prompt_ids) + len(generation.token_ids) - 1
             tokens[row] = generation.token_ids[-1]
-        span = int(positions.max()) + 1
+        span = -(-(int(positions.max()) + 1) // GROW) * GROW
         for layer in self._layers:
             layer.reserve(span)
             layer.positions, layer.span = positions, span

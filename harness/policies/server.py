@@ -11,8 +11,6 @@ import os
 import sys
 import time
 import uuid
-import zlib
-from array import array
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
@@ -84,8 +82,7 @@ class PolicyServer:
             max_tokens=max(1, min(limit, self.max_length - len(prompt_ids))),
             temperature=1.0 if temperature is None else float(temperature),
             top_p=float(sampling.get("top_p") or 1.0),
-            # One stream a prompt, so that the calls of a rollout, which share its seed, draw apart.
-            seed=None if seed is None else zlib.crc32(array("I", prompt_ids).tobytes(), seed),
+            seed=None if seed is None else int(seed),
             done=done,
         )
         self.decoder.submit(generation)

@@ -30,16 +30,20 @@ def sample(arms: Mapping[str, Sequence[Run]], cap: int) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     if runs:
         each = max(1, cap // len(runs))
-        train_count = int(each * _TRAIN_SHARE)
         for arm, run in runs:
-            train = run.episodes[run.episodes["phase"] == "train"]
-            train = train[train["step"] == train["step"].max()] if len(train) else train
-            few = _spread(train, train_count)
-            for table in (_spread(run.validation(), each - len(few)), few):
+            for table in shown(run, each):
                 calls = _calls(run, table)
                 rows += [_episode(arm, run, row, calls, texts) for row in _records(table)]
     rows.sort(key=lambda row: (row["phase"] != "val", _rank(row["task"]), row["seed"]))  # one question side by side
     return {"episodes": rows[:cap], "texts": list(texts), "total": total, "shown": min(len(rows), cap)}
+
+
+def shown(run: Run, count: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """What `count` episodes of a run are: of its last validation, and a few of its last training step."""
+    train = run.episodes[run.episodes["phase"] == "train"]
+    train = train[train["step"] == train["step"].max()] if len(train) else train
+    few = _spread(train, int(count * _TRAIN_SHARE))
+    return _spread(run.validation(), count - len(few)), few
 
 
 def _spread(table: pd.DataFrame, count: int) -> pd.DataFrame:
@@ -60,7 +64,7 @@ def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _calls(run: Run, table: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
     if run.transitions is None or "messages" not in run.transitions or not len(table):
-        return {}  # published copies keep no texts
+        return {}  # published copies keep no prompts
     found: dict[str, list[dict[str, Any]]] = {}
     wanted = run.transitions[run.transitions["attempt_id"].isin(set(table["attempt_id"]))]
     for row in _records(wanted.sort_values("index")):
@@ -81,20 +85,20 @@ def _episode(
         "task": row["task_id"],
         "db": row["db_id"],
         "difficulty": row["difficulty"],
-        "question": row["question"],
+        "question": _cut(row["question"]),
         "outcome": row["outcome"],
-        "detail": row["detail"],
+        "detail": _cut(row["detail"]),
         "answer": _cut(row["answer"]),
         "reward": reward,
         "first": first,
-        "reason": row["reward_reason"],
+        "reason": _cut(row["reward_reason"]),
         "verdict": "unscored" if reward is None else "right" if reward >= 1 else "wrong" if reward <= 0 else "partly",
         "rewrite": "" if reward is None or first is None or reward == first else "helped" if reward > first else "hurt",
         "turns": [
             {"sql": _cut(turn["sql"]), "text": _cut(turn["text"]), "ok": turn["ok"]}
-            for turn in json.loads(row["turns"] or "[]")
+            for turn in json.loads(_text(row["turns"]) or "[]")
         ],
-        "calls": [_call(call, texts) for call in calls.get(row["attempt_id"], [])],
+        "calls": [_call(call, texts) for call in calls.get(row.get("attempt_id", ""), [])],
     }
 
 
@@ -117,8 +121,12 @@ def _plain(content: Any) -> str:
     return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
 
 
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""  # null text columns read as NaN
+
+
 def _cut(value: Any) -> str:
-    text = value if isinstance(value, str) else ""  # null text columns read as NaN
+    text = _text(value)
     return text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]} ... ({len(text) - TEXT_LIMIT} more characters)"
 
 

@@ -116,6 +116,7 @@ def identity(
         "rollout_retries": config.rollout.retries,
         "train": {key: value for key, value in data["train"].items() if key not in _NOT_IDENTITY},
         "steps": len(train) // config.train.batch_size,
+        "deterministic": config.deterministic,
         "verl": data["verl"],
     }
 
@@ -193,7 +194,7 @@ def available_cores() -> int | None:
 
 
 def commit() -> dict[str, Any] | None:
-    """Commit of the source tree and whether it had changes; None outside a checkout."""
+    """Commit of the source tree, or of the one that the wheel was built from, and whether it had changes."""
     root = Path(harness.__file__).parent.parent
 
     def git(*arguments: str) -> str:
@@ -202,14 +203,14 @@ def commit() -> dict[str, Any] | None:
         ).stdout.strip()
 
     try:
-        if Path(git("rev-parse", "--show-toplevel")) != root:
-            return None
-        return {
-            "hash": git("rev-parse", "HEAD"),
-            "dirty": bool(git("status", "--porcelain", "--untracked-files=no")),
-        }
+        if Path(git("rev-parse", "--show-toplevel")) == root:
+            dirty = bool(git("status", "--porcelain", "--untracked-files=no"))
+            return {"hash": git("rev-parse", "HEAD"), "dirty": dirty}
     except (OSError, subprocess.SubprocessError):
-        return None
+        pass
+    built = Path(harness.__file__).with_name("commit.json")
+    found: dict[str, Any] | None = json.loads(built.read_text()) if built.is_file() else None
+    return found
 
 
 _ABOUT_A_POLICY = {"manifest.json", "export.json"}

@@ -54,7 +54,7 @@ class RolloutClient:
         return Attempt(
             rollout_id=rollout_id,
             attempt_id=latest.attempt_id if latest else "",
-            outcome="timeout" if latest and latest.status == "timeout" else "runner_lost",
+            outcome="runner_lost",
             detail=detail,
             answer=None,
             transitions=(),

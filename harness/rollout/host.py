@@ -97,7 +97,7 @@ async def run_attempt(
         transitions, failures = await asyncio.shield(control.close_attempt(rollout_id, attempt_id))
     if problem is None and not isinstance(answer, str):
         problem = ("agent_error", f"solve returned {type(answer).__name__}, not str")
-    outcome, detail = _judge(problem, transitions, failures)
+    outcome, detail = _judge(request, problem, transitions, failures)
     return Attempt(
         rollout_id=rollout_id,
         attempt_id=attempt_id,
@@ -113,7 +113,10 @@ async def run_attempt(
 
 
 def _judge(
-    problem: tuple[Outcome, str] | None, transitions: list[Transition], failures: list[CallFailure]
+    request: RolloutRequest,
+    problem: tuple[Outcome, str] | None,
+    transitions: list[Transition],
+    failures: list[CallFailure],
 ) -> tuple[Outcome, str]:
     """The outcome: what the gateway saw decides between the agent's fault and the endpoint's."""
     last_failure = max(failures, key=lambda failure: failure.index, default=None)
@@ -126,14 +129,23 @@ def _judge(
         status = last_failure.status if last_failure.status is not None else "no answer"
         detail = f"{last_failure.role}: {status}: {last_failure.detail}"[:500]
         if timed_out:
-            return "timeout", detail
+            return _late(request, transitions, failures), detail
         # The endpoint is well, and another try would send the same prompt.
         return ("prompt_too_long" if last_failure.detail.startswith("prompt_too_long") else "endpoint_error"), detail
+    if problem is not None and problem[0] == "timeout":
+        return _late(request, transitions, failures), problem[1]
     if problem is not None:
         return problem
     if not transitions:
         return "no_transitions", "the agent answered without calling the model"
     return "ok", ""
+
+
+def _late(request: RolloutRequest, transitions: list[Transition], failures: list[CallFailure]) -> Outcome:
+    """Who used up the time: the endpoint where most of it went into no more calls than the turns need."""
+    waited_s = sum(call.latency_s for call in transitions) + sum(call.latency_s for call in failures)
+    slow = waited_s >= request.timeout_s / 2 and len(transitions) + len(failures) <= 2 * request.max_turns
+    return "endpoint_error" if slow else "timeout"
 
 
 async def _within(timeout_s: float, work: Awaitable[Any]) -> Any:

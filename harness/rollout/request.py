@@ -72,6 +72,9 @@ def sampling_of(config: Config, mode: Mode) -> dict[str, Any]:
 
 
 def rollout_seed(seed: int, mode: Mode, step: int, task_id: str, session: int) -> int:
-    """The seed of one rollout, the same in every framework: what differs between runs is not luck. 31 bits."""
+    """The seed of one rollout, the same in every framework: what differs between runs is not luck. 31 bits.
+
+    The gateway makes a seed of it for each call.
+    """
     text = f"{seed}/{mode}/{step}/{task_id}/{session}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from harness.config import Config
 from harness.gateway.client import GatewayControl
 from harness.plugins import make_reward, make_task_set
-from harness.records import Attempt, Reward, Task, Transition
+from harness.records import AGENT_OUTCOMES, Attempt, Reward, Task, Transition
 from harness.results.episodes import episode_row, transition_rows
 from harness.results.folder import RowLog, RunFolder
 from harness.rollout.client import RolloutClient
@@ -27,34 +27,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """One transition with the reward of its rollout: what the trainer learns from.
-
-    Attributes:
-        prompt_ids, response_ids: As the engine reported them, never re-tokenized.
-        logprobs: Of each response token under the sampling distribution, [response tokens].
-        turns: Queries that the rollout wrote.
-    """
-
-    prompt_ids: tuple[int, ...]
-    response_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    reward: float
-    turns: int
-    latency_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Scored:
     """What one rollout came to.
 
     Attributes:
         reward: The verdict, None when unscored.
-        samples: What may be trained; empty where nothing can be learned.
+        used: What training is given for it; None leaves the rollout out of its group.
+        calls: What may be trained, with the engine's own token ids; in validation the last call.
+        turns: Queries that it wrote.
     """
 
     reward: float | None
-    samples: list[Sample]
+    used: float | None
+    calls: tuple[Transition, ...]
+    turns: int
+    elapsed_s: float
 
 
 class RewardShuffle:
@@ -110,7 +97,7 @@ class Session:
         """All tasks of a phase."""
         return list(self._tasks[mode].values())
 
-    async def rollout(self, task_id: str, mode: Mode, step: int, session: int) -> Outcome:
+    async def rollout(self, task_id: str, mode: Mode, step: int, session: int) -> Scored:
         """Run one rollout and record its episode.
 
         In validation the last transition stands for the whole, whatever `agent_match` says.
@@ -122,6 +109,8 @@ class Session:
         self._check(attempt)
         reward, first = await asyncio.to_thread(self._score, task, attempt)
         used = reward.value
+        if mode == "train" and attempt.outcome != "ok" and self.config.train.failed_rollouts == "leave_out":
+            used = None
         if used is not None and mode == "train" and self._shuffle is not None:
             used = self._shuffle.draw(used)
 
@@ -143,24 +132,11 @@ class Session:
         self._episodes.add([row])
         if self._transitions is not None:
             self._transitions.add(transition_rows(attempt, phase=mode, step=step, trained=trained))
-        if used is None:
-            return Outcome(None, [])
         calls = [call for call in attempt.transitions if trained(call)]
         if mode == "val":
             calls = [call for call in attempt.transitions if call.response_ids][-1:]
         queries = sum(call.role != "check_query" for call in attempt.transitions)
-        samples = [
-            Sample(
-                call.prompt_ids or (),
-                call.response_ids or (),
-                call.logprobs or (),
-                used,
-                queries,
-                attempt.elapsed_s,
-            )
-            for call in calls
-        ]
-        return Outcome(reward.value, samples)
+        return Scored(reward.value, used, tuple(calls), queries, attempt.elapsed_s)
 
     def _trainable(self, call: Transition) -> bool:
         limits = self.config.sampling
@@ -182,9 +158,13 @@ class Session:
             self._seen_responses.add(call.response_id)
 
     def _score(self, task: Task, attempt: Attempt) -> tuple[Reward, float | None]:
-        """The verdict on the answer, and on the first query where it was rewritten."""
+        """The verdict on the answer, and on the first query where it was rewritten.
+
+        What the agent itself brought about is wrong; what it could not help has no verdict.
+        """
         if attempt.outcome != "ok":
-            return Reward(None, f"{attempt.outcome}: {attempt.detail}", version=self._reward.version), None
+            value = 0.0 if attempt.outcome in AGENT_OUTCOMES else None
+            return Reward(value, f"{attempt.outcome}: {attempt.detail}", version=self._reward.version), None
         reward: Reward = self._reward.score(task, attempt)
         first = attempt.turns[0].sql if attempt.turns else attempt.answer
         if first == attempt.answer:

@@ -27,7 +27,8 @@ import pytest
 
 from harness.gateway.server import GatewayServer
 from harness.hookspecs import AgentSpec
-from harness.parity.recorder import SAMPLING, SANDBOX
+from harness.parity.comparison import changed_together
+from harness.parity.recorder import SAMPLING, SANDBOX, record
 from harness.parity.scenarios import CANARY, SCENARIOS, Scenario, Script, build_database
 from harness.parity.tap import Tap
 from harness.plugins import agent_spec, load
@@ -208,6 +209,10 @@ class AgentContract:
                     )
 
         _play(scenario, gateway, tmp_path, play, script)
+
+    def test_scenarios_at_once_go_as_they_do_alone(self, loaded: Agent) -> None:
+        found = changed_together(asyncio.run(record(loaded)))
+        assert not found, "\n".join(map(str, found))
 
     def test_cancellation_ends_promptly_and_leaves_nothing_running(
         self, loaded: Agent, gateway: GatewayServer, tmp_path: Path

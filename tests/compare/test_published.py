@@ -12,8 +12,13 @@ from typing import Any
 
 import pytest
 
+from harness.compare.agreement import answer_hashes
 from harness.compare.comparison import compare
-from harness.compare.runs import select
+from harness.compare.formats import markdown_tables
+from harness.compare.layout import tables
+from harness.compare.runs import read_run, select
+from harness.report.episodes import sample
+from harness.report.page import write_report
 
 ROOT = Path(__file__).parents[2]
 Write = Callable[..., Any]
@@ -58,6 +63,36 @@ def test_a_published_study_compares_as_the_study_did(study: Path, tmp_path: Path
     assert "pid" not in (target / "study.json").read_text()
     assert not list(target.rglob("logs")) and not list(target.rglob("*.jsonl"))
     assert script("publish.py", str(study), str(target)).returncode == 1  # never over an older one
+    assert markdown_tables(tables(after)) == markdown_tables(tables(before))
+    for run in select([study]).runs:
+        copy = read_run(target / run.id)
+        pairs = run.episodes.assign(hash=answer_hashes(run.episodes)).merge(
+            copy.episodes, on=["phase", "step", "task_id", "session"]
+        )
+        assert len(pairs) == len(copy.episodes) and (pairs["hash"] == pairs["answer_hash"]).all()
+        assert copy.steps["actor/entropy"].equals(run.steps["actor/entropy"])
+
+
+def test_a_published_study_can_be_browsed_and_published_again(study: Path, tmp_path: Path) -> None:
+    target, again = tmp_path / "published", tmp_path / "again"
+    for source, copy in ((study, target), (target, again)):
+        done = script("publish.py", str(source), str(copy))
+        assert done.returncode == 0, done.stderr
+    first, second = (run["run"] for run in json.loads((target / "study.json").read_text())["jobs"])
+    for path in target.rglob("*.parquet"):
+        assert path.read_bytes() == (again / path.relative_to(target)).read_bytes(), path
+    whole, few = (read_run(target / run).episodes for run in (first, second))
+    assert whole["turns"].notna().all() and 0 < few["turns"].notna().sum() < len(few)
+    assert few["answer_hash"].notna().all() and "elapsed_s" not in few
+    browsed = sample({run.id: [run] for run in select([target]).runs}, 60)["episodes"]
+    assert len(browsed) == 60 and all(one["turns"] and one["question"] and one["answer"] for one in browsed)
+    page = write_report(select([target]), tmp_path / "report.html", episodes=1000)  # more than have texts
+    assert page.stat().st_size
+
+
+def test_results_stay_small() -> None:
+    files = [path for path in (ROOT / "results").rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    assert sum(path.stat().st_size for path in files) < 8 * 2**20
 
 
 def test_a_drifted_table_is_named_and_written_anew(study: Path, tmp_path: Path) -> None:

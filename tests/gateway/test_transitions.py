@@ -8,6 +8,7 @@ import dataclasses
 import openai
 import pytest
 
+from harness.gateway.attempts import call_seed
 from harness.testing.scripted_completion import END, Reply, logprob, prompt_token_ids, response_token_ids
 
 from .conftest import MESSAGES, SAMPLING, Attempt, error_code, events
@@ -54,7 +55,7 @@ async def test_the_runs_sampling_wins_and_the_wish_is_recorded(attempt, scripted
         "tools": tools,
         "stream": False,
         **SAMPLING,
-        "seed": 7,
+        "seed": call_seed(7, "write_query", 0),
         "logprobs": True,
         "return_token_ids": True,
     }
@@ -68,6 +69,21 @@ async def test_the_runs_sampling_wins_and_the_wish_is_recorded(attempt, scripted
         "seed": 1,
         "presence_penalty_extra": 1,
     }
+
+
+async def test_every_call_has_a_random_stream_of_its_own(attempt, scripted_server):
+    server = scripted_server(["yes", "yes", Reply.failure(500), "yes", "yes"])
+    await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
+    await attempt.open(sampling={**SAMPLING, "seed": 7})
+    for role in ("write_query", "check_query", "write_query", "write_query", "write_query"):
+        await attempt.call(role)
+    sent = [request.params["seed"] for request in server.requests]
+    first, second, third = (call_seed(7, "write_query", draw) for draw in range(3))
+    # What follows a failed call draws as that one would have: a fault of the endpoint is no other luck.
+    assert sent == [first, call_seed(7, "check_query", 0), second, second, third]
+    assert len(set(sent)) == 4
+    transitions, _ = await attempt.close()
+    assert [transition.sampling["seed"] for transition in transitions] == [sent[0], sent[1], sent[3], sent[4]]
 
 
 async def test_max_completion_tokens_is_another_name_of_max_tokens(attempt, scripted_server):

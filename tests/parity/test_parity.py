@@ -18,6 +18,7 @@ from harness.parity.recorder import Recording, record
 from harness.parity.scenarios import SCENARIOS, Scenario
 from harness.prompts import Prompt
 from harness.records import Problem
+from harness.testing.contract import AgentContract
 from harness.toolbox import LLM, Toolbox
 
 pytest.importorskip("langchain_openai")
@@ -27,6 +28,11 @@ CHOSEN = [one for one in SCENARIOS if one.name in ("wrong_then_fixed", "unicode"
 @pytest.fixture(scope="module")
 def reference() -> list[Recording]:
     return asyncio.run(record(ReferenceSQL(), CHOSEN))
+
+
+@pytest.fixture(scope="module")
+def everything() -> list[Recording]:
+    return asyncio.run(record(ReferenceSQL()))
 
 
 def langgraph_recordings(scenarios: list[Scenario] = CHOSEN) -> list[Recording]:
@@ -83,6 +89,88 @@ class Skips(ReferenceSQL):
         return sql
 
 
+class OneList(ReferenceSQL):
+    """Puts every prompt together in a list on the instance."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    async def _ask(self, toolbox: Toolbox, prompt: Prompt) -> str:
+        self.messages[:] = [prompt.user]
+        await asyncio.sleep(0.01)
+        return await super()._ask(toolbox, replace(prompt, user=self.messages[0]))
+
+
+class ByTask(ReferenceSQL):
+    """Keeps a rollout's draft by its task, as a checkpointer's thread named after the task would."""
+
+    def __init__(self) -> None:
+        self.drafts: dict[str, str] = {}
+
+    async def _ask(self, toolbox: Toolbox, prompt: Prompt) -> str:
+        task_id = toolbox.request.problem.task_id  # type: ignore[attr-defined]
+        self.drafts[task_id] = await super()._ask(toolbox, prompt)
+        await asyncio.sleep(0.05)
+        return self.drafts[task_id]
+
+
+class Longer(ReferenceSQL):
+    """Adds to the remarks from turn 4 on."""
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        prompts = toolbox.prompts
+        sql = prompts.parse_sql(await self._ask(toolbox, prompts.write(problem)))
+        for turn in range(1, toolbox.max_turns):
+            result = await toolbox.execute(sql)
+            remarks = await self._ask(toolbox, prompts.check(problem, sql, result))
+            if prompts.approves(remarks):
+                break
+            added = self.added(remarks)
+            remarks += added if turn >= 4 else ""
+            sql = prompts.parse_sql(await self._ask(toolbox, prompts.rewrite(problem, sql, result, remarks)))
+        return sql
+
+    def added(self, remarks: str) -> str:
+        return "\nTry harder."
+
+
+class Remembers(Longer):
+    """Adds what was remarked in any rollout."""
+
+    def __init__(self) -> None:
+        self.remarks: list[str] = []
+
+    def added(self, remarks: str) -> str:
+        self.remarks.append(remarks)
+        return "".join(self.remarks)
+
+
+@pytest.mark.parametrize(
+    ("agent", "shows"),
+    [
+        (OneList, ("unicode (together)", "template_characters (together)")),
+        (ByTask, ("wrong_then_fixed (together)",)),
+        (Longer, ("many_turns",)),
+        (Remembers, ("many_turns",)),
+    ],
+)
+def test_state_that_rollouts_share_is_named(
+    agent: type[ReferenceSQL], shows: tuple[str, ...], everything: list[Recording]
+) -> None:
+    recordings = asyncio.run(record(agent()))
+    short = {one.name for one in SCENARIOS if one.max_turns <= 3}
+    short_and_alone = [one for one in recordings if one.play == "alone" and one.scenario in short]
+    assert compare("shares", short_and_alone, everything).passed  # one at a time, three turns: nothing to be seen
+    verdict = compare("shares", recordings, everything)
+    assert not verdict.passed and set(shows) <= set(verdict.failed), verdict.failed
+
+
+@pytest.mark.parametrize("agent", [ByTask, Remembers])
+def test_the_contract_catches_state_that_rollouts_share(agent: type[ReferenceSQL]) -> None:
+    with pytest.raises(AssertionError, match=r"\(together\)"):
+        AgentContract().test_scenarios_at_once_go_as_they_do_alone(agent())
+
+
 def test_another_course_of_calls_is_named(reference: list[Recording]) -> None:
     recordings = asyncio.run(record(Skips(), CHOSEN[:1]))
     places = [one.place for one in compare("skips", recordings, reference).mismatches]
@@ -102,8 +190,10 @@ def test_a_deviation_is_measured_not_judged(reference: list[Recording]) -> None:
     assert deviation.injected == ()
 
 
-def test_every_scenario_is_reached_by_its_script() -> None:
-    recordings = {one.scenario: one for one in asyncio.run(record(ReferenceSQL()))}
+def test_every_scenario_is_reached_by_its_script(everything: list[Recording]) -> None:
+    assert [one.play for one in everything] == ["alone"] * len(SCENARIOS) + ["together"] * len(SCENARIOS)
+    assert compare("reference_sql", everything, everything).passed
+    recordings = {one.scenario: one for one in everything if one.play == "alone"}
     assert {name: one.outcome for name, one in recordings.items() if one.outcome != "ok"} == {
         "server_error": "endpoint_error",
         "rate_limited": "endpoint_error",
@@ -112,6 +202,7 @@ def test_every_scenario_is_reached_by_its_script() -> None:
         "timeout": "timeout",
     }
     assert len(recordings["never_approved"].calls) == 5
+    assert len(recordings["many_turns"].executed) == 6
     assert recordings["single_turn"].executed == []
     assert "…" in str(recordings["long_result"].calls) or "rows are shown" in str(recordings["long_result"].calls)
     assert "Verkäufe" in str(recordings["unicode"].calls[0]) and "Verkäufe (" not in str(
@@ -133,6 +224,16 @@ def test_command_writes_a_certificate_that_a_changed_plugin_loses(
     found = certificate.certificate_for("openai_agents_sql")
     assert found is not None and found["hash"] == row["certificate"] and found["strict"]
     assert found["fingerprint"]["frameworks"]["openai-agents"]
+    assert {"openai", "httpx", "httpcore"} <= found["fingerprint"]["clients"].keys()
+
+    for name in ("httpcore", "jiter"):  # what sends a request, and what reads its answer
+        metadata = tmp_path / name / f"{name}-99.0.dist-info" / "METADATA"
+        metadata.parent.mkdir(parents=True)
+        metadata.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 99.0\n")
+        with monkeypatch.context() as upgraded:
+            upgraded.syspath_prepend(str(tmp_path / name))
+            assert certificate.certificate_for("openai_agents_sql") is None
+        assert certificate.certificate_for("openai_agents_sql") == found
 
     hash_of = certificate._source_hash
     monkeypatch.setattr(

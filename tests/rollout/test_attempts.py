@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import sqlite3
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ import httpx
 import pytest
 
 from harness.agents.reference_sql import ReferenceSQL
+from harness.gateway.attempts import call_seed
 from harness.gateway.client import GatewayControl
 from harness.gateway.server import GatewayServer
 from harness.prompts import APPROVED
@@ -64,7 +66,11 @@ async def test_a_good_attempt_carries_exact_tokens_and_queries(
     first = result.transitions[0]
     assert first.response_ids is not None and first.logprobs is not None
     assert len(first.response_ids) == len(first.logprobs)
-    assert server.requests[0].params["seed"] == 11  # the gateway's doing: the agent never saw it
+    # The gateway's doing: the agent never saw them.
+    assert [request.params["seed"] for request in server.requests] == [
+        call_seed(11, "write_query", 0),
+        call_seed(11, "check_query", 0),
+    ]
     assert not first.overridden
     assert from_spans(to_spans(result)) == result
 
@@ -128,8 +134,6 @@ async def test_failures_are_typed(
 async def test_the_deadline_ends_an_agent_that_ignores_its_cancellation(
     control: GatewayControl, gateway: GatewayServer, scripted_server: StartServer, request_: RolloutRequest
 ) -> None:
-    import dataclasses
-
     began = time.monotonic()
     quick = dataclasses.replace(request_, timeout_s=0.3)
     agent = Sleeps()
@@ -137,6 +141,31 @@ async def test_the_deadline_ends_an_agent_that_ignores_its_cancellation(
     assert result.outcome == "timeout"
     assert time.monotonic() - began < 8
     agent.stubborn = False  # the worker process would now be ended; this loop must be able to
+
+
+async def test_a_deadline_that_the_endpoint_used_up_is_the_endpoints(
+    control: GatewayControl, gateway: GatewayServer, scripted_server: StartServer, request_: RolloutRequest
+) -> None:
+    quick = dataclasses.replace(request_, timeout_s=1.0)
+    late = await attempt(control, gateway, scripted_server([Reply(WRITE, delay_s=5.0)]), ReferenceSQL(), quick)
+    assert late.outcome == "endpoint_error" and "attempt_timeout" in late.detail
+
+
+class NeverDone(ReferenceSQL):
+    """Asks again and again, as an agent does whose loop has no end."""
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        while True:
+            await self._ask(toolbox, toolbox.prompts.write(problem))
+
+
+async def test_a_deadline_that_the_agent_used_up_is_the_agents(
+    control: GatewayControl, gateway: GatewayServer, scripted_server: StartServer, request_: RolloutRequest
+) -> None:
+    quick = dataclasses.replace(request_, timeout_s=1.5)
+    result = await attempt(control, gateway, scripted_server(lambda request: WRITE), NeverDone(), quick)
+    assert len(result.transitions) > 2 * request_.max_turns
+    assert result.outcome == "timeout"
 
 
 def test_rollout_seeds_differ_by_everything_that_names_a_rollout() -> None:

@@ -105,7 +105,7 @@ def test_a_reward_is_never_attached_to_another_rollouts_tokens(tmp_path: Path, s
         else:
             assert not call["trained"]  # agent_match names the writer only
     assert len({call["response_id"] for call in calls}) == len(calls)
-    assert sum(len(outcome.samples) for outcome in work.outcomes) == 40
+    assert sum(len(outcome.calls) for outcome in work.outcomes) == 40
 
 
 def test_gold_sql_never_reaches_the_agent(tmp_path: Path, scripted_server: StartServer) -> None:
@@ -152,7 +152,7 @@ def test_a_dead_upstream_gives_unscored_rollouts(tmp_path: Path, scripted_server
     work.execute()
     rows = list(folder.rows("episodes"))
     assert {(row["outcome"], row["reward"]) for row in rows} == {("endpoint_error", None)}
-    assert all(not outcome.samples for outcome in work.outcomes)
+    assert all(outcome.used is None and not outcome.calls for outcome in work.outcomes)
     assert len(server.requests) == 12  # one retry each, no more
 
 

@@ -116,7 +116,8 @@ def verl_settings(
                     "custom_sampler": {
                         "path": "pkg://harness.trainers.verl.sampler",
                         "name": SAMPLERS[mode],
-                    }
+                    },
+                    "sampler_kwargs": {"batching": train.batching},
                 }
             },
         },
@@ -126,6 +127,10 @@ def verl_settings(
         lora = {"lora_rank": train.lora_rank, "lora_alpha": train.lora_rank, "lora": {"merge": True}}
         merge(settings, {"actor_rollout_ref": {"model": lora}})
     merge(settings, _DEVICES.get(device, {}))
+    if config.deterministic and device != "cpu":
+        engine = {"fsdp_config": {"full_determinism": True, "seed": config.seed}}
+        exact = {"actor": engine, "ref": engine, "rollout": {"full_determinism": True}}
+        merge(settings, {"actor_rollout_ref": exact})
     merge(settings, {"ray_kwargs": {"ray_init": _ray(config, device)}})
     merge(settings, chosen)
     check(config, settings, device)

@@ -32,6 +32,12 @@ def check(config: Config, settings: Mapping[str, Any], device: str) -> None:
     """
     _replicas(config, settings, device)
     _batches(config, settings)
+    estimator = at(settings, "algorithm.adv_estimator")
+    if config.train.batching == "by_rollout" and estimator == "gae":
+        raise ConfigError(
+            "verl.algorithm.adv_estimator=gae trains a critic, whose mini-batches are cut by rows: "
+            "set train.batching=verl with it"
+        )
     if at(settings, "trainer.v1.trainer_mode") == "separate_async":
         _separate(settings, device)
 

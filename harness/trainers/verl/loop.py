@@ -11,15 +11,15 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 
 from harness.rollout.request import Mode
 from harness.rollout.session import Session
-from harness.trainers.verl.shared import mode_of, shared_session
+from harness.trainers.verl.shared import UNTRAINED, mode_of, shared_session
 
 _connecting: dict[int, asyncio.Future[None]] = {}
 
 
 class HarnessAgentLoop(AgentLoopBase):
-    """Returns one output a trained transition; an empty list where a rollout teaches nothing.
+    """Returns one output a trained transition, or one masked token where there is a score but nothing to train.
 
-    verl leaves a session without outputs out of its group: masked, not scored 0.
+    A rollout without a score returns nothing: it is left out of its group, not scored 0.
 
     Args:
         session_file: Path of the run's `SessionFile`.
@@ -37,24 +37,30 @@ class HarnessAgentLoop(AgentLoopBase):
         oldest = await self._version(mode, step)
         outcome = await self._session.rollout(info["task_id"], mode, step, int(row["session_id"]))
         newest = await self._version(mode, step)
+        if outcome.used is None:
+            return []
+        whole = {
+            "reward_score": outcome.used,
+            "num_turns": outcome.turns,
+            "metrics": AgentLoopMetrics(generate_sequences=outcome.elapsed_s),
+        }
+        bounds = {"min_global_steps": oldest, "max_global_steps": newest}
+        tokens: list[dict[str, Any]] = [
+            {
+                "prompt_ids": list(call.prompt_ids or ()),
+                "response_ids": list(call.response_ids or ()),
+                "response_mask": [1] * len(call.response_ids or ()),
+                "response_logprobs": list(call.logprobs or ()),
+            }
+            for call in outcome.calls
+        ]
+        if not tokens and self._session.config.train.batching == "by_rollout":
+            tokens = [UNTRAINED]
         return [
             AgentLoopOutput(
-                prompt_ids=list(sample.prompt_ids),
-                response_ids=list(sample.response_ids),
-                response_mask=[1] * len(sample.response_ids),
-                response_logprobs=list(sample.logprobs),
-                reward_score=sample.reward,
-                num_turns=sample.turns,
-                metrics=AgentLoopMetrics(generate_sequences=sample.latency_s),
-                extra_fields={
-                    "turn_scores": [],
-                    "tool_rewards": [],
-                    "reward_extra_info": {},
-                    "min_global_steps": oldest,
-                    "max_global_steps": newest,
-                },
+                **row, **whole, extra_fields={"turn_scores": [], "tool_rewards": [], "reward_extra_info": {}, **bounds}
             )
-            for sample in outcome.samples
+            for row in tokens
         ]
 
     async def _version(self, mode: Mode, step: int) -> int:

@@ -1,4 +1,4 @@
-"""verl's replay buffer with a short poll; loading it also registers the CPU rollout in verl's task runner.
+"""verl's replay buffer with a short poll; it also brings the CPU rollout and our batches into verl's task runner.
 
 Named by `trainer.v1.sampler.custom_sampler`: the one user class that the task runner loads before it
 starts the policy servers. TransferQueue has no way to wait for a tag, so the buffer must ask; verl asks
@@ -25,11 +25,18 @@ if os.environ.get("VERL_PLATFORM") == "cpu":
 
 
 class _Timed:
-    """Asks more often than verl's buffer, and says how long a batch took."""
+    """Asks more often than verl's buffer, and says how long a batch took.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    Its `sampler_kwargs` name the run's `batching`.
+    """
+
+    def __init__(self, *args: Any, sampler_kwargs: Any, **kwargs: Any) -> None:
+        super().__init__(*args, sampler_kwargs=sampler_kwargs, **kwargs)  # type: ignore[call-arg]
         self.poll_interval = POLL_S
+        if sampler_kwargs["batching"] == "by_rollout":
+            from harness.trainers.verl import batches
+
+            batches.install()
 
     def sample(self, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         began = time.perf_counter()

@@ -1,0 +1,251 @@
+"""What one update is made of: the same rollouts in the same order, in as many optimizer steps as configured.
+
+verl cuts a step's rows into mini-batches in the order in which they arrived and fills the last one up, so that a
+framework's speed decides which calls share an optimizer step, and long conversations take more steps. Here
+
+- rows are ordered by (position of the task in the run's order, session, call), whole rollouts are then permuted by a
+  hash of the run's seed and the training step;
+- a training step takes `batch_size / mini_batch_size` optimizer steps (tasks, not rows), among which whole rollouts
+  are dealt out so that each has as many rows as the others, or nearly;
+- GRPO's baseline is taken over all scored sessions of a task, also those without a trained row; a session that is alone
+  has no baseline and an advantage of 0 (verl's own: its raw reward).
+
+`train.batching: verl` leaves all of it to verl. Installed by `sampler`, the one class of ours that verl's task runner
+loads; see docs/training.md for how this differs from verl and from agentlightning.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import transfer_queue as tq
+from transfer_queue import KVBatchMeta
+from verl.protocol import DataProto
+from verl.trainer.ppo import core_algos
+from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
+from verl.trainer.ppo.v1 import trainer_base
+from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
+
+from harness.trainers.verl.shared import UNTRAINED
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the batch by what it is, not by when it came.
+
+    Attributes:
+        position: Of its task in the run's order.
+        session: Rollout of the task, from 0.
+        call: Of the rollout's trained calls, from 0.
+        tokens: Prompt and response.
+    """
+
+    key: str
+    position: int
+    session: int
+    call: int
+    tokens: int
+
+
+def deal(rows: Sequence[Row], seed: int, step: int, parts: int) -> list[list[Row]]:
+    """Deal whole rollouts out to `parts` mini-batches of as equal numbers of rows as they allow.
+
+    Which rollouts meet depends on what they are, on `seed` and on `step` alone. Inside a mini-batch rows are in order
+    of length, so that those of a micro-batch need little padding; its sum is the same in any order but for rounding.
+
+    Returns:
+        `parts` lists, or as many as there are rollouts; none is empty.
+    """
+    rollouts: dict[tuple[int, int], list[Row]] = {}
+    for row in sorted(rows, key=lambda row: (row.position, row.session, row.call)):
+        rollouts.setdefault((row.position, row.session), []).append(row)
+
+    def drawn(name: tuple[int, int]) -> bytes:
+        return hashlib.sha256(f"{seed}/{step}/{name[0]}/{name[1]}".encode()).digest()
+
+    dealt: list[list[Row]] = [[] for _ in range(min(parts, len(rollouts)))]
+    for name in sorted(rollouts, key=lambda name: (-len(rollouts[name]), drawn(name))):
+        min(dealt, key=len).extend(rollouts[name])
+    return [sorted(part, key=lambda row: (row.tokens, row.position, row.session, row.call)) for part in dealt]
+
+
+def grouped_advantages(scores: Mapping[tuple[str, str], float], *, by_std: bool) -> dict[tuple[str, str], float]:
+    """GRPO's advantage of every session, by (task, session); 0 for one that is alone in its group.
+
+    Source: verl's `compute_grpo_outcome_advantage` over the sessions of a task, in order of session.
+    """
+    names = sorted(scores)
+    values = torch.tensor([[scores[name]] for name in names])
+    index = np.array([task for task, _ in names], dtype=object)
+    found, _ = core_algos.compute_grpo_outcome_advantage(
+        values, torch.ones_like(values), index, norm_adv_by_std_in_grpo=by_std
+    )
+    sizes = Counter(task for task, _ in names)
+    return {name: 0.0 if sizes[name[0]] == 1 else float(value[0]) for name, value in zip(names, found, strict=True)}
+
+
+class Batches:
+    """Takes the place of three of the V1 trainer's methods; one instance a trainer."""
+
+    def __init__(self) -> None:
+        self._untrained: dict[tuple[str, str], float] = {}
+        """Scores of this step's sessions without a trained row."""
+        self._size = 0
+        """Rows of a mini-batch, padding included."""
+        self._parts = 0
+        self._rows = 0
+
+    def balance(self, trainer: Any, batch: KVBatchMeta, metrics: dict[str, Any], **_: Any) -> KVBatchMeta:
+        """Order, cut and fill up; verl's `_balance_batch`."""
+        rows = self._take_out_untrained(batch)
+        parts = deal(rows, trainer.config.data.seed, trainer.global_steps, _optimizer_steps(trainer.config))
+        ranks, multiple = _ranks(trainer), _multiple(trainer.config)
+        largest = max(map(len, parts), default=1)
+        self._size = math.ceil(largest / (ranks * multiple)) * ranks * multiple
+        self._parts, self._rows = len(parts), len(rows)
+        tags = dict(zip(batch.keys, batch.tags, strict=True))
+        # Nothing to train: one masked row goes through verl's step, and no update is made.
+        keys = [row.key for part in parts for row in part] or [min(batch.keys, key=_session)]
+        if untrained := sorted(tags.keys() - set(keys)):
+            tq.kv_clear(partition_id=batch.partition_id, keys=untrained)
+        filled = upsample_batch_to_divisible_size(
+            KVBatchMeta(
+                partition_id=batch.partition_id,
+                keys=keys,
+                tags=[tags[key] for key in keys],
+                extra_info=batch.extra_info,
+            ),
+            max(len(parts), 1) * self._size,
+            trainer.tokenizer.eos_token_id,
+        )
+        padding = iter(range(len(keys), len(filled)))
+        order: list[list[int]] = [[] for _ in range(ranks)]  # by rank, mini-batch after mini-batch
+        at = 0
+        for length in [len(part) for part in parts] or [1]:
+            numbers = [*range(at, at + length), *(next(padding) for _ in range(self._size - length))]
+            at += length
+            for number, row in enumerate(numbers):
+                order[number % ranks].append(row)
+        filled.reorder([row for rank in order for row in rank])
+        metrics.update(
+            {
+                "training/rows": float(len(rows)),
+                "training/padding_rows": float(len(filled) - len(rows)),
+                "training/untrained_sessions": float(len(self._untrained)),
+                "training/optimizer_steps": float(self._parts),
+            }
+        )
+        return filled
+
+    def _take_out_untrained(self, batch: KVBatchMeta) -> list[Row]:
+        """The rows to train; the scores of sessions without one are kept aside."""
+        positions = _positions(batch)
+        sessions = [_session(key) for key in batch.keys]
+        few = [
+            key
+            for key, tag in zip(batch.keys, batch.tags, strict=True)
+            if tag["prompt_len"] == tag["response_len"] == len(UNTRAINED["prompt_ids"])
+        ]
+        self._untrained = {}
+        if few:
+            data = tq.kv_batch_get(keys=few, partition_id=batch.partition_id, select_fields=["rm_scores"])
+            for key, score in zip(few, data["rm_scores"], strict=True):
+                uid, session, _ = _session(key)
+                self._untrained[uid, str(session)] = float(score.sum())
+        rest = set(batch.keys) - set(few)
+        return [
+            Row(key, positions[uid], session, call, int(tag["seq_len"]))
+            for key, (uid, session, call), tag in zip(batch.keys, sessions, batch.tags, strict=True)
+            if key in rest
+        ]
+
+    def advantages(self, data: DataProto, batch_keys: list[str], adv_estimator: Any, **options: Any) -> DataProto:
+        """GRPO over all scored sessions; verl's `compute_advantage_for_multi_trajectories`."""
+        if adv_estimator != core_algos.AdvantageEstimator.GRPO:
+            return compute_advantage_for_multi_trajectories(data, batch_keys, adv_estimator, **options)
+        sessions = [_session(key) for key in batch_keys]
+        totals = data.batch["token_level_rewards"].sum(-1).tolist()
+        scores = dict(self._untrained)
+        last: dict[tuple[str, str], int] = {}
+        for (uid, session, call), total in zip(sessions, totals, strict=True):
+            name = (uid, str(session))
+            if call >= last.get(name, 0):
+                last[name], scores[name] = call, total
+        found = grouped_advantages(scores, by_std=options.get("norm_adv_by_std_in_grpo", True))
+        mask = data.batch["response_mask"]
+        column = torch.tensor([[found[uid, str(session)]] for uid, session, _ in sessions])
+        data.batch["advantages"] = data.batch["returns"] = column * mask
+        return data
+
+    def update(self, trainer: Any, original: Any, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        """verl's `_update_actor` with mini-batches of this step's size; none where nothing is trained."""
+        if not self._parts:
+            return batch
+        group = trainer.actor_rollout_wg
+        send = group.update_actor
+
+        def resized(filled: KVBatchMeta) -> Any:
+            # What losses that count sequences divide by is the number of real ones.
+            real = self._rows / self._parts
+            filled.extra_info.update(mini_batch_size=self._size, global_batch_size=real)
+            return send(filled)
+
+        group.update_actor = resized
+        try:
+            done: KVBatchMeta = original(trainer, batch, metrics)
+        finally:
+            group.update_actor = send
+        return done
+
+
+def install() -> None:
+    """Put `Batches` in place in this process."""
+    batches = Batches()
+    trainer = trainer_base.PPOTrainer
+    original = trainer._update_actor
+    trainer._balance_batch = lambda self, batch, metrics, **options: batches.balance(self, batch, metrics, **options)
+    trainer._update_actor = lambda self, batch, metrics: batches.update(self, original, batch, metrics)
+    trainer_base.compute_advantage_for_multi_trajectories = batches.advantages
+
+
+def _session(key: str) -> tuple[str, int, int]:
+    """Task's id in the queue, session and call of a key."""
+    uid, session, call = key.rsplit("_", 2)
+    return uid, int(session), int(call)
+
+
+def _positions(batch: KVBatchMeta) -> dict[str, int]:
+    """Position in the run's order of each task in the batch."""
+    one = {_session(key)[0]: key for key in batch.keys}
+    data = tq.kv_batch_get(keys=list(one.values()), partition_id=batch.partition_id, select_fields=["index"])
+    return {uid: int(index) for uid, index in zip(one, data["index"], strict=True)}
+
+
+def _optimizer_steps(config: Any) -> int:
+    sync = config.trainer.v1.get(config.trainer.v1.trainer_mode, {}).get("parameter_sync_step", 1)
+    tasks = int(config.data.train_batch_size) // int(sync)
+    return math.ceil(tasks / int(config.actor_rollout_ref.actor.ppo_mini_batch_size))
+
+
+def _multiple(config: Any) -> int:
+    """Rows of one device come in multiples of this: every forward pass takes as many."""
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    sizes = [
+        actor.ppo_micro_batch_size_per_gpu if not actor.use_dynamic_bsz else 1,
+        rollout.log_prob_micro_batch_size_per_gpu if not rollout.log_prob_use_dynamic_bsz else 1,
+    ]
+    return math.lcm(*(size or 1 for size in sizes))
+
+
+def _ranks(trainer: Any) -> int:
+    group = trainer.actor_rollout_wg
+    if "actor" not in group._dispatch_info:
+        group._dispatch_info["actor"] = group._query_dispatch_info("actor")
+    return int(max(group._dispatch_info["actor"])) + 1

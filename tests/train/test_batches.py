@@ -1,0 +1,114 @@
+"""What one update is made of does not depend on the order in which rollouts arrive."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("verl")
+
+from verl.protocol import DataProto
+from verl.trainer.ppo.core_algos import AdvantageEstimator
+
+from harness.trainers.verl.batches import Batches, Row, deal, grouped_advantages
+
+
+def rows(tasks: int = 16, group: int = 4, seed: int = 0) -> list[Row]:
+    """The calls of a step: one to three a rollout, of different lengths."""
+    draw = random.Random(seed)
+    return [
+        Row(f"{position}_{session}_{call}", position, session, call, draw.randrange(100, 400))
+        for position in range(tasks)
+        for session in range(group)
+        for call in range(draw.choice((1, 1, 2, 3)))
+    ]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_arrival_order_cannot_change_what_an_update_is_made_of(parts: int) -> None:
+    calls = rows()
+    first = deal(calls, seed=2, step=3, parts=parts)
+    for arrival in range(20):
+        shuffled = random.Random(arrival).sample(calls, len(calls))
+        assert deal(shuffled, seed=2, step=3, parts=parts) == first
+
+
+def test_whole_rollouts_share_an_optimizer_step_and_steps_are_equal() -> None:
+    calls = rows()
+    dealt = deal(calls, seed=0, step=1, parts=4)
+    assert Counter(row for part in dealt for row in part) == Counter(calls)
+    where = defaultdict(set)
+    for number, part in enumerate(dealt):
+        for row in part:
+            where[row.position, row.session].add(number)
+    assert all(len(numbers) == 1 for numbers in where.values())
+    sizes = [len(part) for part in dealt]
+    assert max(sizes) - min(sizes) <= 1, sizes  # rollouts of one row even them out
+
+
+def test_the_number_of_optimizer_steps_is_of_tasks_not_of_rows() -> None:
+    short = [Row(f"{p}_{s}_0", p, s, 0, 10) for p in range(16) for s in range(4)]
+    long = [Row(f"{p}_{s}_{c}", p, s, c, 10) for p in range(16) for s in range(4) for c in range(5)]
+    assert len(deal(short, 0, 1, 2)) == len(deal(long, 0, 1, 2)) == 2
+
+
+def test_seed_and_step_decide_which_rollouts_meet() -> None:
+    calls = rows()
+    one = [{row.key for row in part} for part in deal(calls, 0, 1, 4)]
+    assert one != [{row.key for row in part} for part in deal(calls, 0, 2, 4)]
+    assert one != [{row.key for row in part} for part in deal(calls, 1, 1, 4)]
+
+
+def test_fewer_rollouts_than_optimizer_steps_leave_none_empty() -> None:
+    assert [len(part) for part in deal(rows(tasks=1, group=2), 0, 1, 8)].count(0) == 0
+    assert deal([], 0, 1, 8) == []
+
+
+def test_advantages_by_hand() -> None:
+    # Rewards 1, 0, 0, 1: mean 1/2, standard deviation (of a sample) sqrt(1/3).
+    scores = {("a", str(session)): reward for session, reward in enumerate((1.0, 0.0, 0.0, 1.0))}
+    expected = 0.5 / (3**-0.5 + 1e-6)
+    found = grouped_advantages(scores, by_std=True)
+    assert [found["a", str(s)] for s in range(4)] == pytest.approx([expected, -expected, -expected, expected])
+    assert grouped_advantages(scores, by_std=False)["a", "0"] == pytest.approx(0.5)
+
+
+def test_a_session_that_is_alone_has_no_advantage() -> None:
+    found = grouped_advantages({("a", "0"): 1.0, ("b", "0"): 1.0, ("b", "1"): 0.0}, by_std=False)
+    assert found["a", "0"] == 0.0  # verl's own: mean 0 and deviation 1, an advantage of 1
+    assert (found["b", "0"], found["b", "1"]) == (0.5, -0.5)
+
+
+def protocol(scores: list[float], tasks: list[str]) -> DataProto:
+    """Rows of three response tokens, the last one masked in the first row."""
+    mask = torch.ones(len(scores), 3)
+    mask[0, 2] = 0
+    rewards = torch.zeros(len(scores), 3)
+    rewards[:, 1] = torch.tensor(scores)
+    return DataProto.from_dict(
+        {"response_mask": mask, "token_level_rewards": rewards}, {"uid": np.array(tasks, dtype=object)}
+    )
+
+
+def test_the_baseline_is_over_all_scored_sessions_also_those_without_a_trained_row() -> None:
+    batches = Batches()
+    # Four rollouts of `a`: only session 2 rewrote, and only rewrites are trained; the others were right, right, wrong.
+    batches._untrained = {("a", "0"): 1.0, ("a", "1"): 1.0, ("a", "3"): 0.0}
+    data = protocol([0.0, 0.0], ["a", "a"])
+    done = batches.advantages(
+        data, ["a_2_0", "a_2_1"], AdvantageEstimator.GRPO, norm_adv_by_std_in_grpo=False, num_repeat=4
+    )
+    assert done.batch["advantages"].tolist() == [[-0.5, -0.5, 0.0], [-0.5, -0.5, -0.5]]
+    assert torch.equal(done.batch["returns"], done.batch["advantages"])
+
+
+def test_all_calls_of_a_rollout_share_its_advantage_and_padding_has_none() -> None:
+    batches = Batches()
+    data = protocol([1.0, 1.0, 0.0, 0.0], ["a", "a", "a", "pad"])
+    keys = ["a_0_0", "a_0_1", "a_1_0", "pad_0_0"]
+    done = batches.advantages(data, keys, AdvantageEstimator.GRPO, norm_adv_by_std_in_grpo=False)
+    assert done.batch["advantages"][:, 1].tolist() == [0.5, 0.5, -0.5, 0.0]
