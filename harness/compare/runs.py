@@ -106,8 +106,8 @@ class Run:
         rows = self.episodes.reset_index(drop=True)
         if not len(rows):
             return {}
-        rows = rows[rows["phase"] == "val"]
-        return {int(step): places.tolist() for step, places in rows.groupby("step").groups.items()}
+        steps = rows.loc[rows["phase"] == "val", "step"]
+        return {step: steps.index[steps == step].tolist() for step in map(int, steps.unique().tolist())}
 
     def validated_tasks(self) -> int:
         """Questions of the run's fullest validation."""
