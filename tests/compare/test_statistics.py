@@ -216,7 +216,7 @@ def test_accuracy_stays_between_0_and_1_and_has_doubt_at_the_ends() -> None:
 
 EQUAL, UNEQUAL = [40] * 6, [100, 60, 40, 20, 12, 8]
 SPIDER = [1] * 4 + [2] * 4 + [4, 5, 6, 6] + [8] * 7 + [10] * 4 + [12] * 4 + [14] * 4 + [22, 24, 24, 28, 34, 36]
-"""Questions of 41 databases, about as many as Spider's have."""
+"""Questions by database, of as unequal number as Spider's."""
 
 
 def estimates(
