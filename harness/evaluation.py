@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from harness.config import Config
 from harness.errors import HarnessError, RunFailed
 from harness.plugins import make_reward, make_task_set
-from harness.records import Task
+from harness.records import AGENT_OUTCOMES, Task
 from harness.results.folder import FULL, RunFolder
 from harness.results.record import run_record
 from harness.rollout.session import Session
@@ -106,8 +106,14 @@ ROWS_BYTES = 4 * 2**20
 
 
 def accuracy_of(rows: Sequence[dict[str, Any]], expected: int) -> dict[str, Any]:
-    """Accuracy over scored episodes with its 95 % Wilson interval, and how the rest ended."""
-    from statsmodels.stats.proportion import proportion_confint
+    """Accuracy over scored episodes with the 95 % interval that `harness compare` gives it, and how the rest ended.
+
+    `agent_failed` counts what the agent itself failed (scored as wrong); `bounds` is the accuracy if all that is
+    unscored was wrong, and if all was right.
+    """
+    import pandas as pd
+
+    from harness.compare.estimates import accuracy as estimate
 
     scored = [row["reward"] for row in rows if row["reward"] is not None]
     outcomes: dict[str, int] = {}
@@ -122,17 +128,20 @@ def accuracy_of(rows: Sequence[dict[str, Any]], expected: int) -> dict[str, Any]
     for row in rows:
         for flag in row["reward_flags"]:
             flags[flag] = flags.get(flag, 0) + 1
-    accuracy = sum(scored) / len(scored) if scored else None
-    interval = None
-    if scored:
-        low, high = proportion_confint(sum(value >= 1.0 for value in scored), len(scored), method="wilson")
-        interval = [round(float(low), 4), round(float(high), 4)]
+    found = estimate(
+        pd.DataFrame(
+            [(0, row["db_id"], row["task_id"], row["reward"]) for row in rows if row["reward"] is not None],
+            columns=["seed", "db_id", "task_id", "value"],
+        )
+    )
     return {
-        "accuracy": accuracy,
-        "interval_95": interval,
+        "accuracy": found and found.mean,
+        "interval_95": found and [round(found.low, 4), round(found.high, 4)],
         "tasks": expected,
         "scored": len(scored),
         "unscored": expected - len(scored),
+        "agent_failed": sum(row["outcome"] in AGENT_OUTCOMES for row in rows),
+        "bounds": [(sum(scored) + right) / expected for right in (0, expected - len(scored))] if expected else None,
         "outcomes": outcomes,
         "by_difficulty": {
             name: {"accuracy": sum(values) / len(values), "tasks": len(values)} for name, values in levels.items()

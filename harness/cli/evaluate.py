@@ -21,6 +21,7 @@ from harness.cli.common import (
 )
 from harness.config import Config, load_config, resolve_device
 from harness.errors import UserError
+from harness.records import AGENT_OUTCOMES
 from harness.results.folder import RunFolder
 
 app = typer.Typer()
@@ -152,7 +153,13 @@ def _show(folder: RunFolder, record: dict[str, Any]) -> None:
     )
     if result["empty_golds"]:
         out.print(f"{result['empty_golds']} of the golds return no row: an empty answer to them proves little")
+    if result["agent_failed"]:
+        out.print(f"{result['agent_failed']} failed by the agent itself, counted as wrong")
     if result["unscored"]:
-        rest = ", ".join(f"{name} {count}" for name, count in sorted(result["outcomes"].items()) if name != "ok")
-        out.print(f"{result['unscored']} unscored (never counted as wrong): {rest}")
+        ended = ((name, count) for name, count in sorted(result["outcomes"].items()) if name != "ok")
+        rest = ", ".join(f"{name} {count}" for name, count in ended if name not in AGENT_OUTCOMES)
+        low, high = result["bounds"]
+        out.print(
+            f"{result['unscored']} unscored ({rest}): accuracy is {percent(low)} to {percent(high)}, all wrong to right"
+        )
     out.print(str(folder.path))

@@ -20,53 +20,95 @@ def power(
     effect: Annotated[float, typer.Option(help="The difference to be found, in points.")] = 5.0,
     power: Annotated[float, typer.Option("--power", help="With which probability it should be found.")] = 0.8,
     alpha: Annotated[float, typer.Option(help="Accepted chance of a false alarm.")] = 0.05,
+    arms: Annotated[
+        int | None, typer.Option(help="Arms that the study holds against its baseline; by default those given.")
+    ] = None,
+    margin: Annotated[
+        float | None, typer.Option(help="Margin of equivalence, e.g. 0.05; a study states its own.")
+    ] = None,
     baseline: Annotated[str | None, typer.Option(help="The arm that others are held against.")] = None,
     runs_dir: Annotated[Path, typer.Option(help="Where runs are looked for.")] = Path("runs"),
     json_: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
 ) -> None:
     """How many seeds and questions find an effect of so many points, and what that takes in measured time."""
+    from harness.compare.comparison import CEILING
+    from harness.compare.estimates import seeds_for_equivalence
     from harness.compare.power import plan, variances
     from harness.compare.runs import Run, select
+    from harness.compare.scores import scores
 
     if not 0 < effect < 100 or not 0 < power < 1 or not 0 < alpha < 1:
         raise UserError("--effect is in points, between 0 and 100; --power and --alpha lie between 0 and 1")
     chosen = select(runs or [runs_dir], runs_dir)
-    arms: dict[str, list[Run]] = {}
+    found_arms: dict[str, list[Run]] = {}
     for run in chosen.runs:
         if run.finished and len(run.validation()):
-            arms.setdefault(run.arm, []).append(run)
-    if not arms:
+            found_arms.setdefault(run.arm, []).append(run)
+    if not found_arms:
         raise UserError("no finished run to learn from. `harness runs list` shows what there is")
-    found = variances(arms, baseline or chosen.study.get("baseline"))
+    family = max(len(found_arms) - 1, 1) if arms is None else arms
+    margin = chosen.study.get("margin") if margin is None else margin
+    if family < 1 or (margin is not None and not 0 < margin < 1):
+        raise UserError("--arms is 1 or more; a margin lies between 0 and 1 (0.05 is 5 points)")
+    found = variances(found_arms, baseline or chosen.study.get("baseline"))
     walls = [
-        run.record["result"]["wall_s"] for group in arms.values() for run in group if run.record["result"].get("wall_s")
+        run.record["result"]["wall_s"]
+        for group in found_arms.values()
+        for run in group
+        if run.record["result"].get("wall_s")
     ]
     run_s = statistics.median(walls) if walls else None
-    rows = plan(found, effect / 100, power, alpha, run_s)
-    now = found.detectable(found.seeds, found.databases, found.questions, power, alpha)
+    strictest = alpha / family  # Holm's first step, which every arm passes in the worst case
+    rows = plan(found, effect / 100, power, strictest, run_s)
+    now = found.detectable(found.seeds, found.sizes, power, strictest)
+    equivalence = None if margin is None else seeds_for_equivalence(margin, family, alpha)
+    lowest = min(float(scores([run])["value"].mean()) for group in found_arms.values() for run in group)
+    ceiling = lowest > CEILING or 1 - lowest < effect / 100
     if json_:
-        parts = {"seed": found.seed, "database": found.database, "question": found.question}
+        parts = {name: getattr(found, name) for name in ("seed", "database", "question", "cell", "score")}
         data: dict[str, Any] = {"effect": effect / 100, "power": power, "alpha": alpha, "variances": parts}
+        data |= {"family": family, "margin": margin, "seeds_for_equivalence": equivalence, "ceiling": ceiling}
         emit_json(data | {"source": found.source, "detectable_now": now, "run_s": run_s, "plans": rows})
         return
-    _show(found, effect, power, alpha, run_s, rows, now)
+    _show(found, effect, power, alpha, family, run_s, rows, now)
+    if margin is not None:
+        out = results()
+        out.print(
+            f"Equivalence within {100 * margin:g} points takes {equivalence} seeds or more, if none collapses.",
+            soft_wrap=True,
+        )
+    if ceiling:
+        results().print(
+            f"Ceiling: every run ends at {100 * lowest:.1f} % or more. What is left to gain is less than such an "
+            "effect, and scores vary less there than on a harder set: these figures are too good for one.",
+            soft_wrap=True,
+        )
 
 
 def _show(
-    found: Any, effect: float, power: float, alpha: float, run_s: float | None, rows: list[dict[str, Any]], now: float
+    found: Any,
+    effect: float,
+    power: float,
+    alpha: float,
+    family: int,
+    run_s: float | None,
+    rows: list[dict[str, Any]],
+    now: float,
 ) -> None:
     from rich import box
     from rich.table import Table
 
     out = results()
     out.print(
-        f"Variances from {found.source}: {found.seeds} seeds, {found.databases} databases, {found.questions} questions."
-        f" Standard deviation between seeds {100 * found.seed**0.5:.1f}, between databases "
-        f"{100 * found.database**0.5:.1f}, between single questions {100 * found.question**0.5:.1f} points.",
+        f"Variances from {found.source}: {found.seeds} seeds, {len(found.sizes)} databases, {found.questions} "
+        f"questions. Standard deviation between seeds {100 * found.seed**0.5:.1f}, between databases "
+        f"{100 * found.database**0.5:.1f}, between questions {100 * found.question**0.5:.1f}, between single scores "
+        f"{100 * (found.cell + found.score) ** 0.5:.1f} points.",
         soft_wrap=True,
     )
     out.print(f"As it is, a difference of {100 * now:.1f} points is found with probability {power:g}.")
-    title = f"For {effect:g} points, power {power:g}, alpha {alpha:g}, two arms"
+    against = "one arm" if family == 1 else f"each of {family} arms (Holm)"
+    title = f"For {effect:g} points, power {power:g}, alpha {alpha:g}, {against} against the baseline; runs of two arms"
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
     for head in ("databases", "questions", "seeds", "runs", "machine time"):
         table.add_column(head, justify="right")

@@ -1,14 +1,16 @@
 """How often two arms give the very same answer to the same draw: what "identical" looks like in the episodes.
 
 Until the first update, agents that send the same prompts with the same seeds to the same weights must answer alike, to
-the letter. Later the order in which calls meet in a batch changes the last bits of a sum, and trainings part slowly.
+the letter. They go on doing so for as long as the updates are the same, which the norm of the gradient tells.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
+
+from harness.records import AGENT_OUTCOMES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,37 +18,54 @@ if TYPE_CHECKING:
     from harness.compare.runs import Run
 
 _DRAW = ["phase", "step", "task_id", "session"]
+GRADIENT = "actor/grad_norm"
 
 
-def agree(arms: Mapping[str, Sequence[Run]], baseline: str) -> dict[str, dict[str, float | int | None]]:
+def agree(arms: Mapping[str, Sequence[Run]], baseline: str) -> dict[str, dict[str, Any]]:
     """Shares of equal answers with the baseline's run of the same seed, by arm.
 
     Returns:
-        `start` (validation before training), `first` (rollouts of the first step), `end` (last validation), each pooled
-        over the seeds in common, None where there is nothing to pair, and `draws`, the number of pairs.
+        `start` (validation before training), `first` (rollouts of the first step), `training` (those of all steps),
+        `end` (last validation), each pooled over the seeds in common, None where there is nothing to pair; `draws`, the
+        number of pairs; `parted`, the first training step in which answers or gradients differ for any seed, None if
+        none does; `gradient`, the largest relative difference of a step's gradient norm, None where not recorded;
+        `identical`, whether there was a training and nothing at all differs; `steps`, one entry a seed and training
+        step with `seed`, `step`, `draws`, `same` (share) and `gradient`.
     """
     if any(column not in run.episodes for runs in arms.values() for run in runs for column in (*_DRAW, "answer")):
         return {}
-    by_seed = {run.seed: _answers(run) for run in arms[baseline]}
-    found: dict[str, dict[str, float | int | None]] = {}
+    by_seed = {run.seed: run for run in arms[baseline]}
+    answers = {seed: _answers(run) for seed, run in by_seed.items()}
+    found: dict[str, dict[str, Any]] = {}
     for name, runs in arms.items():
-        pairs = [(by_seed[run.seed], _answers(run)) for run in runs if run.seed in by_seed]
-        if name == baseline or not pairs:
+        paired = [run for run in runs if run.seed in by_seed]
+        if name == baseline or not paired:
             continue
-        joined = [one.join(other, how="inner", lsuffix="_base") for one, other in pairs]
+        joined = [_answers(run).join(answers[run.seed], how="inner", lsuffix="_base") for run in paired]
         same = [(table["answer"] == table["answer_base"]).rename("same").reset_index() for table in joined]
         last = [table[table["phase"] == "val"]["step"].max() for table in same]
+        steps = [
+            {"seed": run.seed, **entry}
+            for run, table in zip(paired, same, strict=True)
+            for entry in _by_step(table[table["phase"] == "train"], _gradients(run), _gradients(by_seed[run.seed]))
+        ]
+        parted = [entry["step"] for entry in steps if entry["same"] != 1 or entry["gradient"]]
         found[name] = {
             "draws": sum(map(len, same)),
-            "start": _mean([t[(t["phase"] == "val") & (t["step"] == 0)]["same"] for t in same]),
-            "first": _mean([t[(t["phase"] == "train") & (t["step"] == 1)]["same"] for t in same]),
+            "start": _mean(t[(t["phase"] == "val") & (t["step"] == 0)]["same"] for t in same),
+            "first": _mean(t[(t["phase"] == "train") & (t["step"] == 1)]["same"] for t in same),
+            "training": _mean(t[t["phase"] == "train"]["same"] for t in same),
             "end": _mean(
-                [
-                    table[(table["phase"] == "val") & (table["step"] == step)]["same"]
-                    for table, step in zip(same, last, strict=True)
-                    if step > 0
-                ]
+                table[(table["phase"] == "val") & (table["step"] == step)]["same"]
+                for table, step in zip(same, last, strict=True)
+                if step > 0
             ),
+            "parted": min(parted, default=None),
+            "gradient": max((entry["gradient"] for entry in steps if entry["gradient"] is not None), default=None),
+            "identical": {entry["seed"] for entry in steps} == {run.seed for run in runs}
+            and not parted
+            and all(bool(table["same"].all()) for table in same),
+            "steps": steps,
         }
     return found
 
@@ -63,10 +82,36 @@ def _hash(answer: Any) -> str | None:
 
 
 def _answers(run: Run) -> pd.DataFrame:
-    episodes = run.episodes.assign(answer=answer_hashes(run.episodes))
-    return episodes[episodes["outcome"] == "ok"].drop_duplicates(_DRAW).set_index(_DRAW)[["answer"]]
+    """Answers by draw; a failure that the agent caused stands for itself, one of the infrastructure for nothing."""
+    rows = run.episodes.assign(answer=answer_hashes(run.episodes).fillna("none"))
+    rows = rows[rows["outcome"].isin({"ok", *AGENT_OUTCOMES})].drop_duplicates(_DRAW).set_index(_DRAW)
+    return rows["answer"].where(rows["outcome"] == "ok", rows["outcome"]).to_frame()
 
 
-def _mean(parts: Sequence[pd.Series]) -> float | None:
+def _by_step(same: pd.DataFrame, mine: dict[int, float], theirs: dict[int, float]) -> list[dict[str, Any]]:
+    groups = same.groupby("step")["same"].agg(["size", "mean"])
+    return [
+        {"step": int(step), "draws": int(draws), "same": float(share), "gradient": _apart(mine, theirs, int(step))}
+        for step, draws, share in groups.itertuples()
+    ]
+
+
+def _gradients(run: Run) -> dict[int, float]:
+    if GRADIENT not in run.steps:
+        return {}
+    rows = run.steps[run.steps[GRADIENT].notna()]
+    return dict(zip(map(int, rows["step"].tolist()), map(float, rows[GRADIENT].tolist()), strict=True))
+
+
+def _apart(mine: dict[int, float], theirs: dict[int, float], step: int) -> float | None:
+    """The difference of a step's two gradient norms as a share of the larger."""
+    if step not in mine or step not in theirs:
+        return None
+    one, other = mine[step], theirs[step]
+    return abs(one - other) / max(abs(one), abs(other)) if one != other else 0.0
+
+
+def _mean(parts: Iterable[pd.Series]) -> float | None:
+    parts = list(parts)
     total = sum(map(len, parts))
     return float(sum(part.sum() for part in parts)) / total if total else None

@@ -8,11 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from harness.compare import statistics
 from harness.compare.agreement import agree
-from harness.compare.estimates import Estimate, accuracy, crossed_mean
-from harness.compare.identity import check_identity, check_parity, circumstances
+from harness.compare.estimates import (
+    COLLAPSE,
+    MIN_SEEDS,
+    Estimate,
+    accuracy,
+    crossed_mean,
+    seeds_for_equivalence,
+    unseen_share,
+)
+from harness.compare.identity import check_data, check_identity, check_parity, circumstances
 from harness.compare.learning import learn
 from harness.compare.measures import measure
-from harness.compare.scores import paired_differences, scores
+from harness.compare.scores import paired_differences, scores, worst_cases
 from harness.compare.views import views
 from harness.errors import UserError
 
@@ -33,6 +41,7 @@ MEANS = (
     "steps",
     "step_s",
     "wall_s",
+    "agent_failed",
     "gpu_hours",
     "overhead_ms_per_call",
     "gateway_ms_per_call",
@@ -55,7 +64,7 @@ def compare(
             nothing can be called equivalent.
 
     Raises:
-        NotComparable: Runs differ in what must be identical.
+        NotComparable: Runs differ in what must be identical, or one's databases changed while it ran.
         UserError: No run has finished, or there is no such baseline.
     """
     allow = list(allow)
@@ -66,6 +75,7 @@ def compare(
     if not usable:
         states = ", ".join(f"{run.id}: {run.record['status']}" for run in selection.runs[:4])
         raise UserError(f"no run has finished and been validated yet ({states})")
+    check_data(usable)
     permitted = [name for name in allow if name != "parity"]
     exceptions = check_identity(usable, permitted, selection.varied)
     remarks += check_parity(usable, allow) + circumstances(usable)
@@ -75,7 +85,12 @@ def compare(
     for group in by_arm.values():
         group.sort(key=lambda run: run.seed)
     base = _baseline(baseline or selection.study.get("baseline"), by_arm, asked=baseline is not None)
-    pairs = [_pair(name, runs, base, by_arm[base], margin) for name, runs in by_arm.items() if name != base]
+    agreement = agree(by_arm, base)
+    others = {name: runs for name, runs in by_arm.items() if name != base}
+    pairs = [
+        _pair(name, runs, base, by_arm[base], margin, len(others), identical=agreement.get(name, {}).get("identical"))
+        for name, runs in others.items()
+    ]
     _decide(pairs, margin)
     checkpoint = selection.study.get("checkpoint")
     learning = learn(by_arm, base, checkpoint)
@@ -90,6 +105,8 @@ def compare(
         "baseline": base,
         "margin": margin,
         "alpha": ALPHA,
+        "min_seeds": MIN_SEEDS,
+        "collapse": COLLAPSE,
         "power": POWER,
         "checkpoint_rule": "last",
         "checkpoint": checkpoint,
@@ -98,7 +115,7 @@ def compare(
         "arms": arms,
         "pairs": pairs,
         "learning": learning,
-        "agreement": agree(by_arm, base),
+        "agreement": agreement,
         "views": views(by_arm),
         "exceptions": exceptions,
         "remarks": remarks,
@@ -173,20 +190,30 @@ def _arm(name: str, runs: Sequence[Run]) -> dict[str, Any]:
         "accuracy_initial": _plain(accuracy(initial)),
         "accuracy_final": _plain(accuracy(final)),
         "interquartile_mean": statistics.interquartile_mean(matrix.ravel().tolist()),
-        "interquartile_mean_interval": statistics.interval_of(statistics.interquartile_mean, matrix),
+        "interquartile_mean_interval": statistics.interquartile_mean_interval(matrix),
         **{key: _mean([figures[key] for figures in per_seed]) for key in MEANS},
         "shares": {
             part: _mean([figures["shares"].get(part) for figures in per_seed])
             for part in dict.fromkeys(part for figures in per_seed for part in figures["shares"])
         },
         "unscored": sum(figures["unscored"] for figures in per_seed),
+        "accuracy_bounds": worst_cases(runs),
         "failures": {cause: sum(figures["failures"].get(cause, 0) for figures in per_seed) for cause in causes},
         "trained_by_role": _roles(per_seed),
         "per_seed": per_seed,
     }
 
 
-def _pair(name: str, runs: Sequence[Run], base: str, base_runs: Sequence[Run], margin: float | None) -> dict[str, Any]:
+def _pair(
+    name: str,
+    runs: Sequence[Run],
+    base: str,
+    base_runs: Sequence[Run],
+    margin: float | None,
+    family: int,
+    *,
+    identical: bool | None,
+) -> dict[str, Any]:
     mine, theirs = scores(runs), scores(base_runs)
     rows, paired = paired_differences(mine, theirs)
     difference = crossed_mean(rows)
@@ -208,15 +235,29 @@ def _pair(name: str, runs: Sequence[Run], base: str, base_runs: Sequence[Run], m
             "interquartile_mean_difference": statistics.interquartile_mean(mine_by_seed)
             - statistics.interquartile_mean(theirs_by_seed),
         }
+    same = bool(identical) and paired == "seed" and difference.se == difference.mean == 0
+    beyond = sum(abs(one) >= (margin or COLLAPSE) for one in difference.by_seed)
     return {
         "arm": name,
         "baseline": base,
         "paired_by": paired,
-        "difference": _plain(difference),
+        "identical": same,
+        "difference": {**asdict(difference), **({"low": 0.0, "high": 0.0} if same else {})},
+        "difference_bounds": _bounds(runs, base_runs, set(rows["seed"]) if paired == "seed" else None),
         "p": difference.p_difference(),
         "p_equivalence": None if margin is None else difference.p_equivalence(margin),
-        "detectable": difference.detectable(POWER, ALPHA),
+        "detectable": difference.detectable(POWER, ALPHA / family),
         "one_seed": difference.seeds == 1,
+        "collapses": {
+            "seen": beyond,
+            "share": unseen_share(beyond, difference.seeds),
+            "interval": difference.with_collapses(),
+            "seeds_needed": None
+            if margin is None
+            else MIN_SEEDS
+            if same
+            else seeds_for_equivalence(margin, family, ALPHA),
+        },
         "item": {
             "mcnemar": items,
             "cluster_bootstrap": statistics.cluster_bootstrap(rows),
@@ -227,6 +268,18 @@ def _pair(name: str, runs: Sequence[Run], base: str, base_runs: Sequence[Run], m
     }
 
 
+def _bounds(runs: Sequence[Run], base_runs: Sequence[Run], seeds: set[int] | None) -> tuple[float, float] | None:
+    """The difference if all that was not scored speaks against the arm, and if all speaks for it; None if all was."""
+    chosen = [[run for run in group if seeds is None or run.seed in seeds] for group in (runs, base_runs)]
+    cases = [worst_cases(group) for group in chosen]
+    if cases == [None, None]:
+        return None
+    (low, high), (base_low, base_high) = (
+        case or (float(scores(group)["value"].mean()),) * 2 for case, group in zip(cases, chosen, strict=True)
+    )
+    return low - base_high, high - base_low
+
+
 def _decide(pairs: list[dict[str, Any]], margin: float | None) -> None:
     """Add corrected p values and the verdict to every pair; the family is all pairs."""
     corrected = statistics.holm([pair["p"] for pair in pairs])
@@ -234,12 +287,21 @@ def _decide(pairs: list[dict[str, Any]], margin: float | None) -> None:
     for index, pair in enumerate(pairs):
         pair["p_holm"] = corrected[index]
         pair["p_equivalence_holm"] = equivalence[index] if equivalence else None
-        pair["verdict"] = verdict(pair["p_holm"], pair["p_equivalence_holm"])
+        pair["verdict"] = verdict(
+            pair["p_holm"], pair["p_equivalence_holm"], pair["difference"]["seeds"], identical=pair["identical"]
+        )
 
 
-def verdict(p: float, p_equivalence: float | None) -> str:
-    """`equivalent`, `different` or `cannot tell`; a real difference inside the margin is equivalent."""
-    if p_equivalence is not None and p_equivalence < ALPHA:
+def verdict(p: float, p_equivalence: float | None, seeds: int, *, identical: bool = False) -> str:
+    """`equivalent`, `different` or `cannot tell`; a real difference inside the margin is equivalent.
+
+    Args:
+        p_equivalence: None where no margin was stated: then nothing is equivalent.
+        seeds: Trainings compared; fewer than `MIN_SEEDS` are never enough for `equivalent`.
+        identical: Whether both trainings of every seed gave the same answers in every step. Then there is nothing to
+            test: they are equivalent for these seeds, and how many others may part is told beside the verdict.
+    """
+    if seeds >= MIN_SEEDS and p_equivalence is not None and (identical or p_equivalence < ALPHA):
         return "equivalent"
     return "different" if p < ALPHA else "cannot tell"
 

@@ -7,15 +7,21 @@ database are alike and so are all scores of one seed, so neither questions nor s
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
 Unit = Literal["seed", "database", "task"]
 CONFIDENCE = 0.95
 ROUNDING = 1e-12  # what floats of scores between -1 and 1 may differ by without meaning it
+MIN_SEEDS = 8
+"""Fewer trainings never show equivalence, however alike they are."""
+COLLAPSE = 0.25
+"""What a training that no seed has shown is taken to lose against the other arm's, at most; more where a seed did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +30,14 @@ class Estimate:
 
     Attributes:
         mean: The estimate.
-        se: Its standard error; 0 only where all values are equal. Then `low` and `high` hold a share of exceptions
-            that may have stayed unseen, and p values are `no_exception_p`.
+        se: Its standard error; 0 only where all values are equal. Then `low` and `high` hold what may have stayed
+            unseen: in trainings where there are several seeds, in questions where there is one.
         df: Degrees of freedom of the t distribution that the interval uses.
         low, high: The 95 % interval.
         seeds, databases, tasks: Distinct ones behind the estimate.
         scores: Rows behind the estimate.
         unit: What was counted as independent: `seed` (and databases), `database`, or `task`.
+        by_seed: The mean of every seed, in their order.
     """
 
     mean: float
@@ -43,28 +50,48 @@ class Estimate:
     tasks: int
     scores: int
     unit: Unit
+    by_seed: tuple[float, ...]
 
     def p_difference(self) -> float:
         """Two-sided p value of "the mean is 0" (t test)."""
         from scipy import stats
 
         if self.se == 0:
+            if self.seeds > 1:  # every seed the same: the sign test, for a variance of 0 is no certainty
+                return 1.0 if self.mean == 0 else 2 * 0.5**self.seeds
             return 1.0 if self.mean == 0 else no_exception_p(abs(self.mean), self.tasks)
         return float(2 * stats.t.sf(abs(self.mean) / self.se, self.df))
 
     def p_equivalence(self, margin: float) -> float:
-        """p value of "the mean lies outside (-margin, margin)": two one-sided t tests.
+        """p value of "the mean lies outside (-margin, margin)": the larger of two, both one-sided on either side.
 
-        Source: Schuirmann 1987, J. Pharmacokinet. Biopharm. 15, 657-680. Where all values are equal, the
-        chance of seeing no differing question among all if a share of `margin` differed.
+        The t tests hold for seeds that scatter evenly. A training that collapses does not: it is rare and far off, and
+        where no seed shows one the t test knows nothing of it. So seeds are also held against the worst: `tail_p`.
+
+        Source: Schuirmann 1987, J. Pharmacokinet. Biopharm. 15, 657-680, for the t tests.
         """
         from scipy import stats
 
-        if self.se == 0:
-            return no_exception_p(margin, self.tasks) if abs(self.mean) < margin else 1.0
-        above = stats.t.sf((self.mean + margin) / self.se, self.df)
-        below = stats.t.cdf((self.mean - margin) / self.se, self.df)
-        return float(max(above, below))
+        if abs(self.mean) >= margin:
+            return 1.0
+        if self.seeds == 1 and self.se == 0:
+            return no_exception_p(margin, self.tasks)
+        apart = 0.0
+        if self.se:
+            apart = float(max(stats.t.sf((margin + side * self.mean) / self.se, self.df) for side in (1, -1)))
+        if self.seeds == 1:
+            return apart
+        return max(apart, *(tail_p([side * one for one in self.by_seed], self.worst, margin) for side in (1, -1)))
+
+    @property
+    def worst(self) -> float:
+        """How far a training that was not seen may lie off, on either side."""
+        return max(COLLAPSE, *map(abs, self.by_seed))
+
+    def with_collapses(self) -> tuple[float, float]:
+        """The 95 % interval if trainings that no seed has shown may lie off by `worst`; it holds `low` and `high`."""
+        ends = [_tail_end([side * one for one in self.by_seed], self.worst) for side in (1, -1)]
+        return min(self.low, -ends[0]), max(self.high, ends[1])
 
     def detectable(self, power: float = 0.8, alpha: float = 0.05) -> float | None:
         """The smallest true difference that a repetition would find with this power; None if none is known."""
@@ -84,8 +111,8 @@ def crossed_mean(rows: pd.DataFrame) -> Estimate | None:
     variance over questions stands in, or over single scores if that is larger: neither seeds nor databases can make
     the true one smaller. Degrees of freedom are those of the fewest clusters, at least 1.
 
-    Source: Cameron, Gelbach and Miller 2011, J. Bus. Econ. Stat. 29, 238-249, on cluster variances of
-    statsmodels; degrees of freedom of Satterthwaite 1946, Biometrics Bull. 2, 110-114.
+    Source: Cameron, Gelbach and Miller 2011, J. Bus. Econ. Stat. 29, 238-249, on cluster variances of Bell and
+    McCaffrey; degrees of freedom of Satterthwaite 1946, Biometrics Bull. 2, 110-114.
 
     Args:
         rows: Columns `seed`, `db_id`, `task_id`, `value`; values are never null.
@@ -96,55 +123,74 @@ def crossed_mean(rows: pd.DataFrame) -> Estimate | None:
     if rows.empty:
         return None
     import numpy as np
+    import pandas as pd
 
     value = rows["value"].to_numpy(float)
-    seeds, databases, tasks = (rows[name].nunique() for name in ("seed", "db_id", "task_id"))
+    seed, database, task = (pd.factorize(rows[name], sort=name == "seed")[0] for name in ("seed", "db_id", "task_id"))
+    seeds, databases, tasks = (int(codes.max()) + 1 for codes in (seed, database, task))
     mean = float(value.mean())
     unit: Unit
-    variance: float
-    df: float
     if seeds > 1:
         unit = "seed"
-        by_seed = cluster_variance(value, rows["seed"])
+        variance, df = by_seed, seed_df = cluster_variance(value, seed)
         if databases > 1:
-            by_database = cluster_variance(value, rows["db_id"])
-            both = cluster_variance(value, rows["seed"].astype(str) + "\0" + rows["db_id"].astype(str))
+            by_database, database_df = cluster_variance(value, database)
+            both, _ = cluster_variance(value, seed * databases + database)
             variance = max(by_seed + by_database - both, by_seed, by_database)
-            df = crossed_df(variance, by_seed, by_database, both, seeds, databases)
-        else:
-            variance, df = by_seed, seeds - 1.0
+            df = float(crossed_df(variance, by_seed, by_database, both, seed_df, database_df))
     elif databases > 1:
-        unit, variance, df = "database", cluster_variance(value, rows["db_id"]), databases - 1.0
+        unit = "database"
+        variance, df = cluster_variance(value, database)
     else:
-        unit, variance, df = "task", cluster_variance(value, rows["task_id"]), tasks - 1.0
+        unit = "task"
+        variance, df = cluster_variance(value, task)
     se = 0.0
     if np.ptp(value) > ROUNDING:
         if math.isnan(variance) or variance < ROUNDING**2:
-            # Satterthwaite's df of variances that are rounding would be rounding too.
             fewest = min((count for count in (seeds, databases) if count > 1), default=tasks) - 1.0
-            variance, df = _least_variance(value, rows["task_id"]), max(fewest, 1.0)
+            variance, df = _least_variance(value, task), max(fewest, 1.0)
         se = math.sqrt(variance)
-    low, high = _interval(mean, se, df, tasks)
-    return Estimate(mean, se, df, low, high, seeds, databases, tasks, len(rows), unit)
+    means = np.bincount(seed, value) / np.bincount(seed)
+    found = Estimate(
+        mean, se, df, mean, mean, seeds, databases, tasks, len(rows), unit, tuple(map(float, means.tolist()))
+    )
+    low, high = _interval(found)
+    return replace(found, low=low, high=high)
 
 
-def cluster_variance(value: object, groups: object) -> float:
-    """Variance of a mean, robust to dependence inside groups, with the small-sample factor G/(G-1).
+def cluster_variance(value: object, groups: object) -> tuple[float, float]:
+    """Variance of a mean, robust to dependence inside groups of any size, and its degrees of freedom.
 
-    Source: Liang and Zeger 1986, Biometrika 73, 13-22; the intercept of statsmodels' OLS with
-    `cov_type="cluster"`.
+    Squares of a group with the share w of all values are divided by 1 - w: without that, or with the groups' number
+    less one as degrees of freedom, few groups of unequal size give twice as many false alarms as promised. With equal
+    groups this is the variance of their means over their number.
+
+    Source: Bell and McCaffrey 2002, Survey Methodology 28, 169-181 (CR2), for a mean; degrees of freedom are those that
+    hold if values of a group are all the same, the fewest.
+
+    Returns:
+        Both are nan for fewer than two groups.
     """
     import numpy as np
     import pandas as pd
-    from statsmodels.regression.linear_model import OLS
 
-    codes = pd.factorize(pd.Series(groups))[0]
     values = np.asarray(value, float)
-    if len(values) < 2 or codes.max() < 1:
-        return math.nan
-    model = OLS(values, np.ones((len(values), 1)))
-    fit = model.fit(cov_type="cluster", cov_kwds={"groups": codes, "use_correction": True, "df_correction": True})
-    return float(np.atleast_2d(fit.cov_params())[0, 0])
+    codes = pd.factorize(np.asarray(groups))[0]
+    share = np.bincount(codes) / len(values)
+    if len(share) < 2:
+        return math.nan, math.nan
+    sums = np.bincount(codes, values - values.mean()) / len(values)
+    return float((sums**2 / (1 - share)).sum()), share_df(share)
+
+
+def share_df(share: np.ndarray) -> float:
+    """Degrees of freedom of the variance over groups with these shares of all values, [groups]."""
+    import numpy as np
+
+    squares = np.outer(share**2, share)
+    between = np.diag(share**2) - squares - squares.T + np.outer(share, share) * (share**2).sum()
+    scaled = between / np.sqrt(np.outer(1 - share, 1 - share))
+    return float(np.trace(scaled) ** 2 / (scaled**2).sum())
 
 
 def _least_variance(value: object, tasks: object) -> float:
@@ -152,26 +198,87 @@ def _least_variance(value: object, tasks: object) -> float:
     import numpy as np
 
     scores = np.asarray(value, float)
-    by_task = cluster_variance(scores, tasks)
+    by_task, _ = cluster_variance(scores, tasks)
     by_score = float(scores.var(ddof=1)) / len(scores)
     return by_score if math.isnan(by_task) else max(by_task, by_score)
 
 
 def accuracy(rows: pd.DataFrame) -> Estimate | None:
-    """`crossed_mean` of scores between 0 and 1, its interval cut there.
+    """`crossed_mean` of scores with Wilson's interval, for right-or-wrong and for graded ones.
 
-    Where all scores are equal the clustered variance says nothing: Wilson's interval over questions is given.
+    Wilson's interval is taken with the number of independent questions that would leave the same standard error, and
+    with the t quantile: so it is right for clusters, contains the mean and stays between 0 and 1. Where all scores are
+    equal their variance says nothing, and each question counts as one. Scores outside 0 to 1 keep the t interval.
+
+    Source: Wilson 1927, J. Am. Stat. Assoc. 22, 209-212; Franco et al. 2019, J. Surv. Stat. Methodol. 7, 334-364, for
+    clustered samples.
     """
-    found = crossed_mean(rows)
-    if found is None:
-        return None
-    low, high = found.low, found.high
-    if found.se == 0 and found.mean in (0.0, 1.0):
-        from statsmodels.stats.proportion import proportion_confint
+    from scipy import stats
 
-        low, high = proportion_confint(round(found.mean * found.tasks), found.tasks, 1 - CONFIDENCE, method="wilson")
-    top = max(1.0, float(rows["value"].max()))
-    return replace(found, low=max(0.0, float(low)), high=min(top, float(high)))
+    found = crossed_mean(rows)
+    if found is None or rows["value"].min() < 0 or rows["value"].max() > 1:
+        return found
+    mean, count, df = found.mean, float(found.tasks), math.inf
+    if found.se > 0:
+        count, df = mean * (1 - mean) / found.se**2, found.df
+    squared = float(stats.t.ppf(0.5 + CONFIDENCE / 2, df)) ** 2
+    middle = (mean + squared / (2 * count)) / (1 + squared / count)
+    half = math.sqrt(squared * (mean * (1 - mean) / count + squared / (4 * count**2))) / (1 + squared / count)
+    return replace(found, low=max(0.0, min(mean, middle - half)), high=min(1.0, max(mean, middle + half)))
+
+
+def tail_p(values: Sequence[float], worst: float, margin: float) -> float:
+    """p value of "the mean of trainings is -margin or less", if one that was not seen may lie at -`worst`.
+
+    The chance that a randomly weighted mean of what was seen and of one value at -`worst` is so low, weights uniform
+    over all that sum to 1. With k of n values at -worst and the others at 0 this is the exact binomial test of "the
+    share of collapses is margin / worst", with none (1 - margin / worst) ** n. Nothing is assumed on the distribution.
+
+    Source: Gaffke 2005, Math. Methods Stat. 14, 451-467. Weights are exponentials over their sum, so this is the
+    sign of a sum of exponentials: Imhof 1961, Biometrika 48, 419-426.
+    """
+    import numpy as np
+    from scipy.integrate import quad
+
+    terms = np.array([*values, -worst]) + margin
+    if terms.min() >= 0:
+        return 0.0
+    if terms.max() <= 0:
+        return 1.0
+    terms /= np.abs(terms).max()
+
+    def curve(u: float) -> float:
+        angle, length = np.arctan(u * terms).sum(), np.exp(0.5 * np.log1p((u * terms) ** 2).sum())
+        return float(np.sin(angle) / (u * length))
+
+    return float(min(max(0.5 - quad(curve, 0, np.inf, limit=200)[0] / math.pi, 0.0), 1.0))
+
+
+def _tail_end(values: Sequence[float], worst: float) -> float:
+    """The margin at which `tail_p` is 2.5 %: how far below 0 the mean may lie."""
+    from scipy.optimize import brentq
+
+    mean, error = sum(values) / len(values), (1 - CONFIDENCE) / 2
+    if mean <= -worst + ROUNDING:
+        return worst
+    return float(brentq(lambda margin: tail_p(values, worst, margin) - error, -mean + ROUNDING, worst, xtol=1e-6))
+
+
+def unseen_share(seen: int, trainings: int) -> float:
+    """The largest share of trainings that may be of a kind of which so many were seen (95 %, one-sided).
+
+    Source: Clopper and Pearson 1934, Biometrika 26, 404-413; with none seen it is 1 - 0.05 ** (1 / trainings).
+    """
+    from scipy import stats
+
+    return 1.0 if seen >= trainings else float(stats.beta.ppf(CONFIDENCE, seen + 1, trainings - seen))
+
+
+def seeds_for_equivalence(margin: float, family: int = 1, alpha: float = 0.05) -> int:
+    """The fewest seeds with which `family` arms can be shown equivalent, if none of them collapses."""
+    if margin >= COLLAPSE:
+        return MIN_SEEDS
+    return max(MIN_SEEDS, math.ceil(math.log(alpha / max(family, 1)) / math.log(1 - margin / COLLAPSE)))
 
 
 def no_exception_p(share: float, count: int) -> float:
@@ -201,18 +308,30 @@ def detectable_effect(se: float, df: float, power: float = 0.8, alpha: float = 0
     return float(brentq(lacking, start / 2, start * 2)) * se
 
 
-def crossed_df(variance: float, by_seed: float, by_database: float, both: float, seeds: int, databases: int) -> float:
-    """Satterthwaite's degrees of freedom, never fewer than the smaller count of clusters allows."""
-    fewest = min(seeds, databases) - 1.0
-    if variance == by_seed or variance <= 0:
-        return max(fewest, seeds - 1.0) if variance > 0 else fewest
-    doubt = by_seed**2 / (seeds - 1) + by_database**2 / (databases - 1) + both**2 / ((seeds - 1) * (databases - 1))
-    return max(fewest, variance**2 / doubt)
+def crossed_df(variance: Any, by_seed: Any, by_database: Any, both: Any, seed_df: float, database_df: float) -> Any:
+    """Satterthwaite's degrees of freedom of a variance clustered both ways, never fewer than those of either way.
+
+    Args:
+        variance: Of the mean, as `crossed_mean` takes it; numbers or arrays, like those it is made of.
+        by_seed, by_database, both: Variances clustered by seed, by database, and by both together.
+    """
+    import numpy as np
+
+    fewest = min(seed_df, database_df)
+    doubt = by_seed**2 / seed_df + by_database**2 / database_df + both**2 / (seed_df * database_df)
+    known = np.where(doubt > 0, doubt, 1.0)
+    found = np.where(doubt > 0, np.maximum(fewest, variance**2 / known), fewest)
+    return np.where((variance == by_seed) & (doubt > 0), seed_df, found)
 
 
-def _interval(mean: float, se: float, df: float, tasks: int) -> tuple[float, float]:
+def _interval(found: Estimate) -> tuple[float, float]:
+    """The t interval; where all values are equal, what may have stayed unseen."""
     from scipy import stats
 
-    none_seen = 1 - (1 - CONFIDENCE) ** (1 / max(tasks, 1))  # the largest share that could have stayed unseen
-    half = se * float(stats.t.ppf(0.5 + CONFIDENCE / 2, df)) if se else none_seen
-    return mean - half, mean + half
+    if found.se:
+        half = found.se * float(stats.t.ppf(0.5 + CONFIDENCE / 2, found.df))
+        return found.mean - half, found.mean + half
+    if found.seeds > 1:
+        return found.with_collapses()
+    none_seen = 1 - (1 - CONFIDENCE) ** (1 / found.tasks)
+    return found.mean - none_seen, found.mean + none_seen

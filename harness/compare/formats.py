@@ -110,8 +110,13 @@ def _csv(comparison: Mapping[str, Any]) -> str:
             row |= {f"{key}{suffix}": (one["estimate"] or {}).get(part) for part, suffix in _PARTS.items()}
             row |= {f"{key}_difference{suffix}": (one["difference"] or {}).get(part) for part, suffix in _PARTS.items()}
         row |= {f"difference{suffix}": (pair.get("difference") or {}).get(part) for part, suffix in _PARTS.items()}
-        row |= {key: pair.get(key) for key in ("p", "p_holm", "p_equivalence_holm", "detectable", "verdict")}
-        row |= {key: value for key, value in arm.items() if isinstance(value, int | float) or value is None}
+        row |= {
+            key: pair.get(key) for key in ("p", "p_holm", "p_equivalence_holm", "detectable", "verdict", "identical")
+        }
+        row |= {"unseen_share": (pair.get("collapses") or {}).get("share")}
+        for key, bounds in (("accuracy", arm["accuracy_bounds"]), ("difference", pair.get("difference_bounds"))):
+            row |= dict(zip((f"{key}_worst", f"{key}_best"), bounds or (None, None), strict=True))
+        row |= {key: value for key, value in arm.items() if isinstance(value, int | float)}
         row |= {f"{part}_share": share for part, share in arm["shares"].items()}
         row |= {f"failures_{cause}": count for cause, count in arm["failures"].items()}
         rows.append({key: value for key, value in row.items() if not isinstance(value, dict)})

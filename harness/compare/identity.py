@@ -91,6 +91,21 @@ def check_identity(runs: Sequence[Run], allow: Iterable[str] = (), varied: Itera
     return exceptions
 
 
+def check_data(runs: Iterable[Run]) -> None:
+    """Refuse runs whose databases changed while they ran.
+
+    Raises:
+        NotComparable: One did; the message names it and the databases.
+    """
+    for run in runs:
+        changed = (run.record.get("result") or {}).get("data_changed")
+        if changed:
+            raise NotComparable(
+                f"{run.id}: its databases changed while it ran ({', '.join(map(str, changed))}), so nobody knows what "
+                "its verdicts are of. Leave it out and run it again"
+            )
+
+
 def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
     """Whether the agents of several plugins are certified to be the same agent.
 

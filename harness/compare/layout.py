@@ -29,6 +29,7 @@ def tables(comparison: Mapping[str, Any], references: list[dict[str, Any]] | Non
         _behaviour(comparison),
         _cost(comparison),
         _evidence(comparison),
+        _checkpoints(comparison),
         _views(comparison),
         _exceptions(comparison),
         _failed(comparison),
@@ -53,10 +54,12 @@ def sentences(comparison: Mapping[str, Any]) -> list[str]:
     found = [
         f"Baseline: {comparison['baseline']}. Checkpoint: the last of every run. Intervals: 95 %. "
         f"p values are corrected over all comparisons (Holm); different means p < {comparison['alpha']:g}.",
-        "Equivalent means: the difference is shown to lie within "
-        f"±{100 * margin:g} points, the margin stated beforehand (TOST, p < {comparison['alpha']:g})."
+        f"Equivalent means: in {comparison['min_seeds']} seeds or more the difference is shown to lie within "
+        f"±{100 * margin:g} points, the margin stated beforehand (p < {comparison['alpha']:g}), even if a training "
+        f"that no seed has shown collapses by {100 * comparison['collapse']:g} points."
         if margin is not None
         else "No margin was stated, so nothing can be called equivalent.",
+        *_collapses(comparison),
     ]
     found += _ceiling(comparison)
     if comparison["one_seed"]:
@@ -65,12 +68,35 @@ def sentences(comparison: Mapping[str, Any]) -> list[str]:
         )
     elif any(pair["one_seed"] for pair in comparison["pairs"]):
         found.append("Where only one seed is common, the comparison is of these checkpoints alone.")
-    if any(pair["item"]["few_databases"] for pair in comparison["pairs"]):
-        found.append(
-            "Few databases: verdicts rest on t intervals over seeds and databases; bootstrap intervals are too narrow."
-        )
     found += comparison["remarks"]
     found += [f"Not in the comparison: {text}." for text in comparison["missing"]]
+    return found
+
+
+def _collapses(comparison: Mapping[str, Any]) -> list[str]:
+    """What the seeds say of trainings that they have not shown."""
+    found = []
+    trained = [pair for pair in comparison["pairs"] if not pair["one_seed"]]
+    same = [pair for pair in trained if pair["identical"]]
+    if same:
+        names, seeds = ", ".join(pair["arm"] for pair in same), min(pair["difference"]["seeds"] for pair in same)
+        share = max(pair["collapses"]["share"] for pair in same)
+        found.append(
+            f"Identical to the baseline, in every answer of every step of {seeds} seeds: {names}. Up to "
+            f"{points(share)} % of trainings with other seeds may still part from it."
+        )
+    rest = [pair for pair in trained if not pair["identical"]]
+    if rest:
+        far = comparison["margin"] or comparison["collapse"]
+        shares = "; ".join(
+            f"{pair['arm']} {points(pair['collapses']['share'])} % ({pair['collapses']['seen']} of "
+            f"{pair['difference']['seeds']} seeds seen)"
+            for pair in rest
+        )
+        found.append(
+            f"Trainings that may lie {100 * far:g} points or more off the baseline's, the largest share that the seeds "
+            f"do not exclude (95 %, each): {shares}. Intervals of differences reckon with such as were seen only."
+        )
     return found
 
 
@@ -124,25 +150,39 @@ def _accuracy(comparison: Mapping[str, Any]) -> Table:
     rows = []
     for arm in comparison["arms"]:
         pair = by_arm.get(arm["name"])
-        rows.append(
-            [
-                arm["name"],
-                _seeds(arm),
-                with_interval(arm["accuracy_initial"]),
-                with_interval(arm["accuracy_final"]),
-                "baseline" if pair is None else with_interval(pair["difference"], signed=True),
-                "" if pair is None else p_value(pair["p_holm"]),
-                "" if pair is None else p_value(pair["p_equivalence_holm"]),
-                "" if pair is None else verdict_text(pair),
-            ]
-        )
-    heads = ["arm", "seeds", "initial %", "final %", "difference (points)", "p", "p equivalence", "verdict"]
-    if comparison["kind"] == "eval":
-        rows = [[cell for index, cell in enumerate(row) if index != 2] for row in rows]
-        heads.remove("initial %")
-    if not comparison["pairs"]:
-        rows, heads = [row[:-4] for row in rows], heads[:-4]
-    return Table("accuracy", "Accuracy on validation", heads, rows)
+        same = pair is not None and pair["identical"]
+        row = {
+            "arm": arm["name"],
+            "seeds": _seeds(arm),
+            "initial %": with_interval(arm["accuracy_initial"]),
+            "final %": with_interval(arm["accuracy_final"]),
+            "failed by agent %": points(arm["agent_failed"]),
+            "final %, unscored wrong to right": _range(arm["accuracy_bounds"], signed=False),
+        }
+        if comparison["pairs"]:
+            row |= {
+                "difference (points)": "baseline",
+                "difference, unscored against to for": "",
+                "p": "",
+                "p equivalence": "",
+                "verdict": "",
+            }
+        if pair is not None:
+            row |= {
+                "difference (points)": "identical" if same else with_interval(pair["difference"], signed=True),
+                "difference, unscored against to for": _range(pair["difference_bounds"]),
+                "p": "-" if same else p_value(pair["p_holm"]),
+                "p equivalence": "-" if same else p_value(pair["p_equivalence_holm"]),
+                "verdict": verdict_text(pair),
+            }
+        rows.append(row)
+    absent = {"initial %"} if comparison["kind"] == "eval" else set()
+    if not any(arm["agent_failed"] for arm in comparison["arms"]):
+        absent.add("failed by agent %")
+    if all(arm["accuracy_bounds"] is None for arm in comparison["arms"]):
+        absent |= {"final %, unscored wrong to right", "difference, unscored against to for"}
+    heads = [head for head in rows[0] if head not in absent]
+    return Table("accuracy", "Accuracy on validation", heads, [[row[head] for head in heads] for row in rows])
 
 
 def _learning(comparison: Mapping[str, Any]) -> Table:
@@ -168,27 +208,46 @@ def _learning(comparison: Mapping[str, Any]) -> Table:
 
 
 def _agreement(comparison: Mapping[str, Any]) -> Table:
-    heads = ["arm", "before training %", "first step %", "last validation %", "paired rollouts"]
+    columns = {
+        "before training %": "start",
+        "first step %": "first",
+        "all steps %": "training",
+        "last validation %": "end",
+        "gradient norm, largest difference %": "gradient",
+    }
     rows = [
-        [name, *(points(one[key]) for key in ("start", "first", "end")), f"{one['draws']:,}"]
+        [
+            name,
+            *(points(one[key]) for key in columns.values()),
+            "-" if not one["steps"] else "never" if one["parted"] is None else f"{one['parted']}",
+            f"{one['draws']:,}",
+        ]
         for name, one in comparison["agreement"].items()
         if one["draws"]
     ]
+    heads = ["arm", *columns, "part at step", "paired rollouts"]
     note = (
-        "Share of rollouts with the very same final query as the baseline's, of the same seed, task and step. The same "
+        "Share of rollouts with the very same final query as the baseline's, of the same seed, task and step. Part at: "
+        "the first training step, of any seed, in which an answer or the norm of the gradient differs. Every step is "
+        "in `--format json`."
     )
-    note += "agent on the same weights gives 100 until the first update; then rounding parts the trainings."
     if any(arm["gpu_hours"] for arm in comparison["arms"]):
-        note += " On a GPU rounding depends on what else is in a batch from the first call on: two runs of one agent "
+        note += (
+            " On a GPU rounding may depend on what else is in a batch from the first call on: two runs of one agent "
+        )
         note += "may give less than 100 too."
     return Table("agreement", f"Same answers as {comparison['baseline']}", heads, rows, note)
 
 
 def verdict_text(pair: Mapping[str, Any]) -> str:
-    """The verdict, with the smallest difference that would have been found, and a warning for one seed."""
+    """The verdict, with what would be needed for another, and a warning for one seed."""
     text = str(pair["verdict"])
-    if text == "cannot tell" and pair["detectable"] is not None:
-        text += f" (detectable: {points(pair['detectable'])} points)"
+    needed = pair["collapses"]["seeds_needed"]
+    if text == "cannot tell":
+        lacking = [f"detectable: {points(pair['detectable'])} points"] if pair["detectable"] is not None else []
+        if needed is not None and pair["difference"]["seeds"] < needed:
+            lacking.append(f"equivalent takes {needed} seeds or more")
+        text += f" ({'; '.join(lacking)})" if lacking else ""
     return f"{text}, one seed" if pair["one_seed"] else text
 
 
@@ -239,29 +298,45 @@ def _cost(comparison: Mapping[str, Any]) -> Table:
 
 
 def _evidence(comparison: Mapping[str, Any]) -> Table:
-    rows = []
-    for pair in comparison["pairs"]:
-        item, training = pair["item"], pair["training"]
-        tests = item["mcnemar"]
-        rows.append(
-            [
-                pair["arm"],
-                "; ".join(f"{one['only_first']}:{one['only_second']} p {p_value(one['p'])}" for one in tests) or "-",
-                _range(item["cluster_bootstrap"]),
-                _range(training.get("hierarchical_bootstrap")),
-                points(training.get("interquartile_mean_difference"), signed=True),
-                number(training.get("probability_of_improvement"), 2),
-            ]
-        )
+    rows = [
+        [
+            pair["arm"],
+            _range(pair["collapses"]["interval"]),
+            _range(pair["training"]["hierarchical_bootstrap"]),
+            points(pair["training"]["interquartile_mean_difference"], signed=True),
+            number(pair["training"]["probability_of_improvement"], 2),
+        ]
+        for pair in comparison["pairs"]
+        if pair["training"]
+    ]
     heads = [
         "arm against baseline",
-        "McNemar, by seed",
-        "bootstrap over databases",
+        "interval with unseen collapses",
         "bootstrap over seeds and databases",
         "IQM difference",
         "P(better)",
     ]
-    return Table("evidence", "Further evidence", heads, rows, "Differences in points. No verdict rests on these.")
+    note = (
+        f"Differences in points. Unseen collapses: what the mean may be if trainings that no seed has shown lie up to "
+        f"{100 * comparison['collapse']:g} points off. Verdicts of equivalence rest on it, none rests on the others."
+    )
+    return Table("evidence", "Further evidence", heads, rows, note)
+
+
+def _checkpoints(comparison: Mapping[str, Any]) -> Table:
+    """Item-level statistics, shown where one seed is all there is: of several, they would pass seeds for questions."""
+    rows = []
+    for pair in comparison["pairs"]:
+        if pair["one_seed"]:
+            tests = pair["item"]["mcnemar"]
+            counts = "; ".join(f"{one['only_first']}:{one['only_second']} p {p_value(one['p'])}" for one in tests)
+            rows.append([pair["arm"], counts or "-", _range(pair["item"]["cluster_bootstrap"])])
+    heads = ["arm against baseline", "McNemar", "bootstrap over databases"]
+    note = (
+        "Good for one thing: whether these very checkpoints answer differently, on questions (McNemar) or databases "
+        "like these. Of other trainings it says nothing, and no verdict rests on it."
+    )
+    return Table("checkpoints", "These checkpoints alone", heads, rows, note)
 
 
 def _views(comparison: Mapping[str, Any]) -> Table:
@@ -345,8 +420,8 @@ def _seeds(arm: Row) -> str:
     return "1 (one seed)" if len(seeds) == 1 else f"{len(seeds)} ({', '.join(map(str, seeds))})"
 
 
-def _range(interval: tuple[float, float] | None) -> str:
-    return "-" if interval is None else f"[{points(interval[0], True)}, {points(interval[1], True)}]"
+def _range(interval: tuple[float, float] | None, signed: bool = True) -> str:
+    return "-" if interval is None else f"[{points(interval[0], signed)}, {points(interval[1], signed)}]"
 
 
 def _cell(value: Any) -> str:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from harness.records import AGENT_OUTCOMES
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -42,6 +44,7 @@ def measure(run: Run) -> dict[str, Any]:
         "val_curve": curve,
         "val_tasks": len(val),
         "unscored": int(val["reward"].isna().sum()) if len(val) else 0,
+        "agent_failed": float(val["outcome"].isin(AGENT_OUTCOMES).mean()) if len(val) else None,
         "steps": int(result.get("steps") or 0),
         "wall_s": result.get("wall_s"),
         "gpu_hours": gpu_hours(run.record),
@@ -76,7 +79,7 @@ def behaviour(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def failures(rows: pd.DataFrame) -> dict[str, int]:
-    """Episodes without a score by how they ended, and scored ones whose final query did not run."""
+    """Episodes that did not end well by how they ended, unscored ones, and those whose final query did not run."""
     if not len(rows):
         return {}
     counts = rows.loc[rows["outcome"] != "ok", "outcome"].value_counts().to_dict()

@@ -7,16 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness.compare.estimates import crossed_df, detectable_effect
+from harness.compare.estimates import crossed_df, detectable_effect, share_df
 from harness.compare.scores import paired_differences, scores
 from harness.errors import UserError
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
 
     from harness.compare.runs import Run
 
 MOST_SEEDS = 1000
+DRAWN = 2_000_000
+"""Means of a database and seed that are drawn for one answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,39 +29,81 @@ class Variances:
     Attributes:
         seed: Between seeds: what another training changes.
         database: Between databases: what other databases change.
-        question: Between scores of one seed and database; with one database, what seeds do not share of it.
-        seeds, databases, questions: How many of each the estimate rests on.
+        question: Between questions of a database, alike for every seed; 0 with one database, where the test leaves it
+            out.
+        cell: Between seeds of one database, beyond what both do alone.
+        score: Between single scores.
+        sizes: Questions of every database.
+        seeds: How many the estimate rests on.
         source: Whose differences were looked at.
     """
 
     seed: float
     database: float
     question: float
+    cell: float
+    score: float
+    sizes: tuple[int, ...]
     seeds: int
-    databases: int
-    questions: int
     source: str
 
-    def detectable(self, seeds: int, databases: int, questions: int, power: float, alpha: float) -> float:
-        """The smallest true difference that the verdict's own test finds with this power; needs two seeds."""
-        chance = self.question / (seeds * max(questions, 1))
-        by_seed, by_database = self.seed / seeds + chance, self.database / databases + chance
-        variance = by_seed + by_database - chance
-        df = crossed_df(variance, by_seed, by_database, chance, seeds, databases) if databases > 1 else seeds - 1
-        return detectable_effect(math.sqrt(variance), df, power, alpha)
+    @property
+    def questions(self) -> int:
+        return sum(self.sizes)
+
+    def detectable(self, seeds: int, sizes: Sequence[int], power: float, alpha: float) -> float:
+        """The smallest true difference that the verdict's own test finds with this power; needs two seeds.
+
+        The test estimates its variance, so trainings are drawn from these components (normal) and tested as there.
+
+        Args:
+            sizes: Questions of every database.
+        """
+        import numpy as np
+        from scipy import stats
+        from scipy.optimize import brentq
+
+        share = np.array(sizes, float) / sum(sizes)
+        spread = float((share**2).sum())
+        both = self.cell * spread / seeds + self.score / (seeds * sum(sizes))
+        by_seed = self.seed / seeds + both
+        if len(sizes) == 1:
+            return detectable_effect(math.sqrt(by_seed), seeds - 1.0, power, alpha)
+        by_database = self.database * spread + self.question / sum(sizes) + both
+        error = math.sqrt(by_seed + by_database - both)
+        draws = int(np.clip(DRAWN // (seeds * len(sizes)), 50, 2000))
+        normal, size = np.random.default_rng(0).normal, np.array(sizes, float)
+        means = normal(0, math.sqrt(self.seed), (draws, seeds, 1)) + normal(
+            0, np.sqrt(self.database + self.question / size), (draws, 1, len(size))
+        )
+        means += normal(0, np.sqrt(self.cell + self.score / size), (draws, seeds, len(size)))
+        parts = (means - (means * share).sum(2).mean(1)[:, None, None]) * share / seeds
+        drawn = [
+            (parts.sum(2) ** 2).sum(1) * seeds / (seeds - 1),
+            (parts.sum(1) ** 2 / (1 - share)).sum(1),
+            (parts**2 / (1 - share / seeds)).sum((1, 2)),
+        ]
+        variance = np.maximum(drawn[0] + drawn[1] - drawn[2], np.maximum(drawn[0], drawn[1]))
+        df = crossed_df(variance, drawn[0], drawn[1], drawn[2], seeds - 1.0, share_df(share))
+        needed = stats.t.ppf(1 - alpha / 2, df) * np.sqrt(variance) / error
+
+        def lacking(effect: float) -> float:
+            return float((stats.norm.sf(needed - effect) + stats.norm.cdf(-needed - effect)).mean()) - power
+
+        return error * float(brentq(lacking, 0.0, float(needed.max()) + 10.0))
 
 
 def variances(arms: dict[str, list[Run]], baseline: str | None = None) -> Variances:
-    """Variance components by the method of moments, averaged over all arms against the baseline.
+    """Variance components of databases of any size, averaged over all arms against the baseline.
 
     With one arm of several seeds, differences between its own seeds stand in: what two arms differ by when
     nothing but chance separates them.
 
-    Source: Searle, Casella and McCulloch 1992, Variance Components, chapter 4 (two-way crossed, random).
-
     Raises:
         UserError: There are too few runs to see any variance.
     """
+    import numpy as np
+
     names = list(arms)
     base = baseline if baseline in arms else names[0]
     tables = {
@@ -73,27 +118,23 @@ def variances(arms: dict[str, list[Run]], baseline: str | None = None) -> Varian
         raise UserError(
             "no variance between seeds is known: give runs of one arm with at least three seeds, or a study"
         )
-    parts = [_components(table, around) for table in usable]
-    first = usable[0]
-    return Variances(
-        seed=sum(part[0] for part in parts) / len(parts),
-        database=sum(part[1] for part in parts) / len(parts),
-        question=sum(part[2] for part in parts) / len(parts),
-        seeds=int(first["seed"].nunique()),
-        databases=int(first["db_id"].nunique()),
-        questions=int(first["task_id"].nunique()),
-        source=source,
-    )
+    parts = np.mean([_components(table, around) for table in usable], axis=0)
+    sizes = usable[0].groupby("db_id")["task_id"].nunique()
+    if not parts.any():
+        raise UserError("every difference is the same, so there is no variance to plan with: give runs that differ")
+    seed, database, question, cell, score = map(float, parts)
+    seeds = int(usable[0]["seed"].nunique())
+    return Variances(seed, database, question, cell, score, tuple(map(int, sizes)), seeds, source)
 
 
-def needed(found: Variances, effect: float, power: float, alpha: float, databases: int, questions: int) -> int | None:
+def needed(found: Variances, effect: float, power: float, alpha: float, sizes: Sequence[int]) -> int | None:
     """The fewest seeds that find an effect; None where no number of seeds does."""
-    if found.detectable(MOST_SEEDS, databases, questions, power, alpha) > effect:
+    if found.detectable(MOST_SEEDS, sizes, power, alpha) > effect:
         return None
     low, high = 2, MOST_SEEDS
     while low < high:
         middle = (low + high) // 2
-        if found.detectable(middle, databases, questions, power, alpha) <= effect:
+        if found.detectable(middle, sizes, power, alpha) <= effect:
             high = middle
         else:
             low = middle + 1
@@ -101,16 +142,19 @@ def needed(found: Variances, effect: float, power: float, alpha: float, database
 
 
 def plan(found: Variances, effect: float, power: float, alpha: float, run_s: float | None) -> list[dict[str, Any]]:
-    """Seeds needed for several validation sets, with measured machine time of two arms."""
+    """Seeds needed for several validation sets, with measured machine time of two arms.
+
+    Sets grow by as many more questions of the same databases, or by as many more databases of the same sizes.
+    """
     rows = []
     for factor in (1, 2, 4):
-        for spread in (1, factor) if factor > 1 else (1,):
-            databases, questions = found.databases * spread, found.questions * factor
-            seeds = needed(found, effect, power, alpha, databases, questions)
+        more_questions, more_databases = [size * factor for size in found.sizes], list(found.sizes) * factor
+        for sizes in (more_questions, more_databases) if factor > 1 else (more_questions,):
+            seeds = needed(found, effect, power, alpha, sizes)
             rows.append(
                 {
-                    "databases": databases,
-                    "questions": questions,
+                    "databases": len(sizes),
+                    "questions": sum(sizes),
                     "seeds": seeds,
                     "runs": None if seeds is None else 2 * seeds,
                     "machine_s": None if seeds is None or run_s is None else 2 * seeds * run_s,
@@ -119,32 +163,58 @@ def plan(found: Variances, effect: float, power: float, alpha: float, run_s: flo
     return rows
 
 
-def _components(table: pd.DataFrame, around: bool = False) -> tuple[float, float, float]:
-    """Variances between seeds, databases and questions of one table of differences.
+def _components(table: pd.DataFrame, around: bool = False) -> np.ndarray:
+    """Variances between seeds, databases, questions, cells (seed and database) and scores of one table of differences.
 
-    With one database its questions stand in for databases: only so is the noise of questions told from seeds.
+    Sums of squares of every grouping are set to what they are expected to be, and the equations solved. It holds for
+    databases of any size, and where scores are missing. A component that comes out negative is left out, the most
+    negative first, and the others are fitted anew: cut at 0 it would make their sum too large. With one database
+    neither databases nor questions are told apart from the mean.
+
+    Source: Henderson 1953, Biometrics 9, 226-252, method 1; Searle, Casella and McCulloch 1992, Variance Components,
+    chapter 5; Thompson 1962, Ann. Math. Stat. 33, 273-289, for leaving out.
 
     Args:
         table: Columns `seed`, `db_id`, `task_id`, `value`.
         around: The differences are those of `_neighbours`. They sum to 0, so their mean is known and costs no degree
-            of freedom: squares are divided by n. By n - 1 all between seeds would be n / (n - 1) times too large.
+            of freedom: what n seeds differ by comes out n / (n - 1) times too large, and is brought back.
     """
-    several = table["db_id"].nunique() > 1
-    cells = table.groupby(["seed", "db_id" if several else "task_id"])["value"]
-    means = cells.mean().unstack()
-    counts = cells.count()
-    within = cells.var(ddof=1)
-    question = float((within.fillna(0) * (counts - 1)).sum() / max(float((counts - 1).sum()), 1.0))
-    rows, columns = means.shape
-    free = rows if around else rows - 1
-    residual = means.sub(means.mean(axis=1), axis=0).sub(means.mean(axis=0), axis=1) + means.stack().mean()
-    unscored = int(means.isna().to_numpy().sum())
-    crossed = float((residual**2).sum().sum()) / max(free * (columns - 1) - unscored, 1)
-    seed = max(0.0, float(means.mean(axis=1).var(ddof=rows - free)) - crossed / columns)
-    database = max(0.0, float(means.mean(axis=0).var(ddof=1)) - crossed / rows) if several else 0.0
-    # What seeds and databases do together beyond questions counts as more variance between questions.
-    per_cell = float(counts.mean())
-    return seed, database, max(question, crossed * per_cell)
+    import numpy as np
+    import pandas as pd
+
+    values = table["value"].to_numpy(float)
+    codes = {name: pd.factorize(table[name])[0] for name in ("seed", "db_id", "task_id")}
+    several = codes["db_id"].max() > 0
+    group = {
+        "mean": np.zeros(len(values), int),
+        "seed": codes["seed"],
+        "database": codes["db_id"],
+        "question": codes["task_id"],
+        "cell": codes["seed"] * (codes["db_id"].max() + 1) + codes["db_id"],
+        "score": np.arange(len(values)),
+    }
+    names = ["mean", "seed", *(["database", "question", "cell"] if several else ["question"]), "score"]
+    counts = {name: np.bincount(group[name]) for name in names}
+
+    def expected(by: str, component: str) -> float:
+        """How often a component's variance is in the sum over groups of (sum of values)^2 / size."""
+        width = len(counts[component])
+        pairs, sizes = np.unique(group[by] * width + group[component], return_counts=True)
+        return float((sizes**2 / counts[by][pairs // width]).sum())
+
+    solved: dict[str, float] = {}
+    while not solved or min(solved[name] for name in names[1:]) < 0:
+        names = [name for name in names if not solved or name != min(names[1:], key=lambda one: solved[one])]
+        squares = [(np.bincount(group[name], values) ** 2 / np.maximum(counts[name], 1)).sum() for name in names]
+        matrix = np.array([[expected(by, component) for component in names] for by in names])
+        solved = dict(zip(names, np.linalg.lstsq(matrix, np.array(squares), rcond=None)[0].tolist(), strict=True))
+        if len(names) == 2:
+            break
+    if not several:
+        solved["question"] = 0.0
+    part = 1 - 1 / len(counts["seed"]) if around else 1.0
+    order = ("seed", "database", "question", "cell", "score")
+    return np.array([part * max(0.0, float(solved.get(name, 0.0))) for name in order])
 
 
 def _within(arms: dict[str, list[Run]]) -> list[pd.DataFrame]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import UserError
+from harness.records import AGENT_OUTCOMES
 from harness.results.folder import RunFolder, read_json
 
 if TYPE_CHECKING:
@@ -55,8 +56,15 @@ class Run:
 
     @cached_property
     def episodes(self) -> pd.DataFrame:
-        """One row a rollout; rewards are NaN where unscored."""
-        return self._table("episodes")
+        """One row a rollout; rewards are NaN where unscored.
+
+        A validation rollout that the agent itself failed is wrong, in older records too, which left it unscored.
+        """
+        rows = self._table("episodes")
+        if not len(rows) or "outcome" not in rows:
+            return rows
+        failed = (rows["phase"] == "val") & rows["outcome"].isin(AGENT_OUTCOMES) & rows["reward"].isna()
+        return rows.assign(reward=rows["reward"].mask(failed, 0.0)) if failed.any() else rows
 
     @cached_property
     def steps(self) -> pd.DataFrame:
@@ -87,18 +95,23 @@ class Run:
 
     def validation(self, step: int | None = None) -> pd.DataFrame:
         """Validation episodes of one step; of the last one where none is named."""
-        rows = self.episodes
+        places = self._validated
+        if not places:
+            return self.episodes.iloc[:0]
+        return self.episodes.iloc[places.get(max(places) if step is None else step, [])]
+
+    @cached_property
+    def _validated(self) -> dict[int, list[int]]:
+        """Places of validation episodes in `episodes`, by step; a table of all steps is long to filter each time."""
+        rows = self.episodes.reset_index(drop=True)
         if not len(rows):
-            return rows
-        rows = rows[rows["phase"] == "val"]
-        if not len(rows):
-            return rows
-        return rows[rows["step"] == (rows["step"].max() if step is None else step)]
+            return {}
+        steps = rows.loc[rows["phase"] == "val", "step"]
+        return {step: steps.index[steps == step].tolist() for step in map(int, steps.unique().tolist())}
 
     def validated_tasks(self) -> int:
         """Questions of the run's fullest validation."""
-        rows = self.episodes[self.episodes["phase"] == "val"] if len(self.episodes) else self.episodes
-        return int(rows.groupby("step").size().max()) if len(rows) else 0
+        return max(map(len, self._validated.values()), default=0)
 
     def val_curve(self) -> dict[int, float]:
         """Mean validation reward of scored episodes by step."""

@@ -24,6 +24,20 @@ def scores(runs: Sequence[Run], step: int | None = None) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
+def worst_cases(runs: Sequence[Run]) -> tuple[float, float] | None:
+    """Mean score of the last validation if every unscored rollout was wrong, and if every one was right.
+
+    Returns:
+        None where everything was scored.
+    """
+    import pandas as pd
+
+    rewards = pd.concat([run.validation()["reward"] for run in runs])
+    if not rewards.isna().any():
+        return None
+    return float(rewards.fillna(0.0).mean()), float(rewards.fillna(1.0).mean())
+
+
 def paired_differences(first: pd.DataFrame, second: pd.DataFrame) -> tuple[pd.DataFrame, str]:
     """First minus second, question by question, and how they were paired: `seed` or `task`.
 

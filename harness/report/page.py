@@ -107,7 +107,7 @@ def render(
 def _sections(found: Sequence[Table], manifest: Sequence[Table]) -> dict[str, list[Table]]:
     groups = {
         "main": ("accuracy", "learning", "agreement", "behaviour", "cost"),
-        "more": ("evidence", "views", "exceptions", "failed"),
+        "more": ("evidence", "checkpoints", "views", "exceptions", "failed"),
     }
     made = {name: [table for table in found if table.key in keys] for name, keys in groups.items()}
     made["references"] = [table for table in found if table.key == "references"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.config import load_config
 from harness.plugins import load, task_set_spec
-from harness.records import Attempt, Reward, Task, Transition, Turn
+from harness.records import Attempt, Outcome, Reward, Task, Transition, Turn
 from harness.results.episodes import episode_row, transition_rows
 from harness.results.folder import RowLog, RunFolder
 from harness.results.record import finished, run_record
@@ -44,6 +44,7 @@ def write_run(
     calls: int = 3,
     agent_match: str = "write",
     unscored: int = 0,
+    failing: int = 0,
     step_s: float = 2.0,
     val_limit: int = 60,
     parity: dict[str, Any] | None = CERTIFICATE,
@@ -86,8 +87,8 @@ def write_run(
             writer.step(step, step_s)
         if kind == "train" and (step % 2 == 0 or step == steps):
             for index, task in enumerate(val):
-                failed = step == seen and index < unscored
-                writer.episode(task, "val", step, 0, share, calls, failed=failed)
+                lost = "endpoint_error" if index < unscored else "timeout" if index < unscored + failing else "ok"
+                writer.episode(task, "val", step, 0, share, calls, outcome=lost if step == seen else "ok")
         if kind == "eval":
             for task in val:
                 writer.episode(task, "val", 0, 0, accuracy[1], calls)
@@ -119,11 +120,12 @@ class Writer:
         self._steps.add([{"step": step, "data": data}])
 
     def episode(
-        self, task: Task, phase: str, step: int, session: int, share: float, calls: int, *, failed: bool = False
+        self, task: Task, phase: str, step: int, session: int, share: float, calls: int, *, outcome: Outcome = "ok"
     ) -> None:
         import re
 
         self._count += 1
+        failed = outcome != "ok"
         name = (
             f"{phase}-{step}-{task.id}-{session}-{self._config.plugin}-{self._config.seed}-{self._config.agent_match}"
         )
@@ -161,8 +163,8 @@ class Writer:
         attempt = Attempt(
             rollout_id=f"ro-{self._count}",
             attempt_id=f"at-{self._count}",
-            outcome="timeout" if failed else "ok",
-            detail="the deadline passed" if failed else "",
+            outcome=outcome,
+            detail="it did not end" if failed else "",
             answer=None if failed else (task.gold if rewarded else "SELECT 1"),
             transitions=transitions,
             failures=(),
@@ -170,7 +172,7 @@ class Writer:
             started_s=1.0e9 + self._count,
             elapsed_s=0.05 * len(roles) + 0.001 + 0.006 * len(roles),
         )
-        reward = Reward(None if failed else float(rewarded), "timeout" if failed else "rows differ", {}, (), "x/1")
+        reward = Reward(None if failed else float(rewarded), outcome if failed else "rows differ", {}, (), "x/1")
 
         def trained(call: Transition) -> bool:
             return phase == "train" and bool(re.search(self._config.agent_match, call.role))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import pandas as pd
+import pytest
 
 from harness.compare.agreement import agree
 from harness.compare.runs import Run
@@ -15,29 +16,52 @@ from harness.compare.runs import Run
 class Recorded:
     seed: int
     episodes: pd.DataFrame
+    steps: pd.DataFrame
 
 
-def run(seed: int, answers: dict[tuple[str, int], list[str]], outcome: str = "ok") -> Run:
+def run(seed: int, answers: dict[tuple[str, int], list[str]], outcome: str = "ok", norm: float = 0.2) -> Run:
     rows: list[dict[str, Any]] = [
         {"phase": phase, "step": step, "task_id": f"t{i}", "session": 0, "outcome": outcome, "answer": answer}
         for (phase, step), given in answers.items()
         for i, answer in enumerate(given)
     ]
-    return cast(Run, Recorded(seed, pd.DataFrame(rows)))
+    steps = pd.DataFrame({"step": [0, 1, 2], "actor/grad_norm": [float("nan"), 0.1, norm]})
+    return cast(Run, Recorded(seed, pd.DataFrame(rows), steps))
 
 
-BASE = {("val", 0): ["a", "b"], ("train", 1): ["c", "d"], ("val", 2): ["e", "f", "g", "h"]}
-OTHER = {("val", 0): ["a", "b"], ("train", 1): ["c", "x"], ("val", 2): ["e", "x", "x", "x"]}
+BASE = {("val", 0): ["a", "b"], ("train", 1): ["c", "d"], ("train", 2): ["c", "d"], ("val", 2): ["e", "f", "g", "h"]}
+OTHER = BASE | {("train", 2): ["c", "x"], ("val", 2): ["e", "x", "x", "x"]}
 
 
 def test_answers_are_paired_by_seed_step_task_and_session() -> None:
-    found = agree({"base": [run(0, BASE), run(1, OTHER)], "other": [run(1, OTHER), run(0, OTHER)]}, "base")
-    assert found == {"other": {"draws": 16, "start": 1.0, "first": 0.75, "end": 0.625}}
+    found = agree({"base": [run(0, BASE), run(1, OTHER)], "other": [run(1, OTHER), run(0, OTHER)]}, "base")["other"]
+    shares = {"start": 1.0, "first": 1.0, "training": 0.875, "end": 0.625}
+    assert {key: found[key] for key in shares} == shares and found["draws"] == 20
+    assert found["parted"] == 2 and found["gradient"] == 0.0 and not found["identical"]
+    assert found["steps"][-1] == {"seed": 0, "step": 2, "draws": 2, "same": 0.5, "gradient": 0.0}
+
+
+def test_trainings_are_identical_only_if_every_answer_and_every_gradient_is() -> None:
+    same = agree({"base": [run(0, BASE)], "other": [run(0, BASE)]}, "base")["other"]
+    assert same["identical"] and same["parted"] is None and same["training"] == 1.0
+    parted = agree({"base": [run(0, BASE)], "other": [run(0, BASE, norm=0.25)]}, "base")["other"]
+    assert not parted["identical"] and parted["parted"] == 2
+    assert parted["gradient"] == pytest.approx(0.2) and parted["training"] == 1.0
+    beside = agree({"base": [run(0, BASE)], "other": [run(0, BASE), run(1, BASE)]}, "base")["other"]
+    assert not beside["identical"]  # nobody knows of seed 1
+    untrained = {("val", 0): ["a", "b"]}
+    assert not agree({"base": [run(0, untrained)], "other": [run(0, untrained)]}, "base")["other"]["identical"]
 
 
 def test_what_cannot_be_paired_is_left_out() -> None:
     assert agree({"base": [run(0, BASE)], "other": [run(5, BASE)]}, "base") == {}
-    lost = agree({"base": [run(0, BASE)], "other": [run(0, BASE, outcome="timeout")]}, "base")
-    assert lost == {"other": {"draws": 0, "start": None, "first": None, "end": None}}
-    bare = cast(Run, Recorded(0, pd.DataFrame({"step": [0]})))
+    lost = agree({"base": [run(0, BASE)], "other": [run(0, BASE, outcome="endpoint_error")]}, "base")["other"]
+    assert lost["draws"] == 0 and lost["start"] is lost["training"] is lost["gradient"] is None and lost["steps"] == []
+    bare = cast(Run, Recorded(0, pd.DataFrame({"step": [0]}), pd.DataFrame()))
     assert agree({"base": [bare], "other": [bare]}, "base") == {}
+
+
+def test_a_failure_of_the_agent_is_an_answer_of_its_own() -> None:
+    failed = run(0, BASE, outcome="prompt_too_long")
+    assert agree({"base": [run(0, BASE)], "other": [failed]}, "base")["other"]["training"] == 0.0
+    assert agree({"base": [failed], "other": [failed]}, "base")["other"]["identical"]

@@ -11,7 +11,18 @@ from scipy import stats
 
 from harness.compare import statistics
 from harness.compare.comparison import verdict
-from harness.compare.estimates import accuracy, cluster_variance, crossed_mean, detectable_effect
+from harness.compare.estimates import (
+    COLLAPSE,
+    MIN_SEEDS,
+    Estimate,
+    accuracy,
+    cluster_variance,
+    crossed_mean,
+    detectable_effect,
+    seeds_for_equivalence,
+    tail_p,
+    unseen_share,
+)
 
 
 def frame(values: np.ndarray) -> pd.DataFrame:
@@ -55,7 +66,7 @@ def test_several_seeds_on_one_database_are_a_paired_t_test_over_seeds() -> None:
     first = np.array([0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0])
     second = np.array([1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4])
     found = crossed_mean(frame((second - first).reshape(10, 1, 1)))
-    assert found is not None and found.unit == "seed" and found.df == 9
+    assert found is not None and found.unit == "seed" and found.df == pytest.approx(9)
     assert found.mean / found.se == pytest.approx(4.062, abs=5e-4)
     assert found.p_difference() == pytest.approx(0.00283, abs=5e-6)
 
@@ -78,7 +89,7 @@ def test_two_way_variance_is_that_of_statsmodels() -> None:
 def test_cluster_variance_of_equal_clusters_is_the_variance_of_their_means() -> None:
     values = np.array([[1.0, 0, 1, 1], [0, 0, 1, 0], [1, 1, 1, 1]])
     found = cluster_variance(values.ravel(), np.repeat([0, 1, 2], 4))
-    assert found == pytest.approx(values.mean(axis=1).var(ddof=1) / 3)
+    assert found == pytest.approx((values.mean(axis=1).var(ddof=1) / 3, 2))
 
 
 def test_detectable_effect_is_that_of_a_textbook_power_table() -> None:
@@ -115,16 +126,38 @@ def test_hierarchical_bootstrap_sees_both_seeds_and_databases() -> None:
 
 def test_stratified_bootstrap_interval_holds_the_estimate() -> None:
     scores = np.random.default_rng(2).uniform(size=(10, 6))
-    low, high = statistics.interval_of(statistics.interquartile_mean, scores) or (0, 0)
+    low, high = statistics.interquartile_mean_interval(scores) or (0, 0)
     assert low < statistics.interquartile_mean(scores.ravel().tolist()) < high
 
 
-def test_no_difference_at_all_is_equivalent_only_with_enough_questions() -> None:
-    few, many = crossed_mean(frame(np.zeros((1, 2, 4)))), crossed_mean(frame(np.zeros((3, 6, 40))))
-    assert few is not None and many is not None
-    assert few.p_equivalence(0.05) == pytest.approx(0.95**8) and many.p_equivalence(0.05) == pytest.approx(0.95**240)
-    assert few.p_difference() == many.p_difference() == 1.0
-    assert many.high == pytest.approx(1 - 0.05 ** (1 / 240)) and many.detectable() is None
+def test_no_difference_at_all_is_a_matter_of_seeds_not_of_questions() -> None:
+    one, several = crossed_mean(frame(np.zeros((1, 2, 4)))), crossed_mean(frame(np.zeros((3, 6, 40))))
+    assert one is not None and several is not None
+    assert one.p_equivalence(0.05) == pytest.approx(0.95**8)
+    assert several.p_equivalence(0.05) == pytest.approx((1 - 0.05 / COLLAPSE) ** 3)
+    assert one.p_difference() == several.p_difference() == 1.0 and several.detectable() is None
+    assert several.high == -several.low == pytest.approx(COLLAPSE * (1 - 0.025 ** (1 / 3)), abs=1e-5)
+
+
+def test_identical_trainings_are_equivalent_from_eight_seeds_on() -> None:
+    assert verdict(1.0, 0.17, MIN_SEEDS, identical=True) == "equivalent"
+    assert verdict(1.0, 0.17, MIN_SEEDS) == verdict(1.0, 0.001, MIN_SEEDS - 1) == "cannot tell"
+    assert verdict(1.0, 0.17, MIN_SEEDS - 1, identical=True) == verdict(1.0, None, 20, identical=True) == "cannot tell"
+    assert unseen_share(0, 8) == pytest.approx(1 - 0.05 ** (1 / 8)) and unseen_share(3, 3) == 1
+
+
+@pytest.mark.parametrize(("collapsed", "seeds"), [(0, 8), (1, 14), (3, 20)])
+def test_the_bound_on_collapses_is_the_exact_binomial_test(collapsed: int, seeds: int) -> None:
+    values = [-COLLAPSE] * collapsed + [0.0] * (seeds - collapsed)
+    assert tail_p(values, COLLAPSE, 0.05) == pytest.approx(stats.binom.cdf(collapsed, seeds, 0.05 / COLLAPSE))
+
+
+@pytest.mark.parametrize("margin", [0.02, 0.05, 0.1])
+def test_so_many_seeds_as_are_asked_for_are_needed(margin: int) -> None:
+    for family in (1, 4):
+        needed = seeds_for_equivalence(margin, family)
+        assert tail_p([0.0] * needed, COLLAPSE, margin) <= 0.05 / family
+        assert needed == MIN_SEEDS or tail_p([0.0] * (needed - 1), COLLAPSE, margin) > 0.05 / family
 
 
 def gains(wins: int, losses: int, questions: int) -> list[float]:
@@ -145,7 +178,7 @@ def test_clusters_that_coincide_by_luck_are_no_certainty(values: np.ndarray) -> 
     by_question = values.mean(axis=0).ravel()
     assert found.se**2 >= by_question.var(ddof=1) / len(by_question) * (1 - 1e-9)
     assert found.low < 0 < found.high and found.high - found.mean > 0.05
-    assert verdict(found.p_difference(), found.p_equivalence(0.05)) == "cannot tell"
+    assert verdict(found.p_difference(), found.p_equivalence(0.05), 20) == "cannot tell"
 
 
 def test_scores_that_cancel_by_question_and_by_seed_still_vary() -> None:
@@ -181,28 +214,129 @@ def test_accuracy_stays_between_0_and_1_and_has_doubt_at_the_ends() -> None:
     assert accuracy(frame(np.zeros((0, 0, 0)))) is None
 
 
-@pytest.mark.parametrize(
-    ("seeds", "databases", "by_seed", "by_database"),
-    [(1, 6, 0.0, 0.05), (3, 6, 0.05, 0.0), (3, 6, 0.0, 0.0), (5, 6, 0.04, 0.04), (5, 20, 0.03, 0.03)],
-)
-def test_false_alarms_and_coverage_are_near_nominal(
-    seeds: int, databases: int, by_seed: float, by_database: float
-) -> None:
-    """Paired differences of right-or-wrong answers, clustered by database, trained with few seeds."""
-    generator = np.random.default_rng(seeds * 100 + databases)
-    repeats, alarms, covered, effect = 200, 0, 0, 0.1
+EQUAL, UNEQUAL = [40] * 6, [100, 60, 40, 20, 12, 8]
+SPIDER = [1] * 4 + [2] * 4 + [4, 5, 6, 6] + [8] * 7 + [10] * 4 + [12] * 4 + [14] * 4 + [22, 24, 24, 28, 34, 36]
+"""Questions by database, of as unequal number as Spider's."""
+
+
+def estimates(
+    repeats: int, seeds: int, sizes: list[int], mean: float, by_seed: float, by_database: float, *, graded: bool = False
+) -> list[Estimate]:
+    """Of paired differences with this true mean, shifted by seed and by database, right-or-wrong or graded."""
+    generator = np.random.default_rng([repeats, seeds, len(sizes), int(1000 * mean), int(1000 * by_seed)])
+    database = np.repeat(np.arange(len(sizes)), sizes)
+    seed, task = np.indices((seeds, len(database))).reshape(2, -1)
+    rows = pd.DataFrame({"seed": seed, "db_id": database[task], "task_id": task, "value": 0.0})
+    found = []
     for _ in range(repeats):
-        shift = generator.normal(0, by_seed, (seeds, 1, 1)) + generator.normal(0, by_database, (1, databases, 1))
-        draw = generator.random((seeds, databases, 20))
-        for mean in (0.0, effect):
-            up = np.clip(0.2 + (mean + shift) / 2, 0, 1)
-            down = np.clip(0.2 - (mean + shift) / 2, 0, 1)
-            found = crossed_mean(frame((draw < up).astype(float) - (draw > 1 - down)))
-            assert found is not None
-            if mean == 0:
-                alarms += found.p_difference() < 0.05
-            else:
-                covered += found.low <= effect <= found.high
+        shift = generator.normal(0, by_seed, (seeds, 1)) + generator.normal(0, by_database, len(sizes))[database]
+        up = np.clip(0.2 + (mean + shift) / 2, 0.001, 0.999)
+        down = np.clip(0.2 - (mean + shift) / 2, 0.001, 0.999)
+        if graded:
+            values = generator.beta(2 * up, 2 - 2 * up) - generator.beta(2 * down, 2 - 2 * down)
+        else:
+            draw = generator.random(up.shape)
+            values = (draw < up).astype(float) - (draw > 1 - down)
+        one = crossed_mean(rows.assign(value=values.ravel()))
+        assert one is not None
+        found.append(one)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("seeds", "sizes", "by_seed", "by_database", "graded"),
+    [
+        (1, UNEQUAL, 0.0, 0.05, False),
+        (3, EQUAL, 0.0, 0.0, False),
+        (3, SPIDER, 0.04, 0.05, False),
+        (8, UNEQUAL, 0.0, 0.05, False),
+        (8, UNEQUAL, 0.04, 0.05, True),
+        (16, SPIDER, 0.04, 0.05, False),
+        (16, EQUAL, 0.02, 0.0, True),
+    ],
+)
+def test_false_alarms_are_at_most_nominal_and_intervals_cover(
+    seeds: int, sizes: list[int], by_seed: float, by_database: float, graded: bool
+) -> None:
+    """Shifts by seed and database, databases of unequal size, graded rewards; at no difference and at the margin."""
+    repeats, margin = 400, 0.1
     noise = 2.6 * math.sqrt(0.05 * 0.95 / repeats)  # 99 % of a fair simulation
-    assert alarms / repeats <= 0.05 + noise
-    assert covered / repeats >= 0.95 - noise
+    same = estimates(repeats, seeds, sizes, 0.0, by_seed, by_database, graded=graded)
+    assert sum(one.p_difference() < 0.05 for one in same) / repeats <= 0.05 + noise
+    apart = estimates(repeats, seeds, sizes, margin, by_seed, by_database, graded=graded)
+    covered = sum(one.low <= margin <= one.high for one in apart) / repeats
+    assert covered >= 0.93 - noise
+    if seeds >= MIN_SEEDS and by_seed and by_database:  # elsewhere the larger of two variances is on the safe side
+        assert covered <= 0.97 + noise
+    p_values = [one.p_equivalence(margin) if seeds >= MIN_SEEDS else 0.0 for one in apart]
+    proved = sum(verdict(1.0, p, seeds) == "equivalent" for p in p_values) / repeats
+    assert proved <= 0.05 + noise
+
+
+@pytest.mark.parametrize("seeds", [3, 5, 8, 10, 14, 15, 17, 20, 24, 30, 40])
+def test_collapses_are_not_taken_for_equivalence(seeds: int) -> None:
+    """One training in five loses 25 points, so the true difference is at the margin; exact, by number of collapses."""
+    proved = covered = 0.0
+    for collapsed in range(seeds + 1):
+        values = np.zeros((seeds, 4, 5))
+        values[:collapsed] = -0.25 * np.array([1, 1, 0.9, 1.1])[:, None]
+        found = crossed_mean(frame(values))
+        assert found is not None
+        chance = float(stats.binom.pmf(collapsed, seeds, 0.2))
+        proved += chance * (verdict(1.0, found.p_equivalence(0.05), seeds) == "equivalent")
+        low, high = found.with_collapses() if chance > 1e-3 else (-1, 1)
+        covered += chance * (low <= -0.05 <= high)
+    assert proved <= 0.05 and covered >= 0.95
+
+
+@pytest.mark.parametrize("seeds", [3, 8, 14])
+def test_collapses_of_both_arms_raise_no_alarm(seeds: int) -> None:
+    """Right answers near 100 %; one training in five loses 25 points, whichever the arm."""
+    generator, repeats, alarms = np.random.default_rng(seeds), 400, 0
+    for _ in range(repeats):
+        level = 0.99 - 0.25 * (generator.random((2, seeds, 1, 1)) < 0.2)
+        first, second = (generator.random((2, seeds, 6, 20)) < level).astype(float)
+        found = crossed_mean(frame(first - second))
+        assert found is not None
+        alarms += found.p_difference() < 0.05
+    assert alarms / repeats <= 0.05 + 2.6 * math.sqrt(0.05 * 0.95 / repeats)
+
+
+@pytest.mark.parametrize("graded", [False, True])
+@pytest.mark.parametrize("level", [0.98, 0.6])
+def test_intervals_of_accuracy_cover_and_hold_their_mean(level: float, graded: bool) -> None:
+    """Eight seeds, databases of unequal size and difficulty, near the ceiling and away from it."""
+    generator, repeats, covered = np.random.default_rng(int(100 * level)), 300, 0
+    database = np.repeat(np.arange(len(UNEQUAL)), UNEQUAL)
+    seed, task = np.indices((8, len(database))).reshape(2, -1)
+    rows = pd.DataFrame({"seed": seed, "db_id": database[task], "task_id": task, "value": 0.0})
+    centre = math.log(level / (1 - level))
+    true = float((1 / (1 + np.exp(-centre - generator.normal(0, math.hypot(0.5, 0.3), 400_000)))).mean())
+    for _ in range(repeats):
+        odds = centre + generator.normal(0, 0.5, len(UNEQUAL))[database] + generator.normal(0, 0.3, (8, 1))
+        share = 1 / (1 + np.exp(-odds))
+        values = generator.beta(4 * share, 4 - 4 * share) if graded else (generator.random(share.shape) < share) * 1.0
+        found = accuracy(rows.assign(value=values.ravel()))
+        assert found is not None and 0 <= found.low <= found.mean <= found.high <= 1
+        covered += found.low <= true <= found.high
+    assert covered / repeats >= 0.93 - 2.6 * math.sqrt(0.05 * 0.95 / repeats)
+
+
+def test_an_evaluation_and_a_comparison_give_one_interval_and_graded_rewards_are_in_it() -> None:
+    from harness.evaluation import accuracy_of
+
+    rewards = [0.5, 0.6, 0.4, 0.5, 0.7, 0.3] * 5
+    rows = [
+        {"db_id": f"d{i % 3}", "task_id": f"t{i}", "reward": one, "outcome": "ok", "difficulty": "", "reward_flags": []}
+        for i, one in enumerate(rewards)
+    ]
+    found = accuracy_of(rows, 30)
+    low, high = found["interval_95"]
+    assert 0 <= low <= found["accuracy"] <= high <= 1 and found["accuracy"] == pytest.approx(0.5)
+    table = pd.DataFrame(rows).rename(columns={"reward": "value"}).assign(seed=0)
+    one = accuracy(table)
+    assert one is not None and (low, high) == (round(one.low, 4), round(one.high, 4))
+    lost = accuracy_of([*rows[:-2], {**rows[-1], "reward": 0.0, "outcome": "timeout"}], 30)
+    assert lost["agent_failed"] == lost["unscored"] == 1
+    assert lost["bounds"] == pytest.approx([sum(rewards[:-2]) / 30, (sum(rewards[:-2]) + 1) / 30])
+    assert accuracy_of([], 30)["interval_95"] is None and accuracy_of([], 30)["accuracy"] is None
