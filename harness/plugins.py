@@ -100,7 +100,7 @@ class Registry:
         try:
             self._manager.register(module, name)
             self._check_hooks(module)
-            offers = self._offers(name, module)
+            offers = self._offers(module)
         except BaseException:
             if self._manager.is_registered(module):
                 self._manager.unregister(module)
@@ -122,7 +122,7 @@ class Registry:
             if hasattr(module, hook) and self._manager.parse_hookimpl_opts(module, hook) is None:
                 raise PluginError(f"has {hook} without @hookimpl, so it is never called. Put @hookimpl above it")
 
-    def _offers(self, plugin: str, module: ModuleType) -> list[tuple[str, Spec]]:
+    def _offers(self, module: ModuleType) -> list[tuple[str, Spec]]:
         offers: dict[tuple[str, str], Spec] = {}
         for kind, (hook, of) in KINDS.items():
             for implementation in getattr(self._manager.hook, hook).get_hookimpls():
