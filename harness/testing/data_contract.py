@@ -46,7 +46,7 @@ GOLDS = (
 )
 """Gold queries on the database that the parity scenarios are played on."""
 BROKEN_ANSWERS = (
-    None, "", " \n", ";", "-- nothing", "\0", "\ud800", "SELECT", "SELEC name FROM singer", "SELECT nothing FROM nowhere",
+    None, "", " \n", ";", "-- nothing", "\0", "\ud800", "SELECT", "SELEC name FROM singer", "SELECT nothing FROM no",
     "SELECT 1 WHERE 0", "DROP TABLE singer", "DELETE FROM concert", "I do not know.", "(" * 5000, "SELECT 1" * 5000,
 )  # fmt: skip
 """Answers that answer nothing."""
@@ -97,9 +97,11 @@ class TaskSetContract(Contract):
         for split, tasks in loaded.items():
             assert len(tasks), f"split {split!r} is empty"
             for task in tasks:
-                assert isinstance(task, Task)
-                assert (task.task_set, task.split) == (spec.name, split), task.id
-                assert task.id.strip() and task.question.strip() and task.db_id.strip() and task.gold.strip(), task.id
+                assert isinstance(task, Task), f"split {split!r} has {task!r}, no Task"
+                said = (task.task_set, task.split)
+                assert said == (spec.name, split), f"{task.id} of {spec.name}/{split} says that it is of {said}"
+                for field in ("id", "question", "db_id", "gold"):
+                    assert getattr(task, field).strip(), f"{field} of {task.id!r} is empty"
 
     def test_an_undeclared_split_is_refused(self, made: TaskSet) -> None:
         with pytest.raises(TaskSetError) as refused:
@@ -145,8 +147,11 @@ class TaskSetContract(Contract):
         self, spec: TaskSetSpec, options: Mapping[str, Any], made: TaskSet
     ) -> None:
         described = dict(made.describe())
-        assert described and json.loads(json.dumps(described, allow_nan=False)) == described
-        assert dict(_task_set(spec, options).describe()) == described
+        assert described, "describes nothing"
+        assert json.loads(json.dumps(described, allow_nan=False)) == described, "is another when read back from JSON"
+        other = dict(_task_set(spec, options).describe())
+        changed = sorted(key for key in {*described, *other} if described.get(key) != other.get(key))
+        assert not changed, f"describes other {', '.join(changed)} in another process"
 
     def test_an_unknown_option_is_refused(self, spec: TaskSetSpec, options: Mapping[str, Any]) -> None:
         with pytest.raises(ConfigError, match="no_such_option"):
@@ -229,9 +234,10 @@ class RewardContract(Contract):
     def test_version_is_stated_with_every_verdict(
         self, spec: RewardSpec, made: RewardFunction, tasks: Sequence[Task]
     ) -> None:
-        assert made.version.startswith(f"{spec.name}/")
+        assert made.version.startswith(f"{spec.name}/"), made.version
         for answer in (tasks[0].gold, "SELECT 1", None):
-            assert self._score(made, tasks[0], answer).version == made.version
+            verdict = self._score(made, tasks[0], answer)
+            assert verdict.version == made.version, f"a verdict of {made.version} says {verdict.version!r}"
 
     def test_an_unknown_option_is_refused(self, spec: RewardSpec, options: Mapping[str, Any]) -> None:
         with pytest.raises(ConfigError, match="no_such_option"):

@@ -222,7 +222,7 @@ def singers(tmp_path: Path) -> list[Task]:
 
 
 TASK_SETS = [
-    (TaskSetsOwn, "test_every_declared_split_has_tasks", "'pocket', 'train'"),
+    (TaskSetsOwn, "test_every_declared_split_has_tasks", r"of broken/train says that it is of \('pocket', 'train'\)"),
     (Empty, "test_every_declared_split_has_tasks", "split 'train' is empty"),
     (AnySplit, "test_an_undeclared_split_is_refused", "DID NOT RAISE"),
     (Doubled, "test_ids_are_unique_and_a_second_load_is_the_same", "split 'train' has an id twice"),
@@ -235,7 +235,7 @@ TASK_SETS = [
     (Bare, "test_schema_text_is_there_and_the_same_again", "has no schema text"),
     (Changing, "test_schema_text_is_there_and_the_same_again", "is another in another process"),
     (Paths, "test_describes_itself_as_json_and_the_same_again", "not JSON serializable"),
-    (Dated, "test_describes_itself_as_json_and_the_same_again", "'made'"),
+    (Dated, "test_describes_itself_as_json_and_the_same_again", "describes other made"),
     (Lenient, "test_an_unknown_option_is_refused", "DID NOT RAISE"),
 ]
 REWARDS = [
@@ -246,8 +246,8 @@ REWARDS = [
     (Raising, "test_a_broken_answer_does_not_raise_nor_score_the_most", "no answer"),
     (Silent, "test_a_gold_or_database_that_fails_does_not_raise_nor_score_the_most", "unscored without a reason"),
     (Raising, "test_an_attempt_that_failed_does_not_raise_nor_score_the_most", "no answer"),
-    (Moody, "test_the_same_attempt_scores_the_same_again", "SELECT name FROM singer"),
-    (Nameless, "test_version_is_stated_with_every_verdict", "broken/1"),
+    (Moody, "test_the_same_attempt_scores_the_same_again", "SELECT"),
+    (Nameless, "test_version_is_stated_with_every_verdict", "a verdict of broken/1 says ''"),
     (Deaf, "test_an_unknown_option_is_refused", "DID NOT RAISE"),
 ]
 
