@@ -117,7 +117,7 @@ class Registry:
             callers = self._manager.get_hookcallers(module) or ()
             unknown = next(caller.name for caller in callers if not caller.has_spec())
             hint = "".join(f"; meant {close}?" for close in get_close_matches(unknown, known, 1))
-            raise PluginError(f"has no hook of that name: {unknown}{hint} Hooks: {', '.join(known)}") from error
+            raise PluginError(f"has no hook of that name: {unknown}{hint or '.'} Hooks: {', '.join(known)}") from error
         for hook in known:
             if hasattr(module, hook) and self._manager.parse_hookimpl_opts(module, hook) is None:
                 raise PluginError(f"has {hook} without @hookimpl, so it is never called. Put @hookimpl above it")
