@@ -29,7 +29,10 @@ def harness_tasks() -> list[TaskSetSpec]:
             "spider",
             "harness.tasks.spider:SpiderTasks",
             "Spider 1.0 (prepare it with `harness data spider SOURCE`)",
-            splits=("train", "train_others", "dev", "dev_500", "val"),
+            splits=(
+                *("train", "train_a", "train_b", "train_b_fit", "train_b_held", "train_others"),
+                *("dev", "dev_500", "val"),
+            ),
         ),
     ]
 
@@ -47,4 +50,11 @@ def harness_rewards() -> list[RewardSpec]:
 
 @hookimpl
 def harness_trainers() -> list[TrainerSpec]:
-    return [TrainerSpec("verl", "harness.trainers.verl.trainer:VerlTrainer", "GRPO by verl's own V1 trainer on Ray")]
+    return [
+        TrainerSpec(
+            "verl",
+            "harness.trainers.verl.trainer:VerlTrainer",
+            "GRPO by verl's own V1 trainer on Ray",
+            devices=("cpu", "cuda", "npu"),
+        )
+    ]

@@ -7,7 +7,7 @@ as `package.module:Name`; nothing heavy is imported until a spec is loaded.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pluggy
 
@@ -49,24 +49,29 @@ class AgentSpec(Spec):
 
 @dataclass(frozen=True, slots=True)
 class TaskSetSpec(Spec):
-    """A task set. `target` follows `harness.tasks.TaskSet`."""
+    """A task set. `target` follows `harness.tasks.TaskSet`.
+
+    Attributes:
+        splits: Every split that it loads; a configuration that names another is refused.
+    """
 
     splits: tuple[str, ...] = ("train", "val")
-    reward: str = "execution_accuracy"
 
 
 @dataclass(frozen=True, slots=True)
 class RewardSpec(Spec):
-    """A reward. `target` follows `harness.rewards.RewardFunction`."""
-
-    version: str = "1"
+    """A reward. `target` follows `harness.rewards.RewardFunction`, which states the version."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerSpec(Spec):
-    """A trainer. `target` follows `harness.trainers.Trainer`."""
+    """A trainer. `target` follows `harness.trainers.Trainer`.
 
-    devices: tuple[str, ...] = field(default=("cpu", "cuda"))
+    Attributes:
+        devices: What it trains on, of `cpu`, `cuda` and `npu`; a configuration with another is refused.
+    """
+
+    devices: tuple[str, ...] = ("cpu", "cuda")
 
 
 class HarnessHooks:

@@ -1,14 +1,16 @@
 """Finds plugins and the parts they offer, without importing any framework.
 
 Every entry point of group `harness` names a module with hook implementations. A module that cannot be
-imported, was written for another API, misspells a hook or claims a taken name is listed with its
-problem and left out; the others work on.
+imported, was written for another API, misspells a hook, returns something else from it or claims a taken
+name is listed with its problem and left out; the others work on.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import re
+import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -29,6 +31,13 @@ if TYPE_CHECKING:
 
 GROUP = "harness"
 BUILTINS = "harness.builtins"
+KINDS: Mapping[str, tuple[str, type[Spec]]] = {
+    "agent": ("harness_agents", AgentSpec),
+    "task set": ("harness_tasks", TaskSetSpec),
+    "reward": ("harness_rewards", RewardSpec),
+    "trainer": ("harness_trainers", TrainerSpec),
+}
+"""The hook that offers the parts of a kind, and what it returns."""
 S = TypeVar("S", bound=Spec)
 
 
@@ -48,13 +57,19 @@ class PluginState:
     problem: str | None = None
 
 
+def plugin_manager() -> pluggy.PluginManager:
+    """A manager that knows the hooks and no plugin yet."""
+    manager = pluggy.PluginManager("harness")
+    manager.add_hookspecs(HarnessHooks)
+    return manager
+
+
 class Registry:
     """All parts of all plugins by kind and name."""
 
     def __init__(self, found: Iterable[EntryPoint]) -> None:
-        self._manager = pluggy.PluginManager("harness")
-        self._manager.add_hookspecs(HarnessHooks)
-        self._kinds: dict[str, dict[str, Spec]] = {"agent": {}, "task set": {}, "reward": {}, "trainer": {}}
+        self._manager = plugin_manager()
+        self._kinds: dict[str, dict[str, Spec]] = {kind: {} for kind in KINDS}
         self._owners: dict[tuple[str, str], str] = {}
         self.states: list[PluginState] = []
         self._add("builtin", "harness", _version("harness"), lambda: importlib.import_module(BUILTINS))
@@ -66,10 +81,11 @@ class Registry:
         try:
             self._register(name, load())
             problem = None
-        except PluginError as error:
-            problem = str(error)
-        except Exception as error:
-            problem = f"failed to import: {type(error).__name__}: {error}. Reinstall it: pip install {distribution}"
+        except (PluginError, pluggy.PluginValidationError) as error:
+            problem = _one_line(error)
+        except (Exception, SystemExit) as error:
+            said = f"{type(error).__name__}: {_one_line(error)}"
+            problem = f"failed to import: {said}. Reinstall it: pip install {distribution}"
         self.states.append(PluginState(name, distribution, dist_version, problem))
 
     def _register(self, name: str, module: ModuleType) -> None:
@@ -78,34 +94,48 @@ class Registry:
             raise PluginError(
                 f"was written for harness API {api}, this is API {HARNESS_API}. Install a matching release of both"
             )
-        known = {hook for hook in vars(HarnessHooks) if hook.startswith("harness_")}
-        for attribute in vars(module):
-            if attribute.startswith("harness_") and attribute not in known:
-                hint = get_close_matches(attribute, known, 1)
-                raise PluginError(f"has no hook of that name: {attribute}" + (f"; meant {hint[0]}?" if hint else ""))
-        additions: list[tuple[str, Spec]] = []
-        plugin_manager = pluggy.PluginManager("harness")
-        plugin_manager.add_hookspecs(HarnessHooks)
-        plugin_manager.register(module, name)
-        hooks = plugin_manager.hook
-        for kind, hook in (
-            ("agent", hooks.harness_agents),
-            ("task set", hooks.harness_tasks),
-            ("reward", hooks.harness_rewards),
-            ("trainer", hooks.harness_trainers),
-        ):
-            for specs in hook():
-                additions += [(kind, spec) for spec in specs]
-        for kind, spec in additions:
-            owner = self._owners.get((kind, spec.name))
-            if owner is not None:
-                raise PluginError(
-                    f"offers {kind} {spec.name!r}, which plugin {owner!r} already offers. Uninstall one of them"
-                )
-        for kind, spec in additions:
+        taken = name if self._manager.has_plugin(name) else self._manager.get_name(module)
+        if taken is not None:
+            raise PluginError(f"is the same as plugin {taken!r}, by name or by module. Uninstall one of them")
+        try:
+            self._manager.register(module, name)
+            self._check_hooks(module)
+            offers = self._offers(module)
+        except BaseException:
+            if self._manager.is_registered(module):
+                self._manager.unregister(module)
+            raise
+        for kind, spec in offers:
             self._kinds[kind][spec.name] = spec
             self._owners[(kind, spec.name)] = name
-        self._manager.register(module, name)
+
+    def _check_hooks(self, module: ModuleType) -> None:
+        known = [hook for hook, _ in KINDS.values()]
+        try:
+            self._manager.check_pending()
+        except pluggy.PluginValidationError as error:
+            callers = self._manager.get_hookcallers(module) or ()
+            unknown = next(caller.name for caller in callers if not caller.has_spec())
+            hint = "".join(f"; meant {close}?" for close in get_close_matches(unknown, known, 1))
+            raise PluginError(f"has no hook of that name: {unknown}{hint or '.'} Hooks: {', '.join(known)}") from error
+        for hook in known:
+            if hasattr(module, hook) and self._manager.parse_hookimpl_opts(module, hook) is None:
+                raise PluginError(f"has {hook} without @hookimpl, so it is never called. Put @hookimpl above it")
+
+    def _offers(self, module: ModuleType) -> list[tuple[str, Spec]]:
+        offers: dict[tuple[str, str], Spec] = {}
+        for kind, (hook, of) in KINDS.items():
+            for implementation in getattr(self._manager.hook, hook).get_hookimpls():
+                for spec in _returned(hook, implementation.function, of) if implementation.plugin is module else ():
+                    if (kind, spec.name) in offers:
+                        raise PluginError(f"offers {kind} {spec.name!r} twice in {hook}. Rename one of them")
+                    owner = self._owners.get((kind, spec.name))
+                    if owner is not None:
+                        raise PluginError(
+                            f"offers {kind} {spec.name!r}, which plugin {owner!r} already offers. Uninstall one of them"
+                        )
+                    offers[(kind, spec.name)] = spec
+        return [(kind, spec) for (kind, _), spec in offers.items()]
 
     def specs(self, kind: str) -> list[Spec]:
         """All parts of a kind, by name."""
@@ -131,6 +161,46 @@ class Registry:
         hint = f"; did you mean {close[0]!r}?" if close else ""
         names = ", ".join(sorted(self._kinds[kind])) or "none"
         raise PluginError(f"no {kind} called {name!r}{hint} Installed: {names}. `harness plugins` lists all.")
+
+
+def _returned(hook: str, function: Callable[..., Any], of: type[Spec]) -> list[Spec]:
+    """What one implementation of a hook returns, checked."""
+    wanted = f"{hook} must return a list of {of.__name__}"
+    try:
+        came = function()
+        specs = list(came) if isinstance(came, Iterable) and not isinstance(came, str) else None
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"failed: {wanted}, but raised {type(error).__name__}: {error}") from error
+    if specs is None:
+        raise PluginError(f"failed: {wanted}, but returned {type(came).__name__} {reprlib.repr(came)}")
+    for spec in specs:
+        if not isinstance(spec, of):
+            raise PluginError(f"failed: {wanted}, but returned one with {type(spec).__name__} {reprlib.repr(spec)}")
+        if fault := _fault(spec):
+            raise PluginError(f"failed: {wanted}, but {fault}")
+    return specs
+
+
+def _fault(spec: Spec) -> str | None:
+    """What is wrong with a spec's fields."""
+    if not isinstance(spec.name, str) or not (spec.name.isascii() and spec.name.isidentifier()):
+        return f"the name {spec.name!r} is not letters, digits and underscores, as in my_sql"
+    if not isinstance(spec.target, str) or not re.fullmatch(r"\w+(\.\w+)*:\w+", spec.target):
+        return f"the target of {spec.name!r} is {spec.target!r}, not package.module:Name"
+    if not isinstance(spec.summary, str) or "\n" in spec.summary:
+        return f"the summary of {spec.name!r} is {spec.summary!r}, not one line of text"
+    for field in ("roles", "frameworks", "splits", "devices"):
+        names = getattr(spec, field, ("-",))
+        words = isinstance(names, tuple) and all(
+            isinstance(one, str) and re.fullmatch(r"[\w.-]+", one) for one in names
+        )
+        if not words or len(set(names)) < len(names) or not (names or field == "frameworks"):
+            return f"{field} of {spec.name!r} is {names!r}, not a tuple of different names"
+    return None
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
 
 
 @cache
@@ -191,10 +261,14 @@ def make_reward(config: Config) -> RewardFunction:
     """The configuration's reward, with its options.
 
     Raises:
-        PluginError: It is not installed or does not import.
+        PluginError: It is not installed, does not import or states no version.
         ConfigError: An option is unknown, missing or does not fit.
     """
-    reward: RewardFunction = make(reward_spec(config.reward.name), config.reward.options, "reward.options")
+    spec = reward_spec(config.reward.name)
+    reward: RewardFunction = make(spec, config.reward.options, "reward.options")
+    version = getattr(reward, "version", None)
+    if not isinstance(version, str) or not re.fullmatch(rf"{spec.name}/\S+", version):
+        raise PluginError(f"reward {spec.name!r} must state its version as '{spec.name}/1', but has {version!r}")
     return reward
 
 

@@ -44,7 +44,7 @@ def dev(
     if split is not None:
         overrides.append(f"task.val_split={split}")
     resolved = load_config("endpoint", config, overrides, plugin=plugin)
-    check(resolved)
+    check(resolved, trains=False)
     endpoint = checked_url(endpoint)
     task_set = make_task_set(resolved)
     chosen = validation_order(task_set.load(resolved.task.val_split), resolved)

@@ -68,7 +68,7 @@ def evaluate(
         if preset is None and config is None:
             preset = "endpoint" if endpoint is not None else default_preset(task, resolve_device("auto"))
         resolved = load_config(preset, config, overrides, plugin=plugin)
-    check(resolved)
+    check(resolved, trains=False)
     make_task_set(resolved).load(resolved.task.val_split)
     signal.signal(signal.SIGTERM, interrupt)
     # The folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind.

@@ -106,20 +106,35 @@ def default_preset(task: str | None, device: str) -> str:
     return "qwen-1.5b" if task == "spider" else "gpu"
 
 
-def check(config: Config) -> None:
+def check(config: Config, *, trains: bool = True) -> None:
     """Refuse before anything is started what could only fail later.
+
+    Args:
+        trains: Whether the trainer is to be used on the device, not just the agent.
 
     Raises:
         PluginError: A part that the configuration names is not installed or does not import.
-        ConfigError: An option of task set or reward is unknown or does not fit, or `agent_match` is no regular
-            expression or matches none of the agent's roles.
+        ConfigError: An option of task set or reward is unknown or does not fit, the task set has no such split, the
+            trainer does not train on the device, or `agent_match` is no regular expression or matches none of the
+            agent's roles.
     """
     from harness.plugins import agent_spec, checked_options, make_reward, task_set_spec, trainer_spec
 
     spec = agent_spec(config.plugin)
-    checked_options(task_set_spec(config.task.name), config.task.options, "task.options")
+    task_set = task_set_spec(config.task.name)
+    for key, split in (("train_split", config.task.train_split), ("val_split", config.task.val_split)):
+        if split not in task_set.splits:
+            raise ConfigError(
+                f"task.{key}: {task_set.name!r} has no split {split!r}. Use one of: {', '.join(task_set.splits)}"
+            )
+    checked_options(task_set, config.task.options, "task.options")
     make_reward(config)
-    trainer_spec(config.train.trainer)
+    trainer = trainer_spec(config.train.trainer)
+    device = resolve_device(config.device)
+    if trains and device not in trainer.devices:
+        raise ConfigError(
+            f"device: {trainer.name!r} does not train on {device!r}. Use one of: {', '.join(trainer.devices)}"
+        )
     try:
         matched = [role for role in spec.roles if re.search(config.agent_match, role)]
     except re.error as error:

@@ -15,7 +15,7 @@ from typing import Any
 
 import harness
 from harness.config import Config
-from harness.plugins import agent_spec, framework_versions, registry, reward_spec
+from harness.plugins import agent_spec, framework_versions, make_reward, registry
 from harness.prompts import PROMPTS
 from harness.records import Task
 from harness.results.folder import RunFolder
@@ -102,7 +102,7 @@ def identity(
         "train_tasks": order_hash(sorted(train, key=lambda task: task.id)),
         "val_tasks": order_hash(val),
         "data_order": order_hash(train),
-        "reward": f"{config.reward.name}/{reward_spec(config.reward.name).version}",
+        "reward": make_reward(config).version,
         "reward_options": data["reward"]["options"],
         "reward_shuffled": config.reward.shuffle,
         "model": model_hash(model_path),

@@ -36,6 +36,7 @@ from harness.records import Attempt, Problem
 from harness.rollout.host import HostToolbox, run_attempt
 from harness.rollout.request import RolloutRequest
 from harness.sql.schema import schema_text
+from harness.testing.data_contract import Contract
 from harness.testing.scripted_server import Reply, ScriptedServer
 from harness.toolbox import Agent
 
@@ -73,16 +74,10 @@ class Stage:
         )
 
 
-class AgentContract:
+class AgentContract(Contract):
     """What the host, the gateway and the trainer rely on. Set `agent` to the agent's name."""
 
     agent: ClassVar[str] = ""
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        changed = [name for name in vars(cls) if name.startswith("test_") and hasattr(AgentContract, name)]
-        if changed:
-            raise TypeError(f"{cls.__name__} overrides {', '.join(changed)}; the contract is the same for every agent")
 
     @pytest.fixture(scope="class")
     @classmethod

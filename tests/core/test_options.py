@@ -107,6 +107,10 @@ def test_an_endpoint_loses_its_closing_slash() -> None:
         (("dev", "--plugin", "reference_sql", "--endpoint", "http://x/v1", "--set", "task.options.foo=1"), "foo"),
         (("run", "--question", "?", "--db", __file__, "--endpoint", "ftp://x", "--model", "m"), "no URL"),
         (
+            ("train", "--preset", "cpu", "--plugin", "reference_sql", "--dry-run", "--set", "task.train_split=nope"),
+            "task.train_split: 'pocket' has no split 'nope'. Use one of: train, val",
+        ),
+        (
             (
                 *("run", "--question", "?", "--db", __file__, "--endpoint", "http://x/v1", "--model", "m"),
                 *("--set", "task.options.schema_chars=abc"),

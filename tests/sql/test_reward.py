@@ -12,6 +12,11 @@ from harness.errors import UserError
 from harness.records import Attempt, Outcome, Task
 from harness.rewards.audit import audit
 from harness.rewards.execution_accuracy import ExecutionAccuracy
+from harness.testing.data_contract import RewardContract
+
+
+class TestContract(RewardContract):
+    reward = "execution_accuracy"
 
 
 def task(db_path: Path, gold: str) -> Task:

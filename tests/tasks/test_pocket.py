@@ -18,6 +18,11 @@ from harness.tasks.pocket import PocketTasks
 from harness.tasks.pocket.domain import pluralize
 from harness.tasks.pocket.generate import DATA, bundled_domains, generate
 from harness.tasks.pocket.world import same_rows
+from harness.testing.data_contract import TaskSetContract
+
+
+class TestContract(TaskSetContract):
+    task_set = "pocket"
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from harness.tasks.spider import SpiderTasks
 from harness.tasks.spider.fetch import fetch
 from harness.tasks.spider.prepare import prepare, sample_of
 from harness.tasks.spider.verify import verify
+from harness.testing.data_contract import TaskSetContract
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -347,6 +348,16 @@ def spider(tmp_path_factory: pytest.TempPathFactory) -> Any:
         pytest.skip(f"no Spider archive at {source}; set HARNESS_SPIDER_SOURCE")
     folder = tmp_path_factory.mktemp("spider") / "prepared"
     return folder, prepare(source, folder)
+
+
+@pytest.mark.spider
+class TestContract(TaskSetContract):
+    task_set = "spider"
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def options(cls, spider: Any) -> dict[str, str]:
+        return {"data_dir": str(spider[0])}
 
 
 @pytest.mark.spider

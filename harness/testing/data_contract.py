@@ -1,0 +1,268 @@
+"""The contracts of every task set and of every reward, as test classes to inherit.
+
+    from harness.testing.data_contract import RewardContract, TaskSetContract
+
+    class TestTasks(TaskSetContract):
+        task_set = "my_tasks"
+
+    class TestReward(RewardContract):
+        reward = "my_reward"
+
+The tests cannot be overridden, the fixtures can: `options` for a part that cannot be made without, `tasks` for a reward
+that needs tasks of another kind. Needs pytest and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from harness.config import Config
+from harness.errors import ConfigError, TaskSetError
+from harness.hookspecs import RewardSpec, TaskSetSpec
+from harness.parity.scenarios import build_database
+from harness.plugins import make_reward, make_task_set, reward_spec, task_set_spec
+from harness.records import Attempt, Outcome, Reward, Task
+from harness.rewards import RewardFunction
+from harness.rollout.request import RolloutRequest
+from harness.sql.databases import databases_of
+from harness.tasks import TaskSet
+
+UNKNOWN = {"no_such_option": 1}
+GOLDS = (
+    "SELECT name FROM singer",
+    "SELECT count(*), avg(age) FROM singer WHERE country = 'Chile'",
+    "SELECT title FROM concert ORDER BY year DESC LIMIT 3",
+    'SELECT "Straße" FROM "Verkäufe"',
+)
+"""Gold queries on the database that the parity scenarios are played on."""
+BROKEN_ANSWERS = (
+    None, "", " \n", ";", "-- nothing", "\0", "\ud800", "SELECT", "SELEC name FROM singer", "SELECT nothing FROM no",
+    "SELECT 1 WHERE 0", "DROP TABLE singer", "DELETE FROM concert", "I do not know.", "(" * 5000, "SELECT 1" * 5000,
+)  # fmt: skip
+"""Answers that answer nothing."""
+FAILED: tuple[Outcome, ...] = ("agent_error", "prompt_too_long", "timeout", "no_transitions", "endpoint_error")
+
+
+class Contract:
+    """A suite whose tests are the same for every part."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        changed = [name for name in vars(cls) if name.startswith("test_") and hasattr(super(cls, cls), name)]
+        if changed:
+            raise TypeError(f"{cls.__name__} overrides {', '.join(changed)}; the contract is the same for every part")
+
+
+class TaskSetContract(Contract):
+    """What trainer, evaluation and comparison rely on. Set `task_set` to the task set's name."""
+
+    task_set: ClassVar[str] = ""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def options(cls) -> Mapping[str, Any]:
+        """The options it is made with."""
+        return {}
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def spec(cls) -> TaskSetSpec:
+        """What the plugin says of the task set."""
+        assert cls.task_set, "set `task_set` to the task set's name"
+        return task_set_spec(cls.task_set)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def made(cls, spec: TaskSetSpec, options: Mapping[str, Any]) -> TaskSet:
+        """The task set, made as a run makes it."""
+        return _task_set(spec, options)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def loaded(cls, spec: TaskSetSpec, made: TaskSet) -> Mapping[str, Sequence[Task]]:
+        """The tasks of every declared split."""
+        return {split: made.load(split) for split in spec.splits}
+
+    def test_every_declared_split_has_tasks(self, spec: TaskSetSpec, loaded: Mapping[str, Sequence[Task]]) -> None:
+        for split, tasks in loaded.items():
+            assert len(tasks), f"split {split!r} is empty"
+            for task in tasks:
+                assert isinstance(task, Task), f"split {split!r} has {task!r}, no Task"
+                said = (task.task_set, task.split)
+                assert said == (spec.name, split), f"{task.id} of {spec.name}/{split} says that it is of {said}"
+                for field in ("id", "question", "db_id", "gold"):
+                    assert getattr(task, field).strip(), f"{field} of {task.id!r} is empty"
+
+    def test_an_undeclared_split_is_refused(self, made: TaskSet) -> None:
+        with pytest.raises(TaskSetError) as refused:
+            made.load("no_such_split")
+        assert "no_such_split" in str(refused.value) and "\n" not in str(refused.value)
+
+    def test_ids_are_unique_and_a_second_load_is_the_same(
+        self, spec: TaskSetSpec, options: Mapping[str, Any], made: TaskSet, loaded: Mapping[str, Sequence[Task]]
+    ) -> None:
+        other = _task_set(spec, options)  # as another process of the same run has one
+        for split, tasks in loaded.items():
+            ids = [task.id for task in tasks]
+            assert len(set(ids)) == len(ids), f"split {split!r} has an id twice"
+            assert list(made.load(split)) == list(tasks), f"split {split!r} is another when loaded again"
+            assert list(other.load(split)) == list(tasks), f"split {split!r} is another in another process"
+
+    def test_gold_is_not_in_the_problem(self, made: TaskSet, loaded: Mapping[str, Sequence[Task]]) -> None:
+        config = Config()
+        for task in _different(loaded):
+            shown = asdict(RolloutRequest.build(task, made.schema(task), config, "train").problem)
+            for field, text in shown.items():
+                assert task.gold.strip() not in text, f"the gold of {task.id} is in its {field}"
+
+    def test_databases_are_there_and_can_be_read(self, loaded: Mapping[str, Sequence[Task]]) -> None:
+        for path in sorted({task.db_path for task in _different(loaded)}):
+            files = databases_of(path)
+            assert files and Path(path).is_absolute(), path
+            for file in files:
+                assert Path(file).is_file(), f"{file} is not there"
+                with closing(sqlite3.connect(f"{Path(file).as_uri()}?mode=ro", uri=True)) as connection:
+                    assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0], f"{file} is empty"
+
+    def test_schema_text_is_there_and_the_same_again(
+        self, spec: TaskSetSpec, options: Mapping[str, Any], made: TaskSet, loaded: Mapping[str, Sequence[Task]]
+    ) -> None:
+        other = _task_set(spec, options)
+        for task in {task.db_path: task for task in _different(loaded)}.values():
+            text = made.schema(task)
+            assert isinstance(text, str) and text.strip(), f"{task.db_id} has no schema text"
+            assert other.schema(task) == text, f"the schema text of {task.db_id} is another in another process"
+
+    def test_describes_itself_as_json_and_the_same_again(
+        self, spec: TaskSetSpec, options: Mapping[str, Any], made: TaskSet
+    ) -> None:
+        described = dict(made.describe())
+        assert described, "describes nothing"
+        assert json.loads(json.dumps(described, allow_nan=False)) == described, "is another when read back from JSON"
+        other = dict(_task_set(spec, options).describe())
+        changed = sorted(key for key in {*described, *other} if described.get(key) != other.get(key))
+        assert not changed, f"describes other {', '.join(changed)} in another process"
+
+    def test_an_unknown_option_is_refused(self, spec: TaskSetSpec, options: Mapping[str, Any]) -> None:
+        with pytest.raises(ConfigError, match="no_such_option"):
+            _task_set(spec, {**options, **UNKNOWN})
+
+
+class RewardContract(Contract):
+    """What training and evaluation rely on. Set `reward` to the reward's name, `lowest` and `highest` to its range."""
+
+    reward: ClassVar[str] = ""
+    lowest: ClassVar[float] = 0.0
+    highest: ClassVar[float] = 1.0
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def options(cls) -> Mapping[str, Any]:
+        """The options it is made with."""
+        return {}
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def tasks(cls, tmp_path_factory: pytest.TempPathFactory) -> Sequence[Task]:
+        """Tasks with gold, for which none of `BROKEN_ANSWERS` is right."""
+        database = str(build_database(tmp_path_factory.mktemp("reward")))
+        return [Task(f"t{n}", "contract", "val", "?", "parity", database, gold) for n, gold in enumerate(GOLDS)]
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def spec(cls) -> RewardSpec:
+        """What the plugin says of the reward."""
+        assert cls.reward, "set `reward` to the reward's name"
+        return reward_spec(cls.reward)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def made(cls, spec: RewardSpec, options: Mapping[str, Any]) -> RewardFunction:
+        """The reward, made as a run makes it."""
+        return _reward(spec, options)
+
+    def test_gold_scores_the_most(self, made: RewardFunction, tasks: Sequence[Task]) -> None:
+        for task in tasks:
+            verdict = self._score(made, task, task.gold)
+            assert verdict.value == self.highest, (task.gold, verdict)
+
+    def test_a_broken_answer_does_not_raise_nor_score_the_most(
+        self, made: RewardFunction, tasks: Sequence[Task]
+    ) -> None:
+        for task in tasks:
+            before = [Path(file).read_bytes() for file in databases_of(task.db_path)]
+            for answer in BROKEN_ANSWERS:
+                verdict = self._score(made, task, answer)
+                assert verdict.value is None or verdict.value < self.highest, (answer, verdict)
+            assert [Path(file).read_bytes() for file in databases_of(task.db_path)] == before, "changed a database"
+
+    def test_a_gold_or_database_that_fails_does_not_raise_nor_score_the_most(
+        self, made: RewardFunction, tasks: Sequence[Task], tmp_path: Path
+    ) -> None:
+        for task in (replace(tasks[0], gold="SELECT nope"), replace(tasks[0], db_path=str(tmp_path / "no.sqlite"))):
+            verdict = self._score(made, task, "SELECT 1")
+            assert verdict.value is None or verdict.value < self.highest, verdict
+
+    def test_an_attempt_that_failed_does_not_raise_nor_score_the_most(
+        self, made: RewardFunction, tasks: Sequence[Task]
+    ) -> None:
+        for outcome in FAILED:
+            verdict = self._score(made, tasks[0], None, outcome)
+            assert verdict.value is None or verdict.value < self.highest, (outcome, verdict)
+
+    def test_the_same_attempt_scores_the_same_again(
+        self, spec: RewardSpec, options: Mapping[str, Any], made: RewardFunction, tasks: Sequence[Task]
+    ) -> None:
+        other = _reward(spec, options)  # as another process of the same run has one
+        cases = [(task, answer) for task in tasks for answer in (task.gold, tasks[0].gold, "SELECT 1")]
+        with ThreadPoolExecutor(4) as threads:
+            at_once = list(threads.map(lambda case: self._score(made, *case), cases))
+        for (task, answer), first in zip(cases, at_once, strict=True):
+            assert self._score(made, task, answer).value == first.value, (task.gold, answer)
+            assert self._score(other, task, answer).value == first.value, (task.gold, answer)
+
+    def test_version_is_stated_with_every_verdict(
+        self, spec: RewardSpec, made: RewardFunction, tasks: Sequence[Task]
+    ) -> None:
+        assert made.version.startswith(f"{spec.name}/"), made.version
+        for answer in (tasks[0].gold, "SELECT 1", None):
+            verdict = self._score(made, tasks[0], answer)
+            assert verdict.version == made.version, f"a verdict of {made.version} says {verdict.version!r}"
+
+    def test_an_unknown_option_is_refused(self, spec: RewardSpec, options: Mapping[str, Any]) -> None:
+        with pytest.raises(ConfigError, match="no_such_option"):
+            _reward(spec, {**options, **UNKNOWN})
+
+    def _score(self, made: RewardFunction, task: Task, answer: str | None, outcome: Outcome = "ok") -> Reward:
+        """A verdict in the declared range, or none with a reason: asserted wherever one is asked for."""
+        verdict = made.score(task, Attempt("contract", "1", outcome, "", answer, (), (), (), 0.0, 0.0))
+        assert isinstance(verdict, Reward), verdict
+        if verdict.value is None:
+            assert verdict.reason.strip(), (answer, "unscored without a reason")
+        else:
+            assert math.isfinite(verdict.value) and self.lowest <= verdict.value <= self.highest, (answer, verdict)
+        assert all(math.isfinite(part) for part in verdict.parts.values()), (answer, verdict)
+        return verdict
+
+
+def _task_set(spec: TaskSetSpec, options: Mapping[str, Any]) -> TaskSet:
+    return make_task_set(Config.model_validate({"task": {"name": spec.name, "options": dict(options)}}))
+
+
+def _reward(spec: RewardSpec, options: Mapping[str, Any]) -> RewardFunction:
+    return make_reward(Config.model_validate({"reward": {"name": spec.name, "options": dict(options)}}))
+
+
+def _different(loaded: Mapping[str, Sequence[Task]]) -> list[Task]:
+    """Tasks of all splits, each once: splits may overlap."""
+    return list({task.id: task for tasks in loaded.values() for task in tasks}.values())
