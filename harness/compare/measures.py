@@ -146,17 +146,19 @@ def framework_s(run: Run) -> pd.Series | None:
 def optimizer_steps(run: Run) -> list[tuple[int, int, int]]:
     """Training step, optimizer steps up to it, trained tokens up to it.
 
-    verl fills a step's transitions up to whole mini-batches of `mini_batch_size` x `group_size` sequences, so
-    more trained roles mean more optimizer steps.
+    Dealt out by rollout, a training step has as many as the configuration says, or none where nothing is trained. verl
+    itself makes one of every `mini_batch_size` x `group_size` transitions, so more trained roles mean more of them.
     """
     rows = run.episodes[run.episodes["phase"] == "train"]
-    config = run.record["config"]
-    batch = (config["train"]["mini_batch_size"] or config["train"]["batch_size"]) * config["rollout"]["group_size"]
+    config, train = run.record["config"], run.record["config"]["train"]
+    tasks = train["mini_batch_size"] or train["batch_size"]
+    fixed = math.ceil(train["batch_size"] / tasks) if train.get("batching") == "by_rollout" else None
     found: list[tuple[int, int, int]] = []
     steps = tokens = 0
     sums = rows.groupby("step")[["trained_transitions", "trained_tokens"]].sum()
     for step, calls, trained in zip(sums.index.tolist(), *(sums[name].tolist() for name in sums), strict=True):
-        steps += math.ceil(calls / batch)
+        by_rows = math.ceil(calls / (tasks * config["rollout"]["group_size"]))
+        steps += by_rows if fixed is None else min(fixed, calls)
         tokens += trained
         found.append((step, steps, tokens))
     return found or [(0, 0, 0)]

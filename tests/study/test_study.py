@@ -152,7 +152,7 @@ def test_agent_match_and_frameworks_share_the_runs_of_one_arm(tmp_path: Path) ->
         for job in jobs_of(read_study(Path("agent_match")))
         if job.config_hash in shared
     ]
-    assert found == [("write and rewrite", "langgraph_sql")] * 3
+    assert found == [("write and rewrite", "langgraph_sql")] * 8
 
 
 def test_every_arm_of_agent_match_trains_other_roles() -> None:

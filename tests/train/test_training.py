@@ -117,9 +117,30 @@ def test_a_killed_training_leaves_nothing_and_resumes(tmp_path: Path) -> None:
     trained = [row for row in transitions if row["trained"]]
     assert trained and {row["role"] for row in trained} <= {"write_query", "rewrite_query"}
     assert all(len(row["response_ids"]) == len(row["logprobs"]) for row in trained)
-    exported_answers_as_the_trainers_policy(
+    weights = exported_answers_as_the_trainers_policy(
         run, [row for row in transitions if row["phase"] == "val" and row["step"] == 2]
     )
+    the_same_in_another_framework(run, weights, tmp_path / "again", *every)
+
+
+def the_same_in_another_framework(run: Path, weights: str, runs: Path, *options: str) -> None:
+    """Another agent, twice the runners, twice verl's agent-loop workers, never interrupted: bit for bit one training."""
+    runs.mkdir()
+    log = runs.with_suffix(".log")
+    workers = ("--set", "rollout.runners=2", "--set", "verl.actor_rollout_ref.rollout.agent.num_workers=2")
+    other = start("--plugin", "reference_sql", "--steps", "2", "--runs-dir", runs, *SMALL, *options, *workers, log=log)
+    assert other.wait(600) == 0, log.read_text()[-3000:]
+    (again,) = runs.iterdir()
+    assert grad_norms(again) == grad_norms(run)
+    assert answers(again) == answers(run)
+    assert exported(again, runs.with_name("exported-again"))["hash"] == weights
+
+
+def answers(run: Path) -> list[tuple[Any, ...]]:
+    """Final query and reward of every rollout, by what it is."""
+    names = ("phase", "step", "task_id", "session", "answer", "reward")
+    rows = pq.read_table(run / "episodes.parquet", columns=list(names)).to_pylist()
+    return sorted(tuple(row[name] for name in names) for row in rows)
 
 
 def grad_norms(run: Path) -> dict[int, float]:
@@ -127,13 +148,19 @@ def grad_norms(run: Path) -> dict[int, float]:
     return {row["step"]: row["data"]["actor/grad_norm"] for row in rows if "actor/grad_norm" in row["data"]}
 
 
-def exported_answers_as_the_trainers_policy(run: Path, greedy: list[dict[str, Any]]) -> None:
-    """The exported folder is the last policy: greedy decoding gives the tokens of the last validation."""
-    folder = run.parent.parent / "exported"
+def exported(run: Path, folder: Path) -> dict[str, Any]:
+    """What `harness export` says of the policy it has written to a folder."""
     command = [sys.executable, "-m", "harness", "export", str(run), "--to", str(folder), "--json"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    written = json.loads(done.stdout)
+    written: dict[str, Any] = json.loads(done.stdout)
+    return written
+
+
+def exported_answers_as_the_trainers_policy(run: Path, greedy: list[dict[str, Any]]) -> str:
+    """The exported folder is the last policy: greedy decoding gives the tokens of the last validation. Its hash."""
+    folder = run.parent.parent / "exported"
+    written = exported(run, folder)
     assert written["step"] == 2 and written["hash"] != written["initial_hash"]
     import torch
     from transformers import AutoModelForCausalLM
@@ -144,6 +171,7 @@ def exported_answers_as_the_trainers_policy(run: Path, greedy: list[dict[str, An
         prompt = torch.tensor([row["prompt_ids"]])
         answer = model.generate(prompt, max_new_tokens=64, do_sample=False, pad_token_id=0)
         assert answer[0, prompt.shape[1] :].tolist() == row["response_ids"]
+    return str(written["hash"])
 
 
 @pytest.mark.parametrize("victim", ["VerlPolicyServer", "AgentLoopWorkerTQ"])
