@@ -20,13 +20,15 @@ _LAYOUT = """
 
 
 def content_hash(path: str) -> str:
-    """SHA-256 of a file, kept until its size, time or inode changes.
+    """SHA-256 of a file, kept until its size, one of its times or its inode changes.
+
+    The time of the last change of the file's state is among them: unlike that of its content, it cannot be set back.
 
     Raises:
         OSError: The file cannot be read.
     """
     status = os.stat(path)
-    stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+    stamp = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
     known = _hashes.get(path)
     if known is not None and known[0] == stamp:
         return known[1]
