@@ -39,6 +39,24 @@ def content_hash(path: str) -> str:
     return digest
 
 
+def fingerprint(path: str | Path) -> str:
+    """SHA-256 over a database and the databases beside it, names and contents, read anew whatever the files' times say.
+
+    Empty where there is no database at the path.
+    """
+    file = Path(path)
+    digest = hashlib.sha256()
+    try:
+        if not file.is_file():
+            return ""
+        for one in sorted(file.parent.glob("*.sqlite")):
+            with one.open("rb") as content:
+                digest.update(f"{one.name} {hashlib.file_digest(content, 'sha256').hexdigest()}\n".encode())
+    except OSError:
+        return ""
+    return digest.hexdigest()
+
+
 def databases_of(path: str | Path) -> tuple[str, ...]:
     """The database files on which a query is judged.
 

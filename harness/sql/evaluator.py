@@ -135,8 +135,9 @@ def evaluate(
     verdict = _verdicts.get(key)
     if verdict is not None:
         return verdict
-    judge = _Judge(list(zip(paths, hashes, strict=True)), timeout_s, plug_value, cache or _gold_cache)
-    if _CHANGING.search(gold) or _CHANGING.search(pred):
+    steady = not _CHANGING.search(gold + pred)
+    judge = _Judge(list(zip(paths, hashes, strict=True)), timeout_s, plug_value, cache or _gold_cache, steady)
+    if not steady:
         return judge.verdict(gold, pred, keep_distinct)
     with _lock:
         other = _judging.get(key)
@@ -185,14 +186,19 @@ class _Judge:
     """
 
     def __init__(
-        self, databases: list[tuple[str, str]], timeout_s: float, plug_value: bool, cache: GoldCache
+        self,
+        databases: list[tuple[str, str]],
+        timeout_s: float,
+        plug_value: bool,
+        cache: GoldCache,
+        steady: bool,
     ) -> None:
         self.out_of_memory = False
         self._databases = databases
         self._timeout_s = timeout_s
         self._plug_value = plug_value
         self._cache = cache
-        self._limits = Limits(timeout_s=timeout_s, max_value_bytes=_VALUE_BYTES)
+        self._steady = steady
         self._left_s = timeout_s
 
     def verdict(self, gold: str, pred: str, keep_distinct: bool) -> Verdict:
@@ -212,8 +218,9 @@ class _Judge:
         spent_s = 0.0
         for path, digest in self._databases:
             left_s = self._timeout_s / 2 - spent_s
-            limits = replace(self._limits, timeout_s=left_s)
-            result = self._cache.get(path, digest, gold_sql, limits, keep=not _CHANGING.search(gold_sql))
+            limits = Limits(timeout_s=left_s, max_value_bytes=_VALUE_BYTES)
+            keep = self._steady or not _CHANGING.search(gold_sql)
+            result = self._cache.get(path, digest, gold_sql, limits, keep=keep)
             spent_s += result.elapsed_s
             kind = "timeout" if result.error is None and result.elapsed_s > left_s else result.error_type
             if result.error is not None or kind == "timeout":
@@ -234,10 +241,10 @@ class _Judge:
         for candidate in self._candidates(gold_sql, pred_sql, flags):
             verdict = self._on_all(golds, candidate, ordered)
             if verdict.match is not False:
-                return replace(verdict, flags=(*flags, *verdict.flags))
+                return Verdict(verdict.match, verdict.reason, (*flags, *verdict.flags))
             first = first or verdict
         assert first is not None
-        return replace(first, flags=(*flags, *first.flags))
+        return Verdict(first.match, first.reason, (*flags, *first.flags))
 
     def _candidates(self, gold_sql: str, pred_sql: str, flags: list[str]) -> Iterator[str]:
         yield pred_sql
@@ -282,11 +289,11 @@ class _Judge:
         if self._left_s <= 0:
             return Execution(False, error_type="timeout")
         # One row or byte more than gold's is enough to know that the results differ.
-        limits = replace(
-            self._limits,
+        limits = Limits(
             timeout_s=self._left_s,
             max_rows=len(gold.rows) + 1,
             max_result_bytes=max(gold.size_bytes, 1 << 16),
+            max_value_bytes=_VALUE_BYTES,
         )
         result = execute(path, sql, limits)
         self._left_s -= result.elapsed_s

@@ -180,4 +180,3 @@ def _widest(arguments: tuple[Any, ...]) -> int:
             longest = max([longest, *(int(found[:12]) for found in _DIGITS.findall(digits))])
         used += conversion.group(3) not in ("%", "n", "")
     return longest
-

@@ -8,49 +8,54 @@ from __future__ import annotations
 
 import ctypes
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
 class Gate:
-    """Lets many in beside each other, or one alone; whoever wants to be alone goes first."""
+    """Lets many in beside each other, or one alone.
+
+    Whoever was alone leaves the gate open to others for as long, so that they have half of the time at least.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition(threading.Lock())
         self._inside = 0
-        self._waiting = 0
+        self._closed = False
+        self._open_until = 0.0
 
     @contextmanager
     def beside(self) -> Iterator[None]:
-        """Waits until nobody is alone or wants to be."""
+        """Waits until nobody is alone or about to be."""
         with self._changed:
-            while self._waiting:
-                self._changed.wait()
-            self._inside += 1
-        try:
-            yield
-        finally:
-            self._leave()
-
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Waits until nobody is inside; every execution has a deadline, so this ends."""
-        with self._changed:
-            self._waiting += 1
-            while self._inside:
+            while self._closed:
                 self._changed.wait()
             self._inside += 1
         try:
             yield
         finally:
             with self._changed:
-                self._waiting -= 1
-            self._leave()
+                self._inside -= 1
+                if self._closed and not self._inside:
+                    self._changed.notify_all()
 
-    def _leave(self) -> None:
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Waits until nobody is inside; every execution has a deadline, so this ends."""
         with self._changed:
-            self._inside -= 1
-            if not self._inside:
+            while self._closed or time.monotonic() < self._open_until:
+                self._changed.wait(None if self._closed else self._open_until - time.monotonic())
+            self._closed = True
+            while self._inside:
+                self._changed.wait()
+        started = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._closed = False
+                self._open_until = 2 * time.monotonic() - started
                 self._changed.notify_all()
 
 

@@ -15,7 +15,7 @@ from harness.errors import HarnessError
 from harness.layers import merge
 from harness.plugins import make_task_set
 from harness.results.folder import RunFolder
-from harness.results.record import finished, run_record
+from harness.results.record import changed_data, finished, run_record
 from harness.rollout.processes import RUN_MARK, stop_process
 from harness.trainers import Job
 from harness.trainers.monitor import Monitor
@@ -64,7 +64,7 @@ class VerlTrainer:
         folder.write(record)
         if at >= steps and not validate:
             folder.compact()
-            folder.write(finished(folder, "finished", "", 0.0))
+            folder.write(finished(folder, "finished", "", 0.0, changed_data(task_set)))
             return
         session_file = folder.path / ".session.json"
         write_agent_loop(data_dir / "agent_loop.yaml", session_file)
@@ -93,7 +93,7 @@ class VerlTrainer:
             stop_process(driver)
             session_file.unlink(missing_ok=True)
             folder.compact()
-            folder.write(finished(folder, status, reason, time.time() - began))
+            folder.write(finished(folder, status, reason, time.time() - began, changed_data(task_set)))
 
 
 def validation_due(train: TrainConfig, steps: int, step: int) -> bool:
