@@ -14,7 +14,7 @@ from harness.errors import HarnessError, RunFailed
 from harness.plugins import make_reward, make_task_set
 from harness.records import AGENT_OUTCOMES, Task
 from harness.results.folder import FULL, RunFolder
-from harness.results.record import run_record
+from harness.results.record import changed_data, run_record
 from harness.rollout.session import Session
 from harness.rollout.stack import RolloutWork
 from harness.trainers.order import validation_order
@@ -91,7 +91,8 @@ def evaluate(
         rows = list(folder.rows("episodes"))
         record |= {
             "status": status,
-            "result": accuracy_of(rows, len(tasks)) | {"wall_s": round(time.time() - began, 2)},
+            "result": accuracy_of(rows, len(tasks))
+            | {"wall_s": round(time.time() - began, 2), "data_changed": changed_data(task_set)},
         }
         if reason:
             record["reason"] = reason

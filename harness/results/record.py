@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import platform
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,6 +25,8 @@ from harness.results.tables import step_rows
 from harness.rollout.request import sampling_of
 from harness.tasks import TaskSet
 from harness.trainers.order import order_hash
+
+log = logging.getLogger(__name__)
 
 LIBRARIES = (
     "agentlightning",
@@ -125,8 +129,26 @@ _NOT_IDENTITY = {"loggers", "keep_checkpoints", "save_every", "micro_batch_size"
 """Training options that cannot change what is learned."""
 
 
-def finished(folder: RunFolder, status: str, reason: str, wall_s: float) -> dict[str, Any]:
-    """The record at a run's end, its `result` made from the rows on disk."""
+def changed_data(task_set: TaskSet) -> list[str]:
+    """Names of databases that changed under a run that ends now; said once if there are any."""
+    check = getattr(task_set, "check", list)  # foreign task sets may be older than the method
+    changed: list[str] = check()
+    if changed:
+        log.warning(
+            "databases changed during the run, so its scores mean nothing and it is not compared: %s",
+            ", ".join(changed),
+        )
+    return changed
+
+
+def finished(
+    folder: RunFolder, status: str, reason: str, wall_s: float, data_changed: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The record at a run's end, its `result` made from the rows on disk.
+
+    Args:
+        data_changed: What `changed_data` found; the result names what earlier launches found, too.
+    """
     record = folder.read()
     earlier_s = sum(launch.get("wall_s", 0.0) for launch in record["launches"][:-1])
     record["launches"][-1] |= {
@@ -134,15 +156,20 @@ def finished(folder: RunFolder, status: str, reason: str, wall_s: float) -> dict
         "status": status,
         "reason": reason,
         "wall_s": round(wall_s, 2),
+        "data_changed": list(data_changed),
     }
     record["status"] = status
     if reason:
         record["reason"] = reason
-    rows = step_rows(list(folder.rows("steps")), list(folder.rows("episodes")))
+    episodes = list(folder.rows("episodes"))
+    rows = step_rows(list(folder.rows("steps")), episodes)
     whole = record["tasks"]["val"]  # a validation that was cut off is no measurement
     curve = {row["step"]: row["val/reward"] for row in rows if "val/reward" in row and row["val/rollouts"] >= whole}
     trained = [row for row in rows if "timing_s/step" in row]
+    last = [row for row in episodes if row["phase"] == "val" and row["step"] == max(curve, default=None)]
     record["result"] = {
+        "data_changed": sorted({name for one in record["launches"] for name in one.get("data_changed", ())}),
+        "reward_flags": dict(Counter(flag for row in last for flag in row["reward_flags"])),
         "val_accuracy_initial": curve.get(0),
         "val_accuracy_final": curve[max(curve)] if curve and max(curve) > 0 else None,
         "val_curve": {str(step): value for step, value in sorted(curve.items())},

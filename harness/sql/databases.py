@@ -20,13 +20,15 @@ _LAYOUT = """
 
 
 def content_hash(path: str) -> str:
-    """SHA-256 of a file, kept until its size, time or inode changes.
+    """SHA-256 of a file, kept until its size, one of its times or its inode changes.
+
+    The time of the last change of the file's state is among them: unlike that of its content, it cannot be set back.
 
     Raises:
         OSError: The file cannot be read.
     """
     status = os.stat(path)
-    stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+    stamp = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
     known = _hashes.get(path)
     if known is not None and known[0] == stamp:
         return known[1]
@@ -35,6 +37,24 @@ def content_hash(path: str) -> str:
     with _lock:
         _hashes[path] = (stamp, digest)
     return digest
+
+
+def fingerprint(path: str | Path) -> str:
+    """SHA-256 over a database and the databases beside it, names and contents, read anew whatever the files' times say.
+
+    Empty where there is no database at the path.
+    """
+    file = Path(path)
+    digest = hashlib.sha256()
+    try:
+        if not file.is_file():
+            return ""
+        for one in sorted(file.parent.glob("*.sqlite")):
+            with one.open("rb") as content:
+                digest.update(f"{one.name} {hashlib.file_digest(content, 'sha256').hexdigest()}\n".encode())
+    except OSError:
+        return ""
+    return digest.hexdigest()
 
 
 def databases_of(path: str | Path) -> tuple[str, ...]:

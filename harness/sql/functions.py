@@ -16,7 +16,8 @@ from typing import Any
 _MAX_WIDTH = 100_000
 _MAX_PRODUCT = 100_000_000
 """Largest product of two arguments' lengths for which SQLite's own algorithm is used; up to 1 s."""
-_DIGITS = re.compile(r"\d+")
+_CONVERSION = re.compile(r"%[-+ #!0,]*(\*|\d+)?(?:\.(\*|\d+)?)?l{0,2}(.?)", re.DOTALL)
+_DIGITS = re.compile(r"[1-9]\d*")
 _LINEAR = (
     ("hex", 1), ("quote", 1), ("upper", 1), ("lower", 1),
     ("strftime", -1), ("date", -1), ("time", -1), ("datetime", -1), ("julianday", -1), ("unixepoch", -1),
@@ -65,7 +66,7 @@ class Functions:
         for name, count in _LINEAR:
             if not connection.execute("SELECT 1 FROM pragma_function_list WHERE name = ?", (name,)).fetchone():
                 continue
-            connection.create_function(name, count, self._linear(name), deterministic=name in _STEADY)
+            connection.create_function(name, count, self._linear(name), deterministic=True)
         connection.create_function("randomblob", 1, self._linear("randomblob"))
         for name, count, function in (
             ("trim", 2, self._trim("trim", True, True)),
@@ -81,15 +82,7 @@ class Functions:
 
     def printf(self, *arguments: Any) -> Any:
         """SQLite's own printf, except that widths have a limit."""
-        longest = max((int(digits) for digits in _DIGITS.findall(str(arguments[:1]))), default=0)
-        if "*" in str(arguments[:1]):
-            # The width is some argument, and SQLite would read a text as a number: look at all digits.
-            longest = max(
-                [
-                    longest,
-                    *(int(digits) for digits in _DIGITS.findall(str(arguments[1:]).replace("e", "0000"))),
-                ]
-            )
+        longest = _widest(arguments)
         if longest > _MAX_WIDTH:
             raise OverflowError
         result = self._plain("printf", arguments)
@@ -171,4 +164,19 @@ class Functions:
             self._own.close()
 
 
-_STEADY = frozenset({"hex", "quote", "upper", "lower"})
+def _widest(arguments: tuple[Any, ...]) -> int:
+    """The largest width or precision of a printf, as far as its format and the arguments that it names tell."""
+    if not arguments or arguments[0] is None:
+        return 0
+    form = arguments[0].decode("latin-1") if isinstance(arguments[0], bytes) else str(arguments[0])
+    longest, used = 0, 1
+    for conversion in _CONVERSION.finditer(form):
+        for width in conversion.group(1, 2):
+            digits = width or "0"
+            if width == "*":
+                # SQLite would read a text as a number: look at all of its digits.
+                digits = str(arguments[used] if used < len(arguments) else 0).replace("e", "0000")
+                used += 1
+            longest = max([longest, *(int(found[:12]) for found in _DIGITS.findall(digits))])
+        used += conversion.group(3) not in ("%", "n", "")
+    return longest

@@ -6,13 +6,13 @@ import contextlib
 import hashlib
 import json
 import os
+import sys
 import tempfile
-import threading
-from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from harness.sql.kept import Kept
 from harness.sql.sandbox import Limits, execute
 
 _MAX_ROWS = 1_000_000
@@ -23,13 +23,14 @@ _MAX_BYTES = 1 << 28
 class GoldResult:
     """What a gold query gives on one database; `error` says why there is nothing.
 
-    `size_bytes` is counted as `Limits.max_result_bytes` counts.
+    `size_bytes` is counted as `Limits.max_result_bytes` counts, `elapsed_s` is what it took when it was executed.
     """
 
     columns: tuple[str, ...] = ()
     rows: list[tuple[Any, ...]] = field(default_factory=list)
     tables: frozenset[str] = frozenset()
     size_bytes: int = 0
+    elapsed_s: float = 0.0
     error: str | None = None
     error_type: str | None = None
 
@@ -39,21 +40,16 @@ class GoldCache:
 
     Args:
         folder: Where to keep results; one small JSON file each, written whole or not at all.
-        max_bytes: What is kept in memory, by the size of the rows; the least recently used goes first.
+        max_bytes: What is kept in memory, by what the rows and the query take there.
     """
 
-    def __init__(self, folder: str | Path | None = None, max_bytes: int = 1 << 28) -> None:
+    def __init__(self, folder: str | Path | None = None, max_bytes: int = 1 << 27) -> None:
         self._folder = Path(folder) if folder is not None else None
-        self._max_bytes = max_bytes
-        self._kept: OrderedDict[tuple[str, str], GoldResult] = OrderedDict()
-        self._bytes = 0
-        self._lock = threading.Lock()
+        self._kept: Kept[tuple[str, str], GoldResult] = Kept(max_bytes)
 
     def clear(self) -> None:
         """Drops what is in memory."""
-        with self._lock:
-            self._kept.clear()
-            self._bytes = 0
+        self._kept.clear()
 
     def get(self, path: str, digest: str, sql: str, limits: Limits, *, keep: bool = True) -> GoldResult:
         """The result of a gold query on a database with this content hash. Failures are not kept.
@@ -62,25 +58,14 @@ class GoldCache:
             keep: Whether the query gives the same result every time.
         """
         key = (digest, sql)
-        with self._lock:
-            known = self._kept.get(key)
-            if known is not None:
-                self._kept.move_to_end(key)
-                return known
+        known = self._kept.get(key)
+        if known is not None:
+            return known
         result = (self._read(key) if keep else None) or _compute(path, sql, limits)
         if keep and result.error is None:
-            self._keep(key, result)
+            self._kept.put(key, result, _bytes_in_memory(result) + sys.getsizeof(sql))
             self._write(key, result)
         return result
-
-    def _keep(self, key: tuple[str, str], result: GoldResult) -> None:
-        with self._lock:
-            if key not in self._kept:
-                self._bytes += result.size_bytes + 200
-            self._kept[key] = result
-            while self._bytes > self._max_bytes and len(self._kept) > 1:
-                _, dropped = self._kept.popitem(last=False)
-                self._bytes -= dropped.size_bytes + 200
 
     def _file(self, key: tuple[str, str]) -> Path | None:
         if self._folder is None:
@@ -96,7 +81,8 @@ class GoldCache:
             if stored["key"] != list(key):
                 return None
             rows = [tuple(bytes.fromhex(v["x"]) if isinstance(v, dict) else v for v in row) for row in stored["rows"]]
-            return GoldResult(tuple(stored["columns"]), rows, frozenset(stored["tables"]), stored["size_bytes"])
+            columns, tables = tuple(stored["columns"]), frozenset(stored["tables"])
+            return GoldResult(columns, rows, tables, stored["size_bytes"], stored.get("elapsed_s", 0.0))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -110,6 +96,7 @@ class GoldCache:
             "rows": [[{"x": v.hex()} if isinstance(v, bytes) else v for v in row] for row in result.rows],
             "tables": sorted(result.tables),
             "size_bytes": result.size_bytes,
+            "elapsed_s": result.elapsed_s,
         }
         with contextlib.suppress(OSError):  # a full disk must not cost a verdict
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -126,4 +113,9 @@ def _compute(path: str, sql: str, limits: Limits) -> GoldResult:
     if not result.ok:
         return GoldResult(error=result.error or "unknown", error_type=result.error_type)
     size = sum(len(v) if isinstance(v, str | bytes) else 8 for row in result.rows for v in row)
-    return GoldResult(result.columns, result.rows, result.tables, size)
+    return GoldResult(result.columns, result.rows, result.tables, size, result.elapsed_s)
+
+
+def _bytes_in_memory(result: GoldResult) -> int:
+    names = sum(sys.getsizeof(name) for name in (*result.columns, *result.tables))
+    return 500 + names + sum(sys.getsizeof(row) + 8 + sum(map(sys.getsizeof, row)) for row in result.rows)

@@ -19,7 +19,9 @@ Row = tuple[Any, ...]
 SEARCH_TIMEOUT_S = 2.0
 
 
-def same_result(gold: Sequence[Row], pred: Sequence[Row], *, ordered: bool) -> bool | None:
+def same_result(
+    gold: Sequence[Row], pred: Sequence[Row], *, ordered: bool, timeout_s: float = SEARCH_TIMEOUT_S
+) -> bool | None:
     """Whether some order of `pred`'s columns (and of its rows, unless `ordered`) makes it equal `gold`.
 
     Cells are equal as Python values are: `1 == 1.0`, `1 != '1'`, NULL equals NULL.
@@ -27,9 +29,10 @@ def same_result(gold: Sequence[Row], pred: Sequence[Row], *, ordered: bool) -> b
     Args:
         gold: Rows, `[rows][columns]`.
         pred: Rows, `[rows][columns]`.
+        timeout_s: How long column orders may be searched where the values leave a choice.
 
     Returns:
-        The answer, or None when `SEARCH_TIMEOUT_S` was not enough to find it.
+        The answer, or None when that was not enough to find it.
     """
     if len(gold) != len(pred):
         return False
@@ -46,7 +49,7 @@ def same_result(gold: Sequence[Row], pred: Sequence[Row], *, ordered: bool) -> b
         return True
     if width == 1:
         return False
-    return _Search(gold, pred).decide()
+    return _Search(gold, pred, timeout_s).decide()
 
 
 class _Undecided(Exception):
@@ -60,10 +63,10 @@ class _Search:
     splits the rows' colours by its values. Both sides use one numbering, so colours can be compared.
     """
 
-    def __init__(self, gold: Sequence[Row], pred: Sequence[Row]) -> None:
+    def __init__(self, gold: Sequence[Row], pred: Sequence[Row], timeout_s: float) -> None:
         self.sides = (list(zip(*gold, strict=True)), list(zip(*pred, strict=True)))
         self.rows = (gold, pred)
-        self.deadline = time.monotonic() + SEARCH_TIMEOUT_S
+        self.deadline = time.monotonic() + timeout_s
 
     def decide(self) -> bool | None:
         """The answer, or None when time ran out."""

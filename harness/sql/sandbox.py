@@ -24,7 +24,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from harness.sql.expansion import expands_too_far
 from harness.sql.functions import Functions
+from harness.sql.gate import Gate, return_memory
 from harness.sql.results import AGENT_LIMITS, ErrorType, Execution, Limits, render
 
 __all__ = ["AGENT_LIMITS", "ErrorType", "Execution", "Limits", "close_connections", "execute", "render"]
@@ -40,12 +42,19 @@ _MAX_ASKED = 20_000
 """Columns, functions and subqueries of a query once its names are resolved; they can double with each name."""
 _MAX_JSON_BYTES = 250_000
 _SHORT_BYTES = 4096
+_QUICK_S = 0.2
+"""What ends sooner cannot have used so much memory that it is worth giving back."""
 _CONNECTIONS_PER_THREAD = 16
+_CACHE_KIB = 512
+"""Pages that one connection keeps; all connections' count against the heap's cap."""
 _READING_PRAGMAS = frozenset(
     {"table_info", "table_xinfo", "table_list", "foreign_key_list", "index_list", "index_info", "index_xinfo"}
 )
-_DENIED_FUNCTIONS = frozenset({"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit", "json_patch"})
-"""`json_patch` is quadratic, and its result carries a mark that no function written in Python can set."""
+_INTERNAL_PRAGMAS = frozenset({"data_version"})
+"""Full-text search asks for it with every query."""
+_DENIED_FUNCTIONS = frozenset({"load_extension", "fts3_tokenizer", "readfile", "writefile", "edit"})
+_SHORT_ONLY = frozenset({"json_patch"})
+"""Quadratic, and its result carries a mark that no function written in Python can set."""
 _ACTIONS = {
     getattr(sqlite3, f"SQLITE_{name}"): name.replace("_", " ")
     for name in (
@@ -79,18 +88,35 @@ def execute(db_path: str | Path, sql: str, limits: Limits = AGENT_LIMITS) -> Exe
         db_path: A SQLite database file; it is neither changed nor locked, and no file appears beside it.
         sql: One statement; comments and a closing semicolon are fine.
         limits: Time, size and display limits.
+
+    Returns:
+        Rows or an error. Of type `memory` only if it needs too much while nothing else executes here; waiting for
+        that counts neither against the deadline nor in `elapsed_s`.
     """
-    started = time.perf_counter()
+    if expands_too_far(sql):
+        message = "the query repeats its own parts too often: put in the place of their names they are too many"
+        return Execution(False, error=message, error_type="too_large")
     path = os.fspath(db_path)
+    with _gate.beside():
+        result = _execute(path, sql, limits)
+    if result.error_type == "memory":
+        with _gate.alone():
+            result = _execute(path, sql, limits)
+    return result
+
+
+def _execute(path: str, sql: str, limits: Limits) -> Execution:
+    started = time.perf_counter()
     try:
-        session = _session(path)
+        result = _session(path).run(sql, limits)
     except _CannotOpen as problem:
         return Execution(False, error=str(problem), error_type=problem.error_type)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, MemoryError) as error:
         kind = _error_type(error)
-        return Execution(False, error=str(error), error_type="io" if kind == "syntax" else kind)
-    result = session.run(sql, limits)
+        return Execution(False, error=str(error) or "no memory", error_type="io" if kind == "syntax" else kind)
     object.__setattr__(result, "elapsed_s", time.perf_counter() - started)
+    if result.elapsed_s > _QUICK_S:
+        return_memory()
     return result
 
 
@@ -108,12 +134,13 @@ class _CannotOpen(Exception):
 class _Guard:
     """The callbacks of one connection and what they saw; apart from the connection, so no cycle keeps it open."""
 
-    __slots__ = ("asked", "deadline", "denied", "stepped", "tables")
+    __slots__ = ("asked", "deadline", "denied", "short", "stepped", "tables")
 
     def __init__(self) -> None:
         self.asked = 0
         self.deadline = 0.0
         self.denied: str | None = None
+        self.short = True
         self.stepped = False
         self.tables: set[str] = set()
 
@@ -134,9 +161,11 @@ class _Guard:
             return sqlite3.SQLITE_OK
         if action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE):
             return sqlite3.SQLITE_OK
-        if action == sqlite3.SQLITE_FUNCTION and (second or "").lower() not in _DENIED_FUNCTIONS:
-            return sqlite3.SQLITE_OK
-        if action == sqlite3.SQLITE_PRAGMA and (first or "").lower() in _READING_PRAGMAS:
+        if action == sqlite3.SQLITE_FUNCTION:
+            name = (second or "").lower()
+            if name not in _DENIED_FUNCTIONS and (self.short or name not in _SHORT_ONLY):
+                return sqlite3.SQLITE_OK
+        if action == sqlite3.SQLITE_PRAGMA and (first or "").lower() in _READING_PRAGMAS | _INTERNAL_PRAGMAS:
             return sqlite3.SQLITE_OK
         name = _ACTIONS.get(action, f"action {action}")
         target = second if action == sqlite3.SQLITE_FUNCTION else first
@@ -207,22 +236,24 @@ class _Session:
         self.connections[guarded] = connection
 
     def _prepare(self, connection: sqlite3.Connection, guarded: bool) -> None:
-        # A schema that is not trusted could not use the functions that are replaced below: views would fail.
-        trusted = int(guarded)
+        # Views and generated columns of a schema that is not trusted could not use the functions replaced below.
         for pragma in (
-            f"hard_heap_limit={HEAP_LIMIT_BYTES}", "query_only=1", f"trusted_schema={trusted}", "temp_store=MEMORY",
+            f"hard_heap_limit={HEAP_LIMIT_BYTES}", "query_only=1", "trusted_schema=1", "temp_store=MEMORY",
+            f"cache_size=-{_CACHE_KIB}",
         ):  # fmt: skip
             connection.execute(f"PRAGMA {pragma}").close()
-        # Their first use declares a virtual table, which to an authorizer looks like CREATE TABLE.
-        for function in ("json_each", "json_tree", *(f"pragma_{name}" for name in _READING_PRAGMAS)):
-            with contextlib.suppress(sqlite3.OperationalError):
-                connection.execute(f"SELECT 1 FROM {function} WHERE 0").close()
+        # The schema is read before functions are replaced (an index on one must be on SQLite's own) and before limits
+        # are set: tables may have more columns and longer definitions.
+        own = connection.execute("SELECT name FROM sqlite_master WHERE sql LIKE 'CREATE VIRTUAL TABLE%'").fetchall()
+        # The first use declares a virtual table, which to an authorizer looks like CREATE TABLE.
+        functions = ("json_each", "json_tree", *(f"pragma_{name}" for name in _READING_PRAGMAS))
+        for table in (*functions, *(name for (name,) in own)):
+            with contextlib.suppress(sqlite3.DatabaseError):
+                connection.execute(f'SELECT 1 FROM "{table.replace(chr(34), chr(34) * 2)}" WHERE 0').close()
         if guarded:
             self.functions.install(connection)
         else:
             self.functions.install_printf(connection)
-        # The limits below are not for the schema: tables may have more columns and longer definitions.
-        connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").close()
         for category, value in (
             (sqlite3.SQLITE_LIMIT_ATTACHED, 0),
             (sqlite3.SQLITE_LIMIT_SQL_LENGTH, _MAX_SQL_CHARS),
@@ -273,6 +304,7 @@ class _Session:
             connection.set_progress_handler(guard.progress, mode.steps)
             self.functions.set_max_bytes(longest)
             self.functions.problem = None
+            guard.short = longest <= _SHORT_BYTES
             guard.stepped = False
             connection.text_factory = str
             try:
@@ -373,8 +405,8 @@ def _check_file(path: str, stamp: tuple[int, ...]) -> None:
     page = int.from_bytes(header[16:18], "big")
     page = 65536 if page == 1 else page
     pages = int.from_bytes(header[28:32], "big")
-    if header[24:28] == header[92:96] and pages * page > stamp[1]:
-        raise _CannotOpen("damaged_database", f"cut off: {path} has {stamp[1]} of {pages * page} bytes")
+    if header[24:28] == header[92:96] and pages * page > stamp[0]:
+        raise _CannotOpen("damaged_database", f"cut off: {path} has {stamp[0]} of {pages * page} bytes")
 
 
 class _Local(threading.local):
@@ -383,11 +415,12 @@ class _Local(threading.local):
 
 
 _local = _Local()
+_gate = Gate()
 
 
 def _forget_after_fork() -> None:
-    global _local
-    _local = _Local()
+    global _local, _gate
+    _local, _gate = _Local(), Gate()  # a thread that was inside is not there to leave
 
 
 if hasattr(os, "register_at_fork"):
@@ -399,7 +432,7 @@ def _session(path: str) -> _Session:
         status = os.stat(path)
     except (OSError, ValueError) as error:
         raise _CannotOpen("missing_database", f"no database at {path}") from error
-    stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+    stamp = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
     sessions = _local.sessions
     session = sessions.get(path)
     if session is None or session.stamp != stamp:

@@ -22,4 +22,13 @@ class TaskSet(Protocol):
         """The schema text that goes into the prompt, the same for every framework."""
 
     def describe(self) -> Mapping[str, Any]:
-        """Counts, hashes of databases and questions, options, licence: what a run record keeps."""
+        """Counts, hashes of databases and questions, options, licence: what a run record keeps.
+
+        The databases' hashes are of their contents, so that runs on others are not compared.
+        """
+
+    def check(self) -> list[str]:
+        """Runs at the end of a run: names of databases that are not what they were when `load` gave their tasks.
+
+        An agent runs as the user and can change files. Contents count, not times.
+        """

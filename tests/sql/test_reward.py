@@ -31,7 +31,7 @@ def test_reward_is_one_zero_or_unscored(singers: Path) -> None:
     reward = ExecutionAccuracy()
     gold = task(singers, "SELECT name FROM singer")
     right = reward.score(gold, attempt("SELECT name FROM singer ORDER BY 1"))
-    assert (right.value, right.version) == (1.0, "execution_accuracy/1")
+    assert (right.value, right.version) == (1.0, "execution_accuracy/2")
     assert reward.score(gold, attempt("SELECT age FROM singer")).value == 0.0
     assert reward.score(gold, attempt(None)).flags == ("no_query",)
     assert reward.score(task(singers, "SELECT broken"), attempt("SELECT 1")).value is None
@@ -74,7 +74,7 @@ def test_score_command(singers: Path) -> None:
     )
     assert code == 0
     assert json.loads(out) == {
-        "reward": 1.0, "match": True, "reason": "same result", "flags": [], "version": "execution_accuracy/1",
+        "reward": 1.0, "match": True, "reason": "same result", "flags": [], "version": "execution_accuracy/2",
     }  # fmt: skip
     code, out, _ = run_score("--db", str(singers), "--gold", "SELECT 4", "--pred", "SELECT 5")
     assert (code, out) == (0, "0: other values than gold's\n")

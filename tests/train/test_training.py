@@ -124,7 +124,7 @@ def test_a_killed_training_leaves_nothing_and_resumes(tmp_path: Path) -> None:
 
 
 def the_same_in_another_framework(run: Path, weights: str, runs: Path, *options: str) -> None:
-    """Another agent, twice the runners, twice verl's agent-loop workers, never interrupted: bit for bit one training."""
+    """Another agent, twice the runners and agent-loop workers, never interrupted: bit for bit one training."""
     runs.mkdir()
     log = runs.with_suffix(".log")
     workers = ("--set", "rollout.runners=2", "--set", "verl.actor_rollout_ref.rollout.agent.num_workers=2")

@@ -1,12 +1,14 @@
 """Task set `pocket`: small generated SQLite databases in Spider's layout, bundled with the package.
 
-The questions ship as JSON lines and the databases as SQL text; the database files are built on first use.
+The questions ship as JSON lines and the databases as SQL text. The database files are built on first use; one that is
+no longer what its text gives is built anew when its tasks are loaded.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import sqlite3
 import tempfile
@@ -16,12 +18,15 @@ from typing import Any
 
 from harness.errors import TaskSetError
 from harness.records import Task
+from harness.sql.databases import fingerprint
+
+log = logging.getLogger(__name__)
 
 DATA = Path(__file__).parent / "data"
 SPLITS = ("train", "val")
 
-# Bytes 96 to 99 of a database file name the SQLite version that wrote it; fixed, so that hashes agree.
-_VERSION_OFFSET, _VERSION = 96, (3040001).to_bytes(4, "big")
+# Counters of changes and the SQLite version that wrote a database file; fixed, so that hashes agree.
+_HEADER = {24: bytes(4), 92: bytes(4), 96: (3040001).to_bytes(4, "big")}
 
 
 class PocketTasks:
@@ -41,6 +46,7 @@ class PocketTasks:
         version = self._manifest["sha256"]["databases.json"][:16]
         self.root = (Path(cache_dir).expanduser() if cache_dir else _cache_root()) / version
         self._schemas: dict[str, str] = {}
+        self._loaded: dict[str, tuple[Path, str]] = {}
 
     def load(self, split: str) -> Sequence[Task]:
         """All tasks of `train` or `val`, in the order of the file.
@@ -83,39 +89,55 @@ class PocketTasks:
             "generator_seed": self._manifest["seed"],
             "counts": self._manifest["counts"],
             "sha256": self._manifest["sha256"],
+            # Of the text of each: `load` sees to it that the file is what the text gives.
             "databases": {
                 db_id: hashlib.sha256(script.encode()).hexdigest() for db_id, script in self._scripts.items()
             },
             "options": {"schema_chars": self.schema_chars},
         }
 
+    def check(self) -> list[str]:
+        """Databases whose files changed since their tasks were loaded."""
+        return sorted(db_id for db_id, (path, digest) in self._loaded.items() if fingerprint(path) != digest)
+
     def _database(self, db_id: str) -> Path:
         path: Path = self.root / "database" / db_id / f"{db_id}.sqlite"
-        if not path.exists():
+        if db_id not in self._loaded or fingerprint(path) != self._loaded[db_id][1]:
             build_database(self._scripts[db_id], path)
+            self._loaded[db_id] = (path, fingerprint(path))
         return path
 
 
 def build_database(script: str, path: Path) -> None:
-    """Build one database file; several processes may do so at once, and readers never see half a file.
+    """Make one file what its script gives; several processes may do so at once, and readers never see half a file.
+
+    A file that already is stays as it is. Other databases beside it go, since verdicts would be on them, too.
 
     Raises:
         TaskSetError: The folder cannot be written.
     """
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    connection.execute("PRAGMA page_size = 4096")
+    connection.executescript("BEGIN;\n" + script + "COMMIT;\n")
+    content = bytearray(connection.serialize())
+    connection.close()
+    for offset, value in _HEADER.items():
+        content[offset : offset + 4] = value
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        for stranger in path.parent.glob("*.sqlite"):
+            if stranger != path:
+                log.warning("%s does not belong there and is removed", stranger)
+                stranger.unlink(missing_ok=True)
+        if path.is_file():
+            if path.read_bytes() == content:
+                return
+            log.warning("%s has changed since it was built, so it is built anew", path)
         handle, name = tempfile.mkstemp(dir=path.parent, suffix=".building")
-        os.close(handle)
         try:
-            connection = sqlite3.connect(name, isolation_level=None)
-            connection.execute("PRAGMA synchronous = OFF")
-            connection.execute("PRAGMA page_size = 4096")
-            connection.executescript("BEGIN;\n" + script + "COMMIT;\n")
-            connection.close()
-            with open(name, "r+b") as file:
-                file.seek(_VERSION_OFFSET)
-                file.write(_VERSION)
-            os.chmod(name, 0o644)
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+            os.chmod(name, 0o444)
             os.replace(name, path)
         except BaseException:
             os.unlink(name)

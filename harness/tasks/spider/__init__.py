@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from harness.errors import TaskSetError
 from harness.records import Task
-from harness.sql.databases import content_hash
+from harness.sql.databases import content_hash, fingerprint
 from harness.tasks.spider.layout import DEV_500, PARTS, database_file, default_folder
 from harness.tasks.spider.verify import check_prepared, questions_hash, read_manifest
 
@@ -68,12 +68,14 @@ class SpiderTasks:
         check_prepared(self.folder)
         self._manifest = read_manifest(self.folder)
         self._schemas: dict[str, str] = {}
+        self._loaded: dict[str, str] = {}
 
     def load(self, split: str) -> Sequence[Task]:
         """All tasks of a split, in the order of the official file.
 
         Raises:
-            TaskSetError: The split does not exist, its file is damaged, or none of its databases is there.
+            TaskSetError: The split does not exist, its file is damaged, none of its databases is there, or one has
+                changed since it was prepared.
         """
         if split not in _SPLITS:
             raise TaskSetError(f"task set 'spider' has no split {split!r}. Use one of: {', '.join(_SPLITS)}")
@@ -82,6 +84,7 @@ class SpiderTasks:
         tasks = [task for name in names for task in self._tasks(name, split, seen)]
         if not tasks:
             raise TaskSetError(f"no question of spider's split {split!r} has its database in {self.folder}/database")
+        self._verify({task.db_path for task in tasks})
         return tasks
 
     def schema(self, task: Task) -> str:
@@ -98,6 +101,10 @@ class SpiderTasks:
                 schema_file=file,
             )
         return self._schemas[task.db_path]
+
+    def check(self) -> list[str]:
+        """Databases whose files changed since their tasks were loaded, as paths below the folder."""
+        return sorted(self._below(path) for path, digest in self._loaded.items() if fingerprint(path) != digest)
 
     def describe(self) -> Mapping[str, Any]:
         """Counts, licence, options, and the hashes of questions and databases; no paths of this machine."""
@@ -137,6 +144,21 @@ class SpiderTasks:
                 for name, part in parts.items()
             },
         }
+
+    def _verify(self, paths: set[str]) -> None:
+        """Refuses databases that are not as the manifest says; what a verdict is on besides them counts, too."""
+        manifest = self._manifest or {"databases": {}, "damaged": {}}
+        for path in sorted(paths - set(self._loaded)):
+            for file in sorted(Path(path).parent.glob("*.sqlite")) if self._manifest else ():
+                name = self._below(file)
+                if name not in manifest["damaged"] and manifest["databases"].get(name) != content_hash(str(file)):
+                    raise TaskSetError(
+                        f"{file} is not as it was prepared. Run `harness data spider SOURCE --out {self.folder}` again"
+                    )
+            self._loaded[path] = fingerprint(path)
+
+    def _below(self, path: str | Path) -> str:
+        return Path(path).relative_to(self.folder).as_posix()
 
     def _tasks(self, name: str, split: str, seen: Counter[str]) -> list[Task]:
         part = _SPLITS[name]

@@ -91,6 +91,7 @@ def prepare(source: Path, target: Path, progress: Progress | None = None) -> Rep
             files = database_files(opened)
             for count, file in enumerate(files):
                 copy(opened, file, work / file)
+                (work / file).chmod(0o444)
                 say("copying databases", count + 1, len(files))
             report = _build(opened, work, say)
             report.folder = str(target)

@@ -16,7 +16,7 @@ from harness.errors import HarnessError, RunFailed
 from harness.layers import merge
 from harness.plugins import make_task_set
 from harness.results.folder import FULL, RunFolder
-from harness.results.record import finished, run_record
+from harness.results.record import changed_data, finished, run_record
 from harness.rollout.processes import RUN_MARK, stop_process
 from harness.trainers import Job
 from harness.trainers.monitor import Monitor
@@ -69,7 +69,7 @@ class VerlTrainer:
         record = run_record(config, folder, task_set, train, val, model_path, device, resumed=job.resume)
         folder.write(record)
         if at >= steps and not validate:
-            _whole(folder.conclude(finished(folder, "finished", "", 0.0)))
+            _whole(folder.conclude(finished(folder, "finished", "", 0.0, changed_data(task_set))))
             return
         session_file = folder.path / ".session.json"
         write_agent_loop(data_dir / "agent_loop.yaml", session_file)
@@ -99,7 +99,7 @@ class VerlTrainer:
         finally:
             stop_process(driver)
             session_file.unlink(missing_ok=True)
-            unwritten = folder.conclude(finished(folder, status, reason, time.time() - began))
+            unwritten = folder.conclude(finished(folder, status, reason, time.time() - began, changed_data(task_set)))
         _whole(unwritten)
 
 
