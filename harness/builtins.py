@@ -44,7 +44,6 @@ def harness_rewards() -> list[RewardSpec]:
             "execution_accuracy",
             "harness.rewards.execution_accuracy:ExecutionAccuracy",
             "1 where the query returns what the gold returns, else 0",
-            version="2",
         )
     ]
 
