@@ -48,9 +48,7 @@ def score(
     judge = partial(evaluate, keep_distinct=keep_distinct, plug_value=plug_value, timeout_s=timeout_s)
     if file is not None:
         if (db, gold, pred) != (None, None, None):
-            raise ConfigError(
-                "--file names database and queries line by line. Leave out --db, --gold and --pred"
-            )
+            raise ConfigError("--file names database and queries line by line. Leave out --db, --gold and --pred")
         raise typer.Exit(_score_lines(file, judge, as_json))
     if db is None or gold is None or pred is None:
         raise ConfigError("nothing to score. Give --db, --gold and --pred, or --file with one pair a line")
