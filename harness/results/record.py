@@ -134,7 +134,7 @@ def changed_data(task_set: TaskSet) -> list[str]:
     check = getattr(task_set, "check", list)  # foreign task sets may be older than the method
     changed: list[str] = check()
     if changed:
-        log.warning(
+        log.error(
             "databases changed during the run, so its scores mean nothing and it is not compared: %s",
             ", ".join(changed),
         )

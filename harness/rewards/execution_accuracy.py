@@ -15,7 +15,7 @@ class ExecutionAccuracy:
     Args:
         keep_distinct: Keep DISTINCT in both queries instead of dropping it.
         plug_value: Also accept an answer that is right but for its values.
-        timeout_s: Deadline of each single execution.
+        timeout_s: Deadline of one verdict, gold and prediction together.
         cache_folder: Where gold results are shared between processes; none by default.
     """
 

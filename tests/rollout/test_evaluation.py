@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from harness.tasks.pocket import PocketTasks
 from harness.testing.fixtures import StartServer
 from harness.testing.scripted_server import ReceivedRequest, Reply
@@ -73,6 +75,28 @@ def test_a_disk_that_fills_up_ends_an_evaluation_in_one_line(
     assert refused.returncode == 2 and "Traceback" not in refused.stderr
     assert "0 MiB of disk left and the run needs 4 MiB" in refused.stderr.splitlines()[-1]
     assert [path for path in disk.iterdir() if path.is_dir()] == [run]  # it left no empty run behind
+
+
+def test_eval_whose_databases_change_under_it_says_so(
+    tmp_path: Path, scripted_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    databases = sorted({task.db_path for task in PocketTasks().load("val")})
+
+    def meddling(request: ReceivedRequest) -> str:
+        for path in map(Path, databases):
+            path.chmod(0o644)
+            path.write_bytes(path.read_bytes() + b"\0")
+        return "```sql\nSELECT 1\n```"
+
+    server = scripted_server(meddling, token_ids=False)
+    done = harness(
+        *("eval", "--plugin", "reference_sql", "--endpoint", server.base_url),
+        *("--limit", "4", "--runs-dir", tmp_path / "runs", "--json"),
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["result"]["data_changed"] == [Path(path).stem for path in databases]
+    assert done.stderr.count("databases changed during the run") == 1
 
 
 def test_dev_shows_every_call(scripted_server: StartServer) -> None:

@@ -1,12 +1,19 @@
 from __future__ import annotations
 
+import os
 import sqlite3
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from harness.sql import evaluator
 from harness.sql.evaluator import FLAGS, evaluate, gold_result
 from harness.sql.gold import GoldCache
+from harness.sql.kept import Kept
 
 NAMES = "SELECT name FROM singer"
 EMPTY = "SELECT name FROM singer WHERE age > 100"
@@ -206,3 +213,86 @@ def test_prediction_that_hoards_memory_is_wrong_not_unscored(singers: Path) -> N
 
 def test_current_year_may_be_followed_by_a_word(singers: Path) -> None:
     assert evaluate(singers, "SELECT year ( curdate() ) AS y", "SELECT 2020").match is True
+
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+
+
+def test_one_deadline_for_all_fillings_and_databases(singers: Path) -> None:
+    gold = "SELECT name FROM singer WHERE age > 1 AND age < 90 AND score > 0.5"
+    crowd = ", ".join(f"singer s{number}" for number in range(11))
+    slow = f"SELECT age FROM singer WHERE (SELECT count(*) FROM {crowd}) > 5 AND age > 7 AND age < 8"
+    started = time.monotonic()
+    verdict = evaluate(singers, gold, slow, plug_value=True, timeout_s=1.0)
+    assert time.monotonic() - started < 3
+    assert verdict.match is False and "plug_value_capped" in verdict.flags
+    for number in range(4):
+        singers.with_name(f"more_{number}.sqlite").write_bytes(singers.read_bytes())
+    started = time.monotonic()
+    assert evaluate(singers, NAMES, ENDLESS, timeout_s=0.5).flags == ("prediction_timeout",)
+    assert time.monotonic() - started < 2
+
+
+def test_gold_has_half_of_the_deadline(singers: Path) -> None:
+    started = time.monotonic()
+    assert evaluate(singers, ENDLESS, NAMES, timeout_s=1.0).flags == ("gold_timeout",)
+    assert time.monotonic() - started < 0.9
+
+
+def test_a_group_with_one_endless_answer_waits_for_it_once(singers: Path) -> None:
+    started = time.monotonic()
+    with ThreadPoolExecutor(8) as pool:
+        verdicts = list(pool.map(lambda _: evaluate(singers, NAMES, ENDLESS, timeout_s=1.0), range(8)))
+    verdicts.append(evaluate(singers, NAMES, ENDLESS, timeout_s=1.0))
+    assert {(verdict.match, verdict.flags) for verdict in verdicts} == {(False, ("prediction_timeout",))}
+    assert time.monotonic() - started < 2
+
+
+def test_prediction_that_is_too_long_is_not_looked_at(singers: Path) -> None:
+    started = time.monotonic()
+    verdict = evaluate(singers, NAMES, "(" * 20_000_000)
+    assert (verdict.match, verdict.flags) == (False, ("prediction_too_long",))
+    assert time.monotonic() - started < 1
+    assert evaluate(singers, NAMES, NAMES + " " * (20_000 - len(NAMES))).match is True
+    assert evaluate(singers, "SELECT broken", "(" * 30_000).flags == ("gold_failed",)
+
+
+def test_verdicts_kept_are_bounded_in_bytes(singers: Path) -> None:
+    for number in range(1000):
+        evaluate(singers, NAMES, f"SELECT {number} -- " + "\N{GRINNING FACE}" * 100_000)
+    assert evaluator._verdicts.bytes <= 1 << 26
+    kept: Kept[int, str] = Kept(1000)
+    for key in range(100):
+        kept.put(key, "value", 90)
+        assert kept.get(0) == ("value" if key < 20 else kept.get(0))
+    assert kept.bytes <= 1000 and kept.get(0) == "value" and kept.get(1) is None
+    kept.put(200, "large", 2000)
+    assert kept.get(200) is None and kept.get(0) == "value"
+
+
+def test_verdict_for_want_of_memory_is_not_kept(singers: Path) -> None:
+    if not Path("/proc/self/status").exists():
+        pytest.skip("needs a heap of its own")
+    script = f"""
+from harness.sql import evaluator
+hoard = ("WITH RECURSIVE n(i, x) AS (SELECT 1, zeroblob(4000) UNION ALL SELECT i + 1, zeroblob(4000) FROM n) "
+         "SELECT count(a.x) FROM n a, n b")
+print(evaluator.evaluate({str(singers)!r}, "SELECT name FROM singer", hoard).flags, evaluator._verdicts.bytes)
+print(evaluator.evaluate({str(singers)!r}, hoard, "SELECT name FROM singer").flags, evaluator._verdicts.bytes)
+"""
+    environment = {**os.environ, "HARNESS_SQLITE_HEAP_BYTES": str(8 << 20)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines() == ["('prediction_too_large',) 0", "('out_of_resources',) 0"]
+
+
+def test_cost_of_dropping_distinct_is_flagged(singers: Path) -> None:
+    distinct = "SELECT DISTINCT name FROM singer"
+    assert evaluate(singers, NAMES, distinct).flags == ("distinct_paid",)
+    denied = evaluate(
+        singers, "SELECT DISTINCT name FROM singer WHERE age = 41", "SELECT name FROM singer LIMIT 1 OFFSET 1"
+    )
+    assert (denied.match, denied.flags) == (False, ("distinct_denied",))
+    assert evaluate(singers, distinct, distinct).flags == ()
+    assert evaluate(singers, NAMES, distinct, keep_distinct=True).flags == ()

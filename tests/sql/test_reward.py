@@ -90,3 +90,21 @@ def test_score_command_without_a_database_is_a_user_error(tmp_path: Path) -> Non
     )
     assert code != 0 and isinstance(error, UserError)
     assert json.loads(out)["match"] is None
+
+
+def test_score_command_judges_a_file_of_pairs(singers: Path, tmp_path: Path) -> None:
+    pair = {"db": str(singers), "gold": "SELECT 4", "pred": "SELECT count(*) FROM singer"}
+    file = tmp_path / "pairs.jsonl"
+    file.write_text("".join(json.dumps(pair | one) + "\n" for one in ({}, {"pred": "SELECT 5"}, {"gold": "SELECT no"})))
+    code, out, _ = run_score("--file", str(file))
+    assert code == 1
+    assert [line.split(": ")[:2] for line in out.splitlines()] == [["1", "1"], ["2", "0"], ["3", "unscored"]]
+    file.write_text(json.dumps(pair) + "\n\n[1]\n{broken\n" + json.dumps(pair | {"pred": 5}) + "\n" + json.dumps(pair))
+    done = CliRunner().invoke(score_commands.app, ["--file", str(file), "--json"])
+    assert done.exit_code == 2
+    assert [json.loads(line)["line"] for line in done.stdout.splitlines()] == [1, 6]
+    assert [line.split(",")[1].split(":")[0] for line in done.stderr.splitlines()] == [" line 3", " line 4", " line 5"]
+    file.write_text(json.dumps(pair))
+    assert run_score("--file", str(file))[0] == 0
+    for arguments in (["--file", str(tmp_path / "no")], ["--file", str(file), "--gold", "SELECT 1"], []):
+        assert isinstance(run_score(*arguments)[2], UserError)

@@ -406,3 +406,87 @@ def test_text_keeps_its_limit(singers: Path, chars: int) -> None:
     limits = Limits(max_rows=50, max_text_chars=chars)
     for sql in ("SELECT * FROM singer, country", "SELECT 'x' || name FROM singer", f"SELECT {'x' * 500}"):
         assert len(render(execute(singers, sql, limits), limits)) <= chars
+
+
+LEGITIMATE = """
+CREATE TABLE person (
+  id INTEGER PRIMARY KEY, name TEXT, doc TEXT, born TEXT,
+  label TEXT AS (printf('%05d-%s', id, name)),
+  city TEXT AS (json_extract(doc, '$.city')), town TEXT AS (doc ->> '$.city'),
+  year TEXT AS (strftime('%Y', born)), loud TEXT AS (upper(name)) STORED
+);
+INSERT INTO person (id, name, doc, born) VALUES (1, 'Ann', '{"city": "Rome", "tags": [1, 2]}', '2001-02-03');
+CREATE INDEX by_name ON person (lower(name));
+CREATE INDEX by_city ON person (json_extract(doc, '$.city'));
+CREATE VIEW counted AS SELECT printf('%d of 200000', id) AS text, json_object('name', name) AS object FROM person;
+CREATE VIEW patched AS SELECT json_patch(doc, '{"city": null}') AS doc FROM person;
+CREATE VIEW tags AS SELECT tag.value FROM person, json_each(person.doc, '$.tags') AS tag;
+CREATE VIRTUAL TABLE page USING fts5(title, body);
+INSERT INTO page VALUES ('one', 'the quick brown fox'), ('two', 'lazy dogs sleep');
+CREATE VIEW foxes AS SELECT title FROM page WHERE page MATCH 'fox';
+CREATE VIRTUAL TABLE box USING rtree(id, x0, x1);
+INSERT INTO box VALUES (1, 0, 1), (2, 5, 6);
+CREATE VIEW far AS SELECT id FROM box WHERE x0 > 2;
+"""
+
+
+@pytest.mark.parametrize("long", ["", " || substr(hex(zeroblob(30000)), 1, 0)"])
+def test_search_boxes_views_and_generated_columns_work(tmp_path: Path, long: str) -> None:
+    path = tmp_path / "legitimate.sqlite"
+    connection = sqlite3.connect(path)
+    connection.executescript(LEGITIMATE)
+    connection.close()
+    for sql, value in (
+        ("SELECT label{} FROM person", "00001-Ann"),
+        ("SELECT city || town{} FROM person", "RomeRome"),
+        ("SELECT year || loud{} FROM person WHERE lower(name) = 'ann'", "2001ANN"),
+        ("SELECT text{} FROM counted", "1 of 200000"),
+        ("SELECT object{} FROM counted", '{"name":"Ann"}'),
+        ("SELECT group_concat(value){} FROM tags", "1,2"),
+        ("SELECT title{} FROM page WHERE page MATCH 'dogs' ORDER BY rank", "two"),
+        ("SELECT highlight(page, 1, '<', '>'){} FROM page WHERE page MATCH 'quick'", "the <quick> brown fox"),
+        ("SELECT title{} FROM foxes", "one"),
+        ("SELECT id{} FROM box WHERE x1 < 2", "1"),
+        ("SELECT id{} FROM far", "2"),
+        ("SELECT printf('%d of 200000', id){} FROM person", "1 of 200000"),
+        ("SELECT printf('%*d%%200000d', 3, 200000){}", "200000%200000d"),
+    ):
+        result = execute(path, sql.format(long), Limits(max_value_bytes=1_000_000))
+        assert result.ok and str(result.rows[0][0]) == value, (sql, result)
+    assert execute(path, "SELECT doc FROM patched").rows == [('{"tags":[1,2]}',)]
+    for sql in ("INSERT INTO page VALUES ('a', 'b')", "INSERT INTO page(page) VALUES ('optimize')", "DELETE FROM box"):
+        assert execute(path, sql).error_type == "denied"
+    assert execute(path, "SELECT printf('%s %*d', 'a', '200000', 1)").error_type == "too_large"
+
+
+def doubling(levels: int, part: str) -> str:
+    names = ", ".join(f"c{level} AS ({part.format(f'c{level - 1}')})" for level in range(1, levels))
+    return f"WITH c0 AS (SELECT age AS x FROM singer), {names} SELECT x FROM c{levels - 1}"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        doubling(40, "SELECT 1 AS x FROM {0} a, {0} b"),
+        doubling(5, "SELECT 1 AS x FROM " + ", ".join(f"{{0}} a{n}" for n in range(150))),
+        doubling(40, "SELECT x + x AS x FROM {0}"),
+        doubling(20, "SELECT x + x AS x FROM (SELECT x FROM {0})").replace("c0", '"C0"'),
+        "SELECT {0} AS x FROM (SELECT {0} AS x FROM (SELECT age AS x FROM singer))".format(
+            "max(" + ", ".join(["max(" + ", ".join(["x"] * 40) + ")"] * 40) + ")"
+        ),
+    ],
+)
+def test_parts_that_double_are_refused_before_they_are_compiled(singers: Path, sql: str) -> None:
+    started = time.monotonic()
+    result = execute(singers, sql, Limits(timeout_s=0.3))
+    assert result.error_type == "too_large" and "repeats its own parts" in (result.error or "")
+    assert time.monotonic() - started < 1
+
+
+def test_long_chains_of_parts_are_no_doubling(singers: Path) -> None:
+    assert execute(singers, doubling(30, "SELECT {0}.x FROM {0} AS {0} WHERE {0}.x > 0")).ok
+    assert execute(singers, doubling(4, "SELECT a.x FROM {0} a JOIN {0} b ON a.x = b.x")).ok
+    case = "CASE WHEN x > 50 THEN x - 1 WHEN x > 40 THEN x + 1 ELSE x END"
+    assert execute(singers, doubling(5, f"SELECT {case} AS x FROM {{0}} GROUP BY x")).ok
+    union = " UNION ALL ".join(f"SELECT {n} AS x" for n in range(200))
+    assert execute(singers, f"SELECT count(*) FROM ({union})").rows == [(200,)]

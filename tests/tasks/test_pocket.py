@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import sqlite3
 from pathlib import Path
@@ -155,3 +156,34 @@ def test_results_are_compared_as_multisets_unless_ordered() -> None:
     assert same_rows([(1, "a"), (2, "b")], [("b", 2), ("a", 1)], ordered=False)
     assert not same_rows([(1,), (2,)], [(2,), (1,)], ordered=True)
     assert not same_rows([(1,), (1,)], [(1,)], ordered=False)
+
+
+def alter(path: str) -> None:
+    """As an agent may: rows changed, size and times kept."""
+    file, times = Path(path), Path(path).stat()
+    file.chmod(0o644)
+    connection = sqlite3.connect(file)
+    (table,) = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' LIMIT 1").fetchone()
+    connection.execute(f"DELETE FROM {table} WHERE rowid = 1")
+    connection.commit()
+    connection.close()
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert file.stat().st_size == times.st_size
+
+
+def test_changed_database_is_noticed_at_the_end_and_built_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tasks = PocketTasks(cache_dir=str(tmp_path))
+    first = tasks.load("val")[0]
+    content = Path(first.db_path).read_bytes()
+    assert tasks.check() == [] and Path(first.db_path).stat().st_mode & 0o222 == 0
+    alter(first.db_path)
+    assert tasks.check() == [first.db_id]
+    again = PocketTasks(cache_dir=str(tmp_path))
+    assert again.load("val")[0] == first and Path(first.db_path).read_bytes() == content
+    assert caplog.text.count("has changed since it was built") == 1
+    Path(first.db_path).with_name("second.sqlite").write_bytes(content)  # verdicts would be on both
+    assert again.check() == [first.db_id]
+    PocketTasks(cache_dir=str(tmp_path)).load("val")
+    assert again.check() == []

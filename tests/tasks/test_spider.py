@@ -247,6 +247,23 @@ def test_verify_names_changed_and_missing_files(archive: Path, tmp_path: Path) -
     ]
 
 
+def test_changed_database_is_refused_and_noticed_at_the_end(archive: Path, tmp_path: Path) -> None:
+    prepare(archive, tmp_path / "out")
+    file = tmp_path / "out/database/farm/farm.sqlite"
+    tasks = SpiderTasks(data_dir=str(tmp_path / "out"))
+    tasks.load("train")
+    assert tasks.check() == [] and file.stat().st_mode & 0o222 == 0
+    times = file.stat()
+    file.chmod(0o644)
+    file.write_bytes(file.read_bytes().replace(b"Elsa", b"Emma"))
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert tasks.check() == ["database/farm/farm.sqlite"]
+    again = SpiderTasks(data_dir=str(tmp_path / "out"))
+    with pytest.raises(TaskSetError, match=r"farm\.sqlite is not as it was prepared\. Run `harness data spider"):
+        again.load("train")
+    assert again.load("dev") and again.check() == []
+
+
 def test_zip_members_outside_the_layout_are_not_written(official: Path, archive: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(archive, "a") as out:
         out.writestr("spider_data/database/../../evil.sqlite", b"x")
