@@ -136,7 +136,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     Scenario("rate_limited", "429 to the first call", (Reply.failure(429, retry_after="0"),)),
     Scenario("refused", "400 to the rewrite", (_sql(_COUNT), _NO, Reply.failure(400, "too long"))),
     Scenario("broken_connection", "the connection breaks", (_sql(_COUNT), Reply(drop="before"))),
-    Scenario("timeout", "the model never answers", (_sql(_COUNT), _NO, Reply(hang=True)), timeout_s=1.5),
+    Scenario("timeout", "the model never answers", (_sql(_COUNT), _NO, Reply(hang=True)), timeout_s=3.0),
 )
 
 

@@ -101,7 +101,7 @@ async def run_attempt(
         problem = ("agent_error", _storable(str(error))[:500])
     finally:
         transitions, failures = await asyncio.shield(control.close_attempt(rollout_id, attempt_id))
-    outcome, detail = _judge(request, problem, transitions, failures)
+    outcome, detail = _judge(request, started, problem, transitions, failures)
     return Attempt(
         rollout_id=rollout_id,
         attempt_id=attempt_id,
@@ -118,6 +118,7 @@ async def run_attempt(
 
 def _judge(
     request: RolloutRequest,
+    started_s: float,
     problem: tuple[Outcome, str] | None,
     transitions: list[Transition],
     failures: list[CallFailure],
@@ -134,11 +135,11 @@ def _judge(
         status = last_failure.status if last_failure.status is not None else "no answer"
         detail = f"{last_failure.role}: {status}: {last_failure.detail}"[:500]
         if timed_out:
-            return _late(request, transitions, failures), detail
+            return _late(request, started_s, transitions, failures), detail
         # The endpoint is well, and another try would send the same prompt.
         return ("prompt_too_long" if last_failure.detail.startswith("prompt_too_long") else "endpoint_error"), detail
     if problem is not None and problem[0] == "timeout":
-        return _late(request, transitions, failures), problem[1]
+        return _late(request, started_s, transitions, failures), problem[1]
     if problem is not None:
         return problem
     if not transitions:
@@ -146,11 +147,15 @@ def _judge(
     return "ok", ""
 
 
-def _late(request: RolloutRequest, transitions: list[Transition], failures: list[CallFailure]) -> Outcome:
-    """Who used up the time: the endpoint where most of it went into no more calls than the turns need."""
-    waited_s = sum(call.latency_s for call in transitions) + sum(call.latency_s for call in failures)
-    slow = waited_s >= request.timeout_s / 2 and len(transitions) + len(failures) <= 2 * request.max_turns
-    return "endpoint_error" if slow else "timeout"
+def _late(
+    request: RolloutRequest, started_s: float, transitions: list[Transition], failures: list[CallFailure]
+) -> Outcome:
+    """Who used up the time: the endpoint where half of it since the first call went into as few calls as turns take."""
+    calls = [(call.started_s, call.latency_s) for group in (transitions, failures) for call in group]
+    if not calls or len(calls) > 2 * request.max_turns:
+        return "timeout"
+    asking_s = started_s + request.timeout_s - min(start for start, _ in calls)
+    return "endpoint_error" if sum(latency for _, latency in calls) >= asking_s / 2 else "timeout"
 
 
 class _DeadlinePassed(RolloutError):

@@ -172,12 +172,12 @@ class AgentContract(Contract):
 
         _play(_scenario(name), gateway, tmp_path, play)
 
-    def test_a_model_that_never_answers_is_a_timeout(
+    def test_a_model_that_never_answers_is_the_endpoints_failure(
         self, loaded: Agent, gateway: GatewayServer, tmp_path: Path
     ) -> None:
         async def play(stage: Stage) -> None:
-            attempt = await stage.attempt(loaded, "timeout", stage.request(timeout_s=1.0))
-            assert attempt.outcome == "timeout", attempt.detail
+            attempt = await stage.attempt(loaded, "timeout", stage.request(timeout_s=5.0))
+            assert attempt.outcome == "endpoint_error", attempt.detail
 
         _play(_scenario("timeout"), gateway, tmp_path, play)
 

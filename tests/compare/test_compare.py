@@ -83,6 +83,15 @@ def test_equal_optimizer_steps_and_tokens_look_at_earlier_checkpoints(compared: 
     assert views["equal_trained_tokens"]["arms"]["reference_sql"]["steps"] == [0, 0, 0]
 
 
+def test_dealt_out_by_rollout_more_calls_are_no_more_optimizer_steps(write_run: Write) -> None:
+    from harness.compare.measures import optimizer_steps
+
+    one, other = write_run(), write_run("langgraph_sql", calls=2)
+    few, many = (optimizer_steps(run) for run in select([one.path, other.path]).runs)
+    assert [steps for _, steps, _ in few] == [steps for _, steps, _ in many]
+    assert few[-1][2] != many[-1][2]  # though they train on other numbers of tokens
+
+
 @pytest.mark.parametrize(
     ("override", "key"),
     [
@@ -105,7 +114,7 @@ def test_runs_that_differ_in_what_must_be_identical_are_refused(write_run: Write
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("prompts", "another"), ("reward", "execution_accuracy/2"), ("model", "b"), ("data_order", "x")]
+    ("key", "value"), [("prompts", "another"), ("reward", "execution_accuracy/0"), ("model", "b"), ("data_order", "x")]
 )
 def test_another_prompt_evaluator_model_or_data_order_is_refused_and_allow_is_recorded(
     write_run: Write, key: str, value: str

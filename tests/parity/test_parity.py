@@ -199,7 +199,7 @@ def test_every_scenario_is_reached_by_its_script(everything: list[Recording]) ->
         "rate_limited": "endpoint_error",
         "refused": "endpoint_error",
         "broken_connection": "endpoint_error",
-        "timeout": "timeout",
+        "timeout": "endpoint_error",
     }
     assert len(recordings["never_approved"].calls) == 5
     assert len(recordings["many_turns"].executed) == 6
