@@ -107,3 +107,24 @@ def test_a_killed_actor_that_nobody_waits_for_ends_the_driver(tmp_path: Path) ->
             process.kill()
     assert last_error(log).startswith("actor Worker agent_loop_worker_0 (process ")
     assert "meant" not in last_error(log)
+
+
+def test_a_ray_that_was_slow_to_start_is_started_once_more(capsys: pytest.CaptureFixture[str]) -> None:
+    from harness.trainers.verl.driver import once_more
+
+    late = "The current node timed out during startup. This could happen because some of the raylet failed"
+    tries: list[str] = []
+
+    def start(address: str, fails: int, message: str = late) -> str:
+        tries.append(address)
+        if len(tries) <= fails:
+            raise Exception(message)
+        return "up"
+
+    assert once_more(start)("local", fails=1) == "up" and len(tries) == 2
+    assert "trying once more" in capsys.readouterr().err
+    for fails, message, expected in ((9, late, 2), (9, "no space left on device", 1)):
+        tries.clear()
+        with pytest.raises(Exception, match=message[:20]):
+            once_more(start)("local", fails=fails, message=message)
+        assert len(tries) == expected

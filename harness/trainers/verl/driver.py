@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -34,6 +35,7 @@ def main() -> None:
 
     signal.signal(signal.SIGTERM, leave)
 
+    import ray
     import yaml
     from omegaconf import OmegaConf
     from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
@@ -46,10 +48,29 @@ def main() -> None:
     config = compose(yaml.safe_load((data_dir / "verl-settings.yaml").read_text(encoding="utf-8")))
     OmegaConf.save(config, data_dir / "verl.yaml", resolve=True)
     validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
+    ray.init = once_more(ray.init)
     over = threading.Event()
     threading.Thread(target=watch, args=(over,), daemon=True).start()
     run_ppo(config, task_runner_class=TaskRunnerV1)
     over.set()
+
+
+def once_more(start: Callable[..., Any]) -> Callable[..., Any]:
+    """`ray.init` that is tried a second time where Ray's processes were not up in the 30 s that it gives them.
+
+    On a busy machine they are not, the first time: by the second they are in the disk's cache.
+    """
+
+    def patient(*arguments: Any, **options: Any) -> Any:
+        try:
+            return start(*arguments, **options)
+        except Exception as error:
+            if "timed out during startup" not in str(error):
+                raise
+            sys.stderr.write("Ray was not up within its 30 s (a busy machine?): trying once more\n")
+            return start(*arguments, **options)
+
+    return patient
 
 
 def watch(over: threading.Event) -> None:
