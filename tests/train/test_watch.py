@@ -109,8 +109,8 @@ def test_a_killed_actor_that_nobody_waits_for_ends_the_driver(tmp_path: Path) ->
     assert "meant" not in last_error(log)
 
 
-def test_a_ray_that_was_slow_to_start_is_started_once_more(capsys: pytest.CaptureFixture[str]) -> None:
-    from harness.trainers.verl.driver import once_more
+def test_a_ray_that_was_slow_to_start_is_started_again(capsys: pytest.CaptureFixture[str]) -> None:
+    from harness.trainers.verl.driver import TRIES, patient
 
     late = "The current node timed out during startup. This could happen because some of the raylet failed"
     tries: list[str] = []
@@ -121,10 +121,10 @@ def test_a_ray_that_was_slow_to_start_is_started_once_more(capsys: pytest.Captur
             raise Exception(message)
         return "up"
 
-    assert once_more(start)("local", fails=1) == "up" and len(tries) == 2
-    assert "trying once more" in capsys.readouterr().err
-    for fails, message, expected in ((9, late, 2), (9, "no space left on device", 1)):
+    assert patient(start)("local", fails=1) == "up" and len(tries) == 2
+    assert "trying again" in capsys.readouterr().err
+    for fails, message, expected in ((9, late, TRIES), (9, "no space left on device", 1)):
         tries.clear()
         with pytest.raises(Exception, match=message[:20]):
-            once_more(start)("local", fails=fails, message=message)
+            patient(start)("local", fails=fails, message=message)
         assert len(tries) == expected

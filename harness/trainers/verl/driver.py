@@ -5,6 +5,7 @@ Composes `verl-settings.yaml` over verl's defaults and leaves the whole as `verl
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -15,9 +16,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import psutil
+
 WATCH_S = 1.0
 START_S = 300.0
 """A Ray that is not up by then never will be: its start waits without end where one of its processes died."""
+TRIES = 3
+"""How often Ray is started before a run gives up."""
 VERLS_OWN_S = 5.0
 """How long verl may take to end by itself once an actor has died: where it notices, it says more."""
 OURS = "harness: "
@@ -48,29 +53,33 @@ def main() -> None:
     config = compose(yaml.safe_load((data_dir / "verl-settings.yaml").read_text(encoding="utf-8")))
     OmegaConf.save(config, data_dir / "verl.yaml", resolve=True)
     validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
-    ray.init = once_more(ray.init)
+    ray.init = patient(ray.init)
     over = threading.Event()
     threading.Thread(target=watch, args=(over,), daemon=True).start()
     run_ppo(config, task_runner_class=TaskRunnerV1)
     over.set()
 
 
-def once_more(start: Callable[..., Any]) -> Callable[..., Any]:
-    """`ray.init` that is tried a second time where Ray's processes were not up in the 30 s that it gives them.
+def patient(start: Callable[..., Any]) -> Callable[..., Any]:
+    """`ray.init` that is tried again where Ray's processes were not up in the 30 s that it gives them.
 
-    On a busy machine they are not, the first time: by the second they are in the disk's cache.
+    On a busy machine they are not, the first time: by the next they are in the disk's cache.
     """
 
-    def patient(*arguments: Any, **options: Any) -> Any:
-        try:
-            return start(*arguments, **options)
-        except Exception as error:
-            if "timed out during startup" not in str(error):
-                raise
-            sys.stderr.write("Ray was not up within its 30 s (a busy machine?): trying once more\n")
-            return start(*arguments, **options)
+    def again(*arguments: Any, **options: Any) -> Any:
+        for left in reversed(range(TRIES)):
+            try:
+                return start(*arguments, **options)
+            except Exception as error:
+                if not left or "timed out during startup" not in str(error):
+                    raise
+                sys.stderr.write("Ray was not up within its 30 s (a busy machine?): trying again\n")
+                for process in psutil.Process().children(recursive=True):  # they would only be in the way
+                    with contextlib.suppress(psutil.Error):
+                        process.kill()
+        raise AssertionError("unreachable")
 
-    return patient
+    return again
 
 
 def watch(over: threading.Event) -> None:
