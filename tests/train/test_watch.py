@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -109,8 +110,17 @@ def test_a_killed_actor_that_nobody_waits_for_ends_the_driver(tmp_path: Path) ->
     assert "meant" not in last_error(log)
 
 
-def test_a_ray_that_was_slow_to_start_is_started_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_ray_that_was_slow_to_start_is_started_again(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from harness.trainers.verl import driver
     from harness.trainers.verl.driver import TRIES, patient
+
+    class Alone:  # the children of this process are other tests'
+        def children(self, recursive: bool) -> list[Any]:
+            return []
+
+    monkeypatch.setattr(driver.psutil, "Process", Alone)
 
     late = "The current node timed out during startup. This could happen because some of the raylet failed"
     tries: list[str] = []
