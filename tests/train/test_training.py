@@ -76,6 +76,7 @@ def all_gone(root: Path, within_s: float) -> bool:
     return False
 
 
+@pytest.mark.timeout(1800)  # three launches
 def test_a_killed_training_leaves_nothing_and_resumes(tmp_path: Path) -> None:
     runs, log = tmp_path / "runs", tmp_path / "log"
     runs.mkdir()
