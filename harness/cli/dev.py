@@ -95,7 +95,9 @@ def _run(
     config: Config, requests: list[dict[str, Any]], endpoint: str, model: str, api_key: str | None
 ) -> list[list[Any]]:
     """Every rollout's spans, in order of the requests."""
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+    from harness.rollout.lightning import without_litellm
+
+    without_litellm()
     import logging
 
     import agentlightning as agl

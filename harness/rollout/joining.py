@@ -122,7 +122,6 @@ async def join_run(invitation: Invitation, runners: int, log_dir: Path) -> None:
 
 
 async def _watch(pool: WorkerPool, store_url: str) -> None:
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # agentlightning imports LiteLLM, which downloads
     from harness.rollout.store import StoreClient
 
     store = StoreClient(store_url)

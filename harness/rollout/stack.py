@@ -14,8 +14,6 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # agentlightning imports LiteLLM, which downloads
-
 import agentlightning as agl
 from agentlightning.store.memory import InMemoryLightningStore
 

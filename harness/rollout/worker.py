@@ -40,7 +40,7 @@ def main() -> None:
     from harness.rollout.processes import die_with_parent
 
     die_with_parent()
-    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # agentlightning imports LiteLLM, which downloads
+    os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # for frameworks that bring LiteLLM: it downloads
     settings = WorkerSettings(**json.loads(sys.stdin.readline()))
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 

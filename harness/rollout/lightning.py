@@ -1,0 +1,30 @@
+"""agentlightning without LiteLLM.
+
+`import agentlightning` loads LiteLLM and the whole of its proxy server (12 of 13 seconds of processor time, in every
+process) for a class `LLMProxy` that nothing here uses: our gateway stands in its place. agentlightning 0.3.0.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+_PROXY = "agentlightning.llm_proxy"
+_INSTRUMENTATION = "agentlightning.instrumentation.litellm"
+
+
+class LLMProxy:
+    """Stands where agentlightning names its own; it cannot be made."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        raise RuntimeError(f"{_PROXY} is not loaded in processes of `harness`: an agent's calls go through the gateway")
+
+
+def without_litellm() -> None:
+    """Have agentlightning, where it is not loaded yet, found without LiteLLM. LiteLLM itself stays importable."""
+    if "agentlightning" in sys.modules:
+        return
+    module = ModuleType(_PROXY, "LiteLLM's proxy is left out.")
+    module.__dict__.update(LLMProxy=LLMProxy, __all__=["LLMProxy"])
+    sys.modules[_PROXY] = module
+    sys.modules[_INSTRUMENTATION] = None  # type: ignore[assignment]  # agentlightning then takes it as not installed

@@ -1,0 +1,16 @@
+"""What a process loads before it can run a rollout."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def test_agentlightning_is_loaded_without_litellm() -> None:
+    code = (
+        "import sys, harness.rollout.stack, harness.rollout.store, harness.rollout.session\n"
+        "assert 'agentlightning' in sys.modules\n"
+        "print(sorted(name for name in sys.modules if name.split('.')[0] == 'litellm'))"
+    )
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
