@@ -122,7 +122,7 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
 
     Args:
         overrides: `key=value` on top of everything, as of `--set`.
-        only: `axis=label`; leaves out all other arms.
+        only: `axis=label`; leaves out all other arms. Several labels of one axis: each of them stays.
 
     Raises:
         ConfigError: A configuration is not valid.
@@ -212,6 +212,8 @@ def _label(axis: str, value: Any) -> str:
 
 
 def _chosen(combination: Sequence[tuple[str, str, dict[str, Any]]], only: Sequence[str]) -> bool:
+    """Whether an arm fits: of every axis that `only` names, one of the labels that it gives."""
+    fits: dict[str, bool] = {}
     for item in only:
         axis, separator, label = item.partition("=")
         if not separator:
@@ -219,9 +221,9 @@ def _chosen(combination: Sequence[tuple[str, str, dict[str, Any]]], only: Sequen
         found = [(one, name, values.get(one)) for one, name, values in combination]
         if axis not in [one for one, _, _ in found]:
             raise ConfigError(f"--only {item}: the study has no axis {axis!r}. Axes: {', '.join(o for o, *_ in found)}")
-        if not any(one == axis and label in (name, str(value)) for one, name, value in found):
-            return False
-    return True
+        here = any(one == axis and label in (name, str(value)) for one, name, value in found)
+        fits[axis] = fits.get(axis, False) or here
+    return all(fits.values())
 
 
 def _key(label: str, seed: int) -> str:

@@ -155,6 +155,14 @@ def test_agent_match_and_frameworks_share_the_runs_of_one_arm(tmp_path: Path) ->
     assert found == [("write and rewrite", "langgraph_sql")] * 8
 
 
+def test_labels_of_one_axis_add_up_and_axes_narrow() -> None:
+    study = read_study(Path("agent_match"))
+    jobs = jobs_of(study, (), ("agent_match=all roles", "agent_match=first query only"))
+    assert {job.arm for job in jobs} == {"all roles", "first query only"}
+    with pytest.raises(ConfigError, match="no arm"):
+        jobs_of(study, (), ("agent_match=no such",))
+
+
 def test_every_arm_of_agent_match_trains_other_roles() -> None:
     import re
 
