@@ -7,6 +7,7 @@ process) for a class `LLMProxy` that nothing here uses: our gateway stands in it
 from __future__ import annotations
 
 import sys
+import warnings
 from types import ModuleType
 
 _PROXY = "agentlightning.llm_proxy"
@@ -24,6 +25,7 @@ def without_litellm() -> None:
     """Have agentlightning, where it is not loaded yet, found without LiteLLM. LiteLLM itself stays importable."""
     if "agentlightning" in sys.modules:
         return
+    warnings.filterwarnings("ignore", "agentlightning.reward is deprecated", UserWarning)  # it imports that itself
     module = ModuleType(_PROXY, "LiteLLM's proxy is left out.")
     module.__dict__.update(LLMProxy=LLMProxy, __all__=["LLMProxy"])
     sys.modules[_PROXY] = module
