@@ -54,14 +54,14 @@ def straightforward(case: Case) -> bool | None:
 
 def ours(case: Case) -> bool | None:
     """The evaluator as the reward calls it."""
-    from harness.sql.evaluator import evaluate
+    from harness.environments.sql.evaluator import evaluate
 
     return evaluate(*case).match
 
 
 def nothing_kept(case: Case) -> bool | None:
     """The evaluator with neither gold results nor verdicts from earlier."""
-    from harness.sql.evaluator import forget
+    from harness.environments.sql.evaluator import forget
 
     forget()
     return ours(case)

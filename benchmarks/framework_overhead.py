@@ -29,7 +29,7 @@ CONCURRENT = 32
 
 def script(request: Any) -> str:
     """The model of all agents: a wrong query, a remark, a right query, approval."""
-    from harness.prompts import APPROVED, REJECTED
+    from harness.programs.self_correcting_sql.prompts import APPROVED, REJECTED
 
     text = "\n".join(str(message.get("content")) for message in request.messages)
     if "You check whether" in text:
@@ -43,7 +43,7 @@ class BenchToolbox:
     max_turns = 3
 
     def __init__(self, base_url: str, http_client: Any) -> None:
-        from harness.prompts import PROMPTS
+        from harness.programs.self_correcting_sql.prompts import PROMPTS
 
         self.prompts = PROMPTS
         self.http_client = http_client
@@ -74,7 +74,7 @@ async def measure(agent_name: str, base_url: str, repeat: int) -> dict[str, Any]
     agent = load(agent_spec(agent_name))()
     reference = load(agent_spec("reference_sql"))()
     import_s = time.perf_counter() - began
-    problem = Problem("task", QUESTION, "db", SCHEMA)
+    problem = Problem("task", QUESTION, {"schema": SCHEMA})
     calls: list[int] = []
 
     async def count(request: httpx.Request) -> None:

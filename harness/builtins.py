@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from harness.hookspecs import AgentSpec, RewardSpec, TaskSetSpec, TrainerSpec, hookimpl
-from harness.prompts import ROLES
+from harness.hookspecs import (
+    AgentSpec,
+    EnvironmentSpec,
+    ProgramSpec,
+    RewardSpec,
+    TaskSetSpec,
+    TrainerSpec,
+    hookimpl,
+)
+from harness.programs.self_correcting_sql.prompts import ROLES
 
 HARNESS_API = 1
+FIRST_PROGRAM = "self_correcting_sql"
+"""What an agent does whose spec names no program."""
+FIRST_ENVIRONMENT = "sql"
+"""What a task set is about whose spec names no environment."""
 
 
 @hookimpl
@@ -13,11 +25,42 @@ def harness_agents() -> list[AgentSpec]:
     return [
         AgentSpec(
             "reference_sql",
-            "harness.agents.reference_sql:ReferenceSQL",
+            "harness.programs.self_correcting_sql.reference:ReferenceSQL",
             "plain Python and the openai client: the yardstick of parity and overhead",
             roles=ROLES,
             frameworks=("openai",),
-        )
+        ),
+        AgentSpec(
+            "reference_tools",
+            "harness.programs.tool_loop.reference:ReferenceTools",
+            "plain Python and the openai client: calls tools of any environment",
+            roles=("assistant",),
+            frameworks=("openai",),
+            program="tool_loop",
+        ),
+    ]
+
+
+@hookimpl
+def harness_environments() -> list[EnvironmentSpec]:
+    return [
+        EnvironmentSpec("sql", "harness.environments.sql.environment:SQLEnvironment", "one read-only SQLite database")
+    ]
+
+
+@hookimpl
+def harness_programs() -> list[ProgramSpec]:
+    return [
+        ProgramSpec(
+            "self_correcting_sql",
+            "harness.programs.self_correcting_sql.program:SelfCorrectingSQL",
+            "write a query, execute it, check it, rewrite it",
+        ),
+        ProgramSpec(
+            "tool_loop",
+            "harness.programs.tool_loop.program:ToolLoop",
+            "call the environment's tools until the answer is given in words",
+        ),
     ]
 
 

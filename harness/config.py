@@ -135,7 +135,7 @@ class Config(Section):
     agent_match: str = "write"
     """Regular expression, searched in role names: whose transitions are trained."""
     max_turns: int = Field(3, ge=1)
-    """Queries that an agent may write for one question; the last one is not checked."""
+    """Answers that an agent may write for one question, the last one unchecked; or rounds of tool calls."""
     seed: int = Field(0, ge=0)
     device: Literal["auto", "cpu", "cuda", "npu"] = "auto"
     deterministic: bool = False

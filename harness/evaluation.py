@@ -131,8 +131,8 @@ def accuracy_of(rows: Sequence[dict[str, Any]], expected: int) -> dict[str, Any]
             flags[flag] = flags.get(flag, 0) + 1
     found = estimate(
         pd.DataFrame(
-            [(0, row["db_id"], row["task_id"], row["reward"]) for row in rows if row["reward"] is not None],
-            columns=["seed", "db_id", "task_id", "value"],
+            [(0, row["cluster"], row["task_id"], row["reward"]) for row in rows if row["reward"] is not None],
+            columns=["seed", "cluster", "task_id", "value"],
         )
     )
     return {

@@ -1,4 +1,4 @@
-"""The four hooks. A plugin is a module with one or more of them, named by an entry point in group `harness`.
+"""The six hooks. A plugin is a module with one or more of them, named by an entry point in group `harness`.
 
 A module states the API it was written for: `HARNESS_API = 1`. Hooks return specs, which name classes
 as `package.module:Name`; nothing heavy is imported until a spec is loaded.
@@ -36,6 +36,7 @@ class AgentSpec(Spec):
     """An agent. `target` is a class without arguments that follows `harness.toolbox.Agent`.
 
     Attributes:
+        program: What it does; by default the first of harness's own.
         roles: The agent's roles, known without importing its framework.
         frameworks: Distributions whose versions belong in a run record.
         strict: Whether the agent sends exactly the shared prompts (parity is demanded), or is an
@@ -45,6 +46,17 @@ class AgentSpec(Spec):
     roles: tuple[str, ...] = ()
     frameworks: tuple[str, ...] = ()
     strict: bool = True
+    program: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentSpec(Spec):
+    """An environment. `target` is a class without arguments that follows `harness.environments.Environment`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramSpec(Spec):
+    """A program. `target` is a class without arguments that follows `harness.programs.Program`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +65,11 @@ class TaskSetSpec(Spec):
 
     Attributes:
         splits: Every split that it loads; a configuration that names another is refused.
+        environment: What its tasks are about; by default the first of harness's own.
     """
 
     splits: tuple[str, ...] = ("train", "val")
+    environment: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +94,16 @@ class HarnessHooks:
     @hookspec
     def harness_agents(self) -> Iterable[AgentSpec]:
         """Runs when agents are listed or looked up: the plugin's agents."""
+        raise NotImplementedError
+
+    @hookspec
+    def harness_environments(self) -> Iterable[EnvironmentSpec]:
+        """Runs when environments are listed or looked up: the plugin's environments."""
+        raise NotImplementedError
+
+    @hookspec
+    def harness_programs(self) -> Iterable[ProgramSpec]:
+        """Runs when programs are listed or looked up: the plugin's programs."""
         raise NotImplementedError
 
     @hookspec

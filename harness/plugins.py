@@ -22,16 +22,30 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 import pluggy
 
 from harness.errors import ConfigError, PluginError
-from harness.hookspecs import HARNESS_API, AgentSpec, HarnessHooks, RewardSpec, Spec, TaskSetSpec, TrainerSpec
+from harness.hookspecs import (
+    HARNESS_API,
+    AgentSpec,
+    EnvironmentSpec,
+    HarnessHooks,
+    ProgramSpec,
+    RewardSpec,
+    Spec,
+    TaskSetSpec,
+    TrainerSpec,
+)
 
 if TYPE_CHECKING:
     from harness.config import Config
+    from harness.environments import Environment
+    from harness.programs import Program
     from harness.rewards import RewardFunction
     from harness.tasks import TaskSet
 
 GROUP = "harness"
 BUILTINS = "harness.builtins"
 KINDS: Mapping[str, tuple[str, type[Spec]]] = {
+    "environment": ("harness_environments", EnvironmentSpec),
+    "program": ("harness_programs", ProgramSpec),
     "agent": ("harness_agents", AgentSpec),
     "task set": ("harness_tasks", TaskSetSpec),
     "reward": ("harness_rewards", RewardSpec),
@@ -229,6 +243,58 @@ def trainer_spec(name: str) -> TrainerSpec:
     return registry().spec("trainer", name, TrainerSpec)
 
 
+def program_of(agent: str) -> str:
+    """Name of the program that an agent is a version of."""
+    from harness.builtins import FIRST_PROGRAM
+
+    return agent_spec(agent).program or FIRST_PROGRAM
+
+
+def environment_of(task_set: str) -> str:
+    """Name of the environment that a task set is about."""
+    from harness.builtins import FIRST_ENVIRONMENT
+
+    return task_set_spec(task_set).environment or FIRST_ENVIRONMENT
+
+
+@cache
+def program(name: str) -> Program:
+    """The program called `name`, made once a process.
+
+    Raises:
+        PluginError: No plugin offers it, or it does not import.
+    """
+    made: Program = load(registry().spec("program", name, ProgramSpec))()
+    return made
+
+
+@cache
+def environment(name: str) -> Environment:
+    """The environment called `name`, made once a process.
+
+    Raises:
+        PluginError: No plugin offers it, or it does not import.
+    """
+    made: Environment = load(registry().spec("environment", name, EnvironmentSpec))()
+    return made
+
+
+def check_fit(agent: str, task_set: str) -> None:
+    """Refuse an agent whose program needs another environment than the task set's.
+
+    Raises:
+        ConfigError: They do not fit; the message names agents and task sets that do.
+    """
+    needs, has = program(program_of(agent)).environment, environment_of(task_set)
+    if needs in ("", has):
+        return
+    agents = [one.name for one in registry().specs("agent") if program(program_of(one.name)).environment in ("", has)]
+    raise ConfigError(
+        f"plugin: {agent!r} is an agent for the environment {needs!r}, the task set {task_set!r} is about {has!r}. "
+        f"Agents for it: {', '.join(agents) or 'none installed'}"
+    )
+
+
 def load(spec: Spec) -> Any:
     """Import what a spec names, its framework included.
 
@@ -253,6 +319,7 @@ def make_task_set(config: Config) -> TaskSet:
         PluginError: It is not installed or does not import.
         ConfigError: An option is unknown, missing or does not fit.
     """
+    check_fit(config.plugin, config.task.name)
     task_set: TaskSet = make(task_set_spec(config.task.name), config.task.options, "task.options")
     return task_set
 

@@ -26,25 +26,27 @@ class Problem:
 
     task_id: str
     question: str
-    db_id: str
-    schema: str
-    """The database's schema as text, already cut to the run's limit."""
-    dialect: str = "SQLite"
+    context: Mapping[str, str] = field(default_factory=dict)
+    """What else the task set tells of the task, by name, for the program's prompts; already cut to the run's limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One question with its database and gold. Stays with the host; an agent gets `problem()`."""
+    """One question with its gold. Stays with the host; an agent gets a `Problem` of it.
+
+    Attributes:
+        cluster: What tasks share, so that statistics do not take them as independent: a database, a document.
+        data: Whatever environment and reward need beside it, as JSON has it.
+    """
 
     id: str
     task_set: str
     split: str
     question: str
-    db_id: str
-    db_path: str
     gold: str
+    cluster: str = ""
     difficulty: str = ""
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +119,27 @@ class CallFailure:
     latency_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One executed query of an attempt and what the agent was shown of it."""
+ToolFault = Literal["", "unknown_tool", "bad_arguments", "failed", "timeout"]
+"""What kept a tool call from being carried out; empty where it was, whatever came of it."""
 
-    sql: str
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call of a tool of the environment, and what the agent was shown of it.
+
+    Attributes:
+        arguments: As the agent gave them; `{"": text}` where they were no JSON object.
+        ok: Whether the tool did what was asked; an error of a database, say, is shown and not ok.
+    """
+
+    tool: str
+    arguments: Mapping[str, Any]
     text: str
     ok: bool
+    started_s: float
+    """Unix time."""
     elapsed_s: float
+    fault: ToolFault = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +153,6 @@ class Attempt:
     answer: str | None
     transitions: tuple[Transition, ...]
     failures: tuple[CallFailure, ...]
-    turns: tuple[Turn, ...]
+    tool_calls: tuple[ToolCall, ...]
     started_s: float
     elapsed_s: float

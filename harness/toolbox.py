@@ -1,16 +1,17 @@
-"""What an agent is given: model access by role, SQL execution, the prompts, and the number of turns."""
+"""What an agent is given: model access by role, tools, the prompts of its program, and the number of turns."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from harness.prompts import Prompts
 from harness.records import Problem
 
 if TYPE_CHECKING:
     import httpx
+
+    from harness.environments import Tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +31,16 @@ class Toolbox(Protocol):
     """All that an agent gets beside its problem."""
 
     @property
-    def prompts(self) -> Prompts:
-        """The shared prompt texts and the way replies are read."""
+    def prompts(self) -> Any:
+        """The program's texts and the way replies are read, the same for every framework."""
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """The environment's tools: names, descriptions, JSON schemas of their arguments."""
 
     @property
     def max_turns(self) -> int:
-        """How many queries may be written in all; the last one is not checked."""
+        """How many answers may be written, or how often tools may be called; the program says which."""
 
     @property
     def http_client(self) -> httpx.AsyncClient:
@@ -44,15 +49,22 @@ class Toolbox(Protocol):
     def llm(self, role: str) -> LLM:
         """Where to send the calls of `role`."""
 
-    async def execute(self, sql: str) -> str:
-        """Run a query on the problem's database and return the text to show the model. Never raises for bad SQL."""
+    async def call(self, tool: str, arguments: Mapping[str, Any] | str) -> str:
+        """Call a tool and return the text to show the model, whatever came of it.
+
+        Never raises for what a model can do wrong: an unknown tool, arguments that are no JSON (text is parsed) or do
+        not fit, a tool that fails or takes too long. Each is recorded with its kind.
+        """
+
+    async def execute(self, text: str) -> str:
+        """Call the environment's first tool with its only argument."""
 
 
 class Agent(Protocol):
-    """One framework's self-correcting SQL agent. One instance serves many concurrent `solve` calls."""
+    """One framework's version of a program. One instance serves many concurrent `solve` calls."""
 
     roles: tuple[str, ...]
     """Names of the LLM callers inside, as they appear in role URLs."""
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
-        """Answer one problem: the final query. Errors of the endpoint are left to propagate."""
+        """Answer one problem. Errors of the endpoint are left to propagate."""

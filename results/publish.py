@@ -113,7 +113,7 @@ def slim_episodes(run: Run, texts: int | None) -> pa.Table:
         rows["framework_s"] = binary_round(spent)
     if texts is not None:
         few = rows.index.isin(pd.concat(shown(run, texts)).index)
-        for name in ("question", "answer", "first_sql", "turns"):
+        for name in ("question", "answer", "first_answer", "tool_calls"):
             rows[name] = rows[name].where(few, None)
         rows["reward_reason"] = rows["reward_reason"].where(few, rows["reward_reason"].str.partition(":")[0])
     rows = rows.drop(columns=[name for name in LEFT_OUT if name in rows])

@@ -30,6 +30,7 @@ from harness.compare.layout import sentences, tables
 from harness.compare.runs import select
 from harness.compare.statistics import cluster_bootstrap
 from harness.errors import HarnessError
+from harness.results.renamed import OLDER
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKED = re.compile(r"(?P<head><!-- table: (?P<what>[^>]*?) -->\n)(?P<body>.*?)(?P<end><!-- /table -->)", re.DOTALL)
@@ -95,7 +96,8 @@ def phases_table(folder: Path) -> str:
 
 def rewards(folder: Path) -> pd.DataFrame:
     """One row a rollout of a run."""
-    return pd.read_parquet(folder / "episodes.parquet", columns=["step", "phase", "task_id", "db_id", "reward"])
+    rows = pd.read_parquet(folder / "episodes.parquet").rename(columns=OLDER)
+    return rows[["step", "phase", "task_id", "cluster", "reward"]]
 
 
 def by_pass(rows: pd.DataFrame, record: dict[str, Any]) -> pd.DataFrame:
@@ -133,7 +135,7 @@ def passes_table(folder: Path) -> str:
 def _change(rows: pd.DataFrame) -> str:
     """From the first `at` to the last: means in %, their difference in points, its interval."""
     first, last = rows["at"].min(), rows["at"].max()
-    by_task = rows.groupby(["db_id", "task_id", "at"])["reward"].mean().unstack("at")[[first, last]].dropna()
+    by_task = rows.groupby(["cluster", "task_id", "at"])["reward"].mean().unstack("at")[[first, last]].dropna()
     gain = (by_task[last] - by_task[first]).rename("value").reset_index()
     low, high = cluster_bootstrap(gain) or (float("nan"), float("nan"))
     before, after = 100 * by_task[first].mean(), 100 * by_task[last].mean()

@@ -35,11 +35,12 @@ def run(
     if not db.is_file():
         raise UserError(f"no database at {db}; --db takes a SQLite file")
     resolved = load_config("endpoint", None, set_ or [], plugin=plugin)
+    from harness.environments.sql.environment import DATABASE
+    from harness.environments.sql.schema import schema_text
     from harness.gateway.client import checked_url
     from harness.plugins import agent_spec, checked_options, load, task_set_spec
-    from harness.records import Problem
-    from harness.rollout.request import RolloutRequest, sampling_of
-    from harness.sql.schema import schema_text
+    from harness.records import Task
+    from harness.rollout.request import RolloutRequest
 
     endpoint = checked_url(endpoint)
     options = checked_options(task_set_spec(resolved.task.name), resolved.task.options, "task.options")
@@ -47,16 +48,8 @@ def run(
     key = os.environ.get(api_key_env)
     name = model or first_model(endpoint, key)
     schema = schema_text(db, limit_chars=options.get("schema_chars", 8000))
-    request = RolloutRequest(
-        problem=Problem("question", question, db.stem, schema),
-        db_path=str(db),
-        mode="val",
-        max_turns=resolved.max_turns,
-        sampling=sampling_of(resolved, "val"),
-        sandbox=resolved.sandbox.model_dump(),
-        timeout_s=resolved.rollout.timeout_s,
-        retries=0,
-    )
+    task = Task("question", "", "", question, "", db.stem, data={DATABASE: str(db)})
+    request = RolloutRequest.build(task, {"schema": schema}, resolved, "val")
 
     async def ask() -> Attempt:
         import httpx

@@ -11,7 +11,7 @@ import typer
 
 from harness.cli.common import emit_json, first_model, results
 from harness.config import load_config
-from harness.records import CallFailure
+from harness.records import CallFailure, ToolCall
 
 if TYPE_CHECKING:
     from harness.config import Config
@@ -48,7 +48,7 @@ def dev(
     endpoint = checked_url(endpoint)
     task_set = make_task_set(resolved)
     chosen = validation_order(task_set.load(resolved.task.val_split), resolved)
-    requests = [RolloutRequest.build(one, task_set.schema(one), resolved, "val").dump() for one in chosen]
+    requests = [RolloutRequest.build(one, task_set.context(one), resolved, "val").dump() for one in chosen]
     key = os.environ.get(api_key_env)
     spans = _run(resolved, requests, endpoint, model or first_model(endpoint, key), key)
     if json_:
@@ -63,16 +63,19 @@ def dev(
 
 
 def tree(attempt: Attempt) -> Any:
-    """One attempt as a tree: its calls with role, tokens and time, the queries that ran, the end."""
+    """One attempt as a tree: its calls with role, tokens and time, what tools gave, the end."""
     from rich.markup import escape
     from rich.tree import Tree
 
     mark = "[green]ok[/]" if attempt.outcome == "ok" else f"[red]{attempt.outcome}[/] {escape(attempt.detail)}"
     top = Tree(f"[bold]{attempt.rollout_id}[/] {mark} {attempt.elapsed_s:.2f} s")
-    turns = list(attempt.turns)
-    calls: list[Transition | CallFailure] = [*attempt.transitions, *attempt.failures]
-    calls.sort(key=lambda call: call.index)
+    calls: list[Transition | CallFailure | ToolCall] = [*attempt.transitions, *attempt.failures, *attempt.tool_calls]
+    calls.sort(key=lambda call: call.started_s)
     for call in calls:
+        if isinstance(call, ToolCall):
+            fault = f" [red]{call.fault}[/]" if call.fault else ""
+            top.add(f"[magenta]{escape(call.tool)}[/]{fault} {1000 * call.elapsed_s:.0f} ms\n{escape(call.text)}")
+            continue
         if isinstance(call, CallFailure):
             status = call.status if call.status is not None else "no answer"
             top.add(f"[red]{call.role}[/] {status}: {escape(call.detail)}")
@@ -84,9 +87,6 @@ def tree(attempt: Attempt) -> Any:
         node.add(f"[bold]reply[/] {escape(call.response_text)}")
         if call.overridden:
             node.add(f"[yellow]asked for, not granted:[/] {escape(str(dict(call.overridden)))}")
-        if call.role != "check_query" and turns:
-            turn = turns.pop(0)
-            top.add(f"[magenta]execute[/] {1000 * turn.elapsed_s:.0f} ms\n{escape(turn.text)}")
     top.add(f"[bold]answer[/] {escape(attempt.answer or '-')}")
     return top
 

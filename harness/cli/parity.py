@@ -24,13 +24,14 @@ SHOWN = 5
 def parity(
     plugins: Annotated[list[str] | None, typer.Argument(help="Agents by name.", show_default=False)] = None,
     all_: Annotated[bool, typer.Option("--all", help="Every installed agent.")] = False,
+    program: Annotated[str | None, typer.Option(help="With --all: agents of this program alone.")] = None,
     scenario: Annotated[
         list[str] | None, typer.Option(help="Only this scenario; repeatable. Writes no certificate.")
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
     out: Annotated[Path | None, typer.Option(help="Also write the JSON document to this file.")] = None,
 ) -> None:
-    """Run agents and the reference over scripted episodes through the real gateway and compare all they send.
+    """Run agents and their reference over scripted episodes through the real gateway and compare all they send.
 
     Each episode is played alone and then all of them at once by the same agent.
 
@@ -40,7 +41,8 @@ def parity(
     from harness.cli.common import emit_json, progress_console
     from harness.errors import RunFailed
 
-    report = run_parity(_names(plugins or [], all_), _scenarios(scenario or []), progress_console().print)
+    names = _names(plugins or [], all_, program)
+    report = run_parity(names, _scenarios(names, scenario or []), progress_console().print)
     if out is not None:
         out.write_text(json.dumps(report, indent=2, ensure_ascii=False), encoding="utf-8")
     emit_json(report) if json_ else _show(report)
@@ -50,13 +52,12 @@ def parity(
 
 
 def run_parity(names: list[str], scenarios: list[str], say: Any = lambda text: None) -> dict[str, Any]:
-    """Record the reference and the named agents, compare them, keep certificates, and return the report."""
+    """Record agents and the references of their programs, compare them, keep certificates, and return the report."""
     from harness.errors import PluginError
     from harness.parity.certificate import write_certificate
     from harness.parity.comparison import compare, measure
     from harness.parity.recorder import Recording, record_in_process
-    from harness.parity.scenarios import SCENARIOS, scenario_set_hash
-    from harness.plugins import agent_spec
+    from harness.plugins import agent_spec, program, program_of
 
     def recorded(name: str) -> list[Recording] | PluginError:
         began = time.monotonic()
@@ -69,50 +70,69 @@ def run_parity(names: list[str], scenarios: list[str], say: Any = lambda text: N
         return recordings
 
     with ThreadPoolExecutor(2) as pool:
-        everything = dict(zip(["reference_sql", *names], pool.map(recorded, ["reference_sql", *names]), strict=True))
-    reference = everything["reference_sql"]
-    if isinstance(reference, PluginError):
-        raise reference
+        references = dict.fromkeys(program(program_of(name)).reference for name in names)
+        wanted = [*references, *names]
+        everything = dict(zip(wanted, pool.map(recorded, wanted), strict=True))
     agents: dict[str, Any] = {}
     for name in names:
+        reference = everything[program(program_of(name)).reference]
+        if isinstance(reference, PluginError):
+            raise reference
         spec, recordings = agent_spec(name), everything[name]
+        told = {"strict": spec.strict, "program": program_of(name)}
         if isinstance(recordings, PluginError):
-            agents[name] = {"strict": spec.strict, "passed": False, "error": str(recordings)}
+            agents[name] = {
+                "strict": spec.strict,
+                "program": program_of(name),
+                "passed": False,
+                "error": str(recordings),
+            }
             continue
         result: Verdict | Deviation = (
             compare(name, recordings, reference) if spec.strict else measure(name, recordings, reference)
         )
         row: dict[str, Any] = {
-            "strict": spec.strict,
+            **told,
             "passed": getattr(result, "passed", None),
             **asdict(result),
         }
         certificate = None if scenarios else write_certificate(name, result)
         agents[name] = {**row, "certificate": certificate["hash"] if certificate else None}
-    chosen = [one.name for one in SCENARIOS if not scenarios or one.name in scenarios]
-    return {"scenario_set": scenario_set_hash(), "scenarios": chosen, "agents": agents}
+    programs = {one: program(one) for one in dict.fromkeys(map(program_of, names))}
+    return {
+        "scenario_set": {name: one.scenarios_hash for name, one in programs.items()},
+        "scenarios": {
+            name: [scene.name for scene in one.scenarios if not scenarios or scene.name in scenarios]
+            for name, one in programs.items()
+        },
+        "agents": agents,
+    }
 
 
-def _names(named: list[str], everything: bool) -> list[str]:
+def _names(named: list[str], everything: bool, only: str | None) -> list[str]:
     from harness.errors import ConfigError
-    from harness.plugins import agent_spec, registry
+    from harness.plugins import agent_spec, program, program_of, registry
 
+    programs = [spec.name for spec in registry().specs("program")]
+    if only is not None and only not in programs:
+        raise ConfigError(f"--program {only}: no program of that name. Installed: {', '.join(programs)}")
+    references = {program(one).reference for one in programs}
     if everything:
-        named = [spec.name for spec in registry().specs("agent") if spec.name != "reference_sql"]
+        named = [spec.name for spec in registry().specs("agent") if only in (None, program_of(spec.name))]
     if not named:
         raise ConfigError("parity of what? Name agents, or say --all. Example: harness parity langgraph_sql")
     for name in named:
         agent_spec(name)
-    return list(dict.fromkeys(name for name in named if name != "reference_sql"))
+    return list(dict.fromkeys(name for name in named if name not in references))
 
 
-def _scenarios(named: list[str]) -> list[str]:
+def _scenarios(agents: list[str], named: list[str]) -> list[str]:
     from difflib import get_close_matches
 
     from harness.errors import ConfigError
-    from harness.parity.scenarios import SCENARIOS
+    from harness.plugins import program, program_of
 
-    known = [one.name for one in SCENARIOS]
+    known = [one.name for agent in agents[:1] for one in program(program_of(agent)).scenarios]
     for name in named:
         if name not in known:
             close = get_close_matches(name, known, 1)
@@ -128,10 +148,13 @@ def _show(report: dict[str, Any]) -> None:
     from harness.parity.comparison import ACCEPTED
 
     console = results()
-    strict = {name: row for name, row in report["agents"].items() if row["strict"] and "error" not in row}
-    if strict:
-        table = Table("scenario", *strict)
-        for one in report["scenarios"]:
+    everything = {name: row for name, row in report["agents"].items() if row["strict"] and "error" not in row}
+    for program, scenarios in report["scenarios"].items():
+        strict = {name: row for name, row in everything.items() if row["program"] == program}
+        if not strict:
+            continue
+        table = Table(f"scenario of {program}", *strict)
+        for one in scenarios:
             table.add_row(one, *(_cell(one, row["failed"]) for row in strict.values()))
         table.add_section()
         table.add_row("certificate", *((row.get("certificate") or "none")[:12] for row in strict.values()))
@@ -155,7 +178,7 @@ def _show(report: dict[str, Any]) -> None:
             "prompt characters": lambda row: _ratio(*row["prompt_chars"]),
             "roles": lambda row: ", ".join(row["roles"]),
             "injected parameters": lambda row: ", ".join(row["injected"]) or "none",
-            "same executed SQL": lambda row: "{} of {}".format(*row["same_sql"]),
+            "same tool calls": lambda row: "{} of {}".format(*row["same_tool_calls"]),
             "same answer": lambda row: "{} of {}".format(*row["same_answer"]),
             "other outcomes": lambda row: "\n".join(row["other_outcomes"]) or "none",
             "changed when all are played together": lambda row: "\n".join(row["changed_together"]) or "none",

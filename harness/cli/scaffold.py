@@ -44,7 +44,7 @@ INIT = '''\
 from __future__ import annotations
 
 from harness.hookspecs import AgentSpec, hookimpl
-from harness.prompts import ROLES
+from harness.programs.self_correcting_sql.prompts import ROLES
 
 HARNESS_API = 1
 
@@ -69,7 +69,7 @@ from __future__ import annotations
 
 from openai import AsyncOpenAI
 
-from harness.prompts import ROLES, Prompt
+from harness.programs.self_correcting_sql.prompts import ROLES, Prompt
 from harness.records import Problem
 from harness.toolbox import Toolbox
 
@@ -81,7 +81,7 @@ class @CLASS@:
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         prompts = toolbox.prompts
-        sql = prompts.parse_sql(await self.ask(prompts.write(problem), toolbox))
+        sql: str = prompts.parse_sql(await self.ask(prompts.write(problem), toolbox))
         for _ in range(1, toolbox.max_turns):
             result = await toolbox.execute(sql)
             remarks = await self.ask(prompts.check(problem, sql, result), toolbox)

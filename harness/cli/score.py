@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from harness.sql.evaluator import Verdict
+    from harness.environments.sql.evaluator import Verdict
 
 app = typer.Typer()
 
@@ -42,8 +42,8 @@ def score(
     """
     from functools import partial
 
+    from harness.environments.sql.evaluator import evaluate
     from harness.errors import ConfigError
-    from harness.sql.evaluator import evaluate
 
     judge = partial(evaluate, keep_distinct=keep_distinct, plug_value=plug_value, timeout_s=timeout_s)
     if file is not None:
@@ -90,7 +90,7 @@ def _score_lines(file: Path, judge: Callable[[str, str, str], Verdict], as_json:
 
 
 def _shown(verdict: Verdict, as_json: bool, line: int | None = None) -> str:
-    from harness.sql.evaluator import VERSION
+    from harness.environments.sql.evaluator import VERSION
 
     value = None if verdict.match is None else float(verdict.match)
     if as_json:

@@ -71,7 +71,7 @@ def agree(arms: Mapping[str, Sequence[Run]], baseline: str) -> dict[str, dict[st
 
 
 def answer_hashes(episodes: pd.DataFrame) -> pd.Series:
-    """Eight hex digits of every rollout's final query: all that asking for equality needs."""
+    """Eight hex digits of every rollout's final answer: all that asking for equality needs."""
     if "answer_hash" in episodes:  # a published copy, which keeps few texts
         return episodes["answer_hash"]
     return episodes["answer"].map(_hash)

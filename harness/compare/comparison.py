@@ -179,7 +179,7 @@ def _arm(name: str, runs: Sequence[Run]) -> dict[str, Any]:
     final = scores(runs)
     trained = runs[0].record.get("kind", "train") == "train"
     initial = scores([run for run in runs if 0 in run.val_curve()] or runs, 0) if trained else final.iloc[:0]
-    matrix = final.pivot_table(index="seed", columns="db_id", values="value").to_numpy(float)
+    matrix = final.pivot_table(index="seed", columns="cluster", values="value").to_numpy(float)
     causes = dict.fromkeys(cause for figures in per_seed for cause in figures["failures"])
     return {
         "name": name,

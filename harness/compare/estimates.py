@@ -115,7 +115,7 @@ def crossed_mean(rows: pd.DataFrame) -> Estimate | None:
     McCaffrey; degrees of freedom of Satterthwaite 1946, Biometrics Bull. 2, 110-114.
 
     Args:
-        rows: Columns `seed`, `db_id`, `task_id`, `value`; values are never null.
+        rows: Columns `seed`, `cluster`, `task_id`, `value`; values are never null.
 
     Returns:
         None where there are no rows.
@@ -126,7 +126,7 @@ def crossed_mean(rows: pd.DataFrame) -> Estimate | None:
     import pandas as pd
 
     value = rows["value"].to_numpy(float)
-    seed, database, task = (pd.factorize(rows[name], sort=name == "seed")[0] for name in ("seed", "db_id", "task_id"))
+    seed, database, task = (pd.factorize(rows[name], sort=name == "seed")[0] for name in ("seed", "cluster", "task_id"))
     seeds, databases, tasks = (int(codes.max()) + 1 for codes in (seed, database, task))
     mean = float(value.mean())
     unit: Unit

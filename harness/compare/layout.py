@@ -227,7 +227,7 @@ def _agreement(comparison: Mapping[str, Any]) -> Table:
     ]
     heads = ["arm", *columns, "part at step", "paired rollouts"]
     note = (
-        "Share of rollouts with the very same final query as the baseline's, of the same seed, task and step. Part at: "
+        "Share of rollouts with the very same answer as the baseline's, of the same seed, task and step. Part at: "
         "the first training step, of any seed, in which an answer or the norm of the gradient differs. Every step is "
         "in `--format json`."
     )
@@ -292,8 +292,8 @@ def _cost(comparison: Mapping[str, Any]) -> Table:
         "What it cost",
         cells,
         comparison["arms"],
-        "Seconds a step without checkpoints and validation. Framework: a rollout's time outside calls and SQL, "
-        "waiting for the processor included.",
+        "Seconds a step without checkpoints and validation. Framework: a rollout's time outside calls of model and "
+        "tools, waiting for the processor included.",
     )
 
 

@@ -21,7 +21,7 @@ PARTS = {
 """What of a step each part of the cost split sums, by verl's names."""
 
 REFUSED = "the prediction fails"
-"""How a reward's reason begins where the final query does not run."""
+"""How a reward's reason begins where the answer does not run."""
 
 
 def measure(run: Run) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def measure(run: Run) -> dict[str, Any]:
         **behaviour(val),
         "failures": failures(run.episodes),
         "by_difficulty": _by(val, "difficulty"),
-        "by_database": _by(val, "db_id"),
+        "by_cluster": _by(val, "cluster"),
         **cost(run.steps),
         "overhead_ms_per_call": overhead_ms(run),
         "gateway_ms_per_call": _median_ms(run.transitions, "gateway_s"),
@@ -79,14 +79,14 @@ def behaviour(rows: pd.DataFrame) -> dict[str, Any]:
 
 
 def failures(rows: pd.DataFrame) -> dict[str, int]:
-    """Episodes that did not end well by how they ended, unscored ones, and those whose final query did not run."""
+    """Episodes that did not end well by how they ended, unscored ones, and those whose final answer did not run."""
     if not len(rows):
         return {}
     counts = rows.loc[rows["outcome"] != "ok", "outcome"].value_counts().to_dict()
     unscored = int(((rows["outcome"] == "ok") & rows["reward"].isna()).sum())
     broken = int(rows["reward_reason"].fillna("").str.startswith(REFUSED).sum())
     found = {str(name): int(count) for name, count in sorted(counts.items())}
-    return found | ({"unscored": unscored} if unscored else {}) | ({"query_fails": broken} if broken else {})
+    return found | ({"unscored": unscored} if unscored else {}) | ({"answer_fails": broken} if broken else {})
 
 
 def cost(steps: pd.DataFrame) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def gpu_hours(record: Mapping[str, Any]) -> float | None:
 def overhead_ms(run: Run) -> float | None:
     """What the framework itself takes per call, in milliseconds.
 
-    The time of an attempt that is neither a call (as the gateway saw it) nor the execution of a query, over its
+    The time of an attempt that is neither a call (as the gateway saw it) nor that of a tool, over its
     calls; the median over the attempts that ended well. Needs transitions.
     """
     rest = framework_s(run)
@@ -133,14 +133,14 @@ def overhead_ms(run: Run) -> float | None:
 
 
 def framework_s(run: Run) -> pd.Series | None:
-    """Seconds of every rollout outside calls and queries; None where calls were not kept."""
+    """Seconds of every rollout outside calls of model and tools; None where calls were not kept."""
     if "framework_s" in run.episodes:  # a published copy
         return run.episodes["framework_s"]
     if run.transitions is None or not len(run.episodes):
         return None
     rows = run.episodes
     calls_s = run.transitions.groupby("attempt_id")["latency_s"].sum()
-    return rows["elapsed_s"] - rows["attempt_id"].map(calls_s) - rows["turns"].map(_sql_s)
+    return rows["elapsed_s"] - rows["attempt_id"].map(calls_s) - rows["tool_calls"].map(_tools_s)
 
 
 def optimizer_steps(run: Run) -> list[tuple[int, int, int]]:
@@ -184,10 +184,10 @@ def _by(rows: pd.DataFrame, column: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def _sql_s(turns: str | None) -> float:
+def _tools_s(calls: str | None) -> float:
     import orjson
 
-    return float(sum(turn["elapsed_s"] for turn in orjson.loads(turns))) if turns else 0.0
+    return float(sum(call["elapsed_s"] for call in orjson.loads(calls))) if calls else 0.0
 
 
 def _median_ms(table: pd.DataFrame | None, column: str) -> float | None:

@@ -119,7 +119,7 @@ def variances(arms: dict[str, list[Run]], baseline: str | None = None) -> Varian
             "no variance between seeds is known: give runs of one arm with at least three seeds, or a study"
         )
     parts = np.mean([_components(table, around) for table in usable], axis=0)
-    sizes = usable[0].groupby("db_id")["task_id"].nunique()
+    sizes = usable[0].groupby("cluster")["task_id"].nunique()
     if not parts.any():
         raise UserError("every difference is the same, so there is no variance to plan with: give runs that differ")
     seed, database, question, cell, score = map(float, parts)
@@ -175,7 +175,7 @@ def _components(table: pd.DataFrame, around: bool = False) -> np.ndarray:
     chapter 5; Thompson 1962, Ann. Math. Stat. 33, 273-289, for leaving out.
 
     Args:
-        table: Columns `seed`, `db_id`, `task_id`, `value`.
+        table: Columns `seed`, `cluster`, `task_id`, `value`.
         around: The differences are those of `_neighbours`. They sum to 0, so their mean is known and costs no degree
             of freedom: what n seeds differ by comes out n / (n - 1) times too large, and is brought back.
     """
@@ -183,14 +183,14 @@ def _components(table: pd.DataFrame, around: bool = False) -> np.ndarray:
     import pandas as pd
 
     values = table["value"].to_numpy(float)
-    codes = {name: pd.factorize(table[name])[0] for name in ("seed", "db_id", "task_id")}
-    several = codes["db_id"].max() > 0
+    codes = {name: pd.factorize(table[name])[0] for name in ("seed", "cluster", "task_id")}
+    several = codes["cluster"].max() > 0
     group = {
         "mean": np.zeros(len(values), int),
         "seed": codes["seed"],
-        "database": codes["db_id"],
+        "database": codes["cluster"],
         "question": codes["task_id"],
-        "cell": codes["seed"] * (codes["db_id"].max() + 1) + codes["db_id"],
+        "cell": codes["seed"] * (codes["cluster"].max() + 1) + codes["cluster"],
         "score": np.arange(len(values)),
     }
     names = ["mean", "seed", *(["database", "question", "cell"] if several else ["question"]), "score"]

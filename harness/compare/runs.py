@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import UserError
 from harness.records import AGENT_OUTCOMES
 from harness.results.folder import RunFolder, read_json
+from harness.results.renamed import OLDER
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -133,7 +134,7 @@ class Run:
             rows = step_rows(list(self.folder.rows("steps")), list(self.folder.rows("episodes")))
         else:
             rows = list(self.folder.rows(kind))
-        frame = pd.DataFrame(rows)
+        frame = pd.DataFrame(rows).rename(columns=OLDER)
         if kind == "episodes" and len(frame):
             frame["reward"] = frame["reward"].astype(float)
             frame["first_reward"] = frame["first_reward"].astype(float)
@@ -147,12 +148,11 @@ def _read_table(path: Path, needed: set[str], only: Sequence[str], drop: Sequenc
 
     advice = "Restore it from a copy, or remove it: where the run's logs/ still has the rows, they are read instead"
     try:
-        there = pq.read_schema(path).names
+        there = {OLDER.get(name, name): name for name in pq.read_schema(path).names}
         if missing := needed.difference(there):
             raise UserError(f"{path} has no column {', '.join(sorted(missing))}. {advice}")
-        return pd.read_parquet(
-            path, columns=[name for name in there if name not in drop and (not only or name in only)]
-        )
+        wanted = [there[name] for name in there if name not in drop and (not only or name in only)]
+        return pd.read_parquet(path, columns=wanted).rename(columns=OLDER)
     except (pa.ArrowException, OSError) as error:
         why = str(error).partition("\n")[0]
         raise UserError(f"{path} is damaged, not a Parquet file ({why}). {advice}") from error

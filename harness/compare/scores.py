@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 def scores(runs: Sequence[Run], step: int | None = None) -> pd.DataFrame:
-    """Scored validation episodes of several runs: columns seed, db_id, task_id, difficulty, value."""
+    """Scored validation episodes of several runs: columns seed, cluster, task_id, difficulty, value."""
     import pandas as pd
 
     frames = []
     for run in runs:
         rows = run.validation(step)
         rows = rows[rows["reward"].notna()]
-        frame = rows[["db_id", "task_id", "difficulty"]].assign(seed=run.seed, value=rows["reward"].astype(float))
-        frames.append(frame.groupby(["seed", "db_id", "task_id", "difficulty"], as_index=False)[["value"]].mean())
+        frame = rows[["cluster", "task_id", "difficulty"]].assign(seed=run.seed, value=rows["reward"].astype(float))
+        frames.append(frame.groupby(["seed", "cluster", "task_id", "difficulty"], as_index=False)[["value"]].mean())
     return pd.concat(frames, ignore_index=True)
 
 
@@ -44,10 +44,10 @@ def paired_differences(first: pd.DataFrame, second: pd.DataFrame) -> tuple[pd.Da
     Arms without a common seed are averaged over their seeds first; the doubt of training is then lost.
     """
     common = set(first["seed"]) & set(second["seed"])
-    keys = ["seed", "db_id", "task_id"]
+    keys = ["seed", "cluster", "task_id"]
     paired = "seed"
     if not common:
-        keys, paired = ["db_id", "task_id"], "task"
+        keys, paired = ["cluster", "task_id"], "task"
         first, second = (table.groupby(keys, as_index=False)[["value"]].mean() for table in (first, second))
     both = first[[*keys, "value"]].merge(second[[*keys, "value"]], on=keys, suffixes=("_first", "_second"))
     both["value"] = both["value_first"] - both["value_second"]
@@ -61,7 +61,7 @@ def areas(runs: Sequence[Run]) -> pd.DataFrame:
     without a score at some step are left out for that seed.
 
     Returns:
-        Columns seed, db_id, task_id, value (0 to 1); no rows where a run was validated less than twice.
+        Columns seed, cluster, task_id, value (0 to 1); no rows where a run was validated less than twice.
     """
     import numpy as np
     import pandas as pd
@@ -69,10 +69,10 @@ def areas(runs: Sequence[Run]) -> pd.DataFrame:
     frames = []
     for run in runs:
         rows = run.episodes[run.episodes["phase"] == "val"]
-        table = rows.pivot_table(index=["db_id", "task_id"], columns="step", values="reward", aggfunc="mean").dropna()
+        table = rows.pivot_table(index=["cluster", "task_id"], columns="step", values="reward", aggfunc="mean").dropna()
         steps = table.columns.to_numpy(float)
         if len(steps) < 2:
-            return pd.DataFrame(columns=["seed", "db_id", "task_id", "value"])
+            return pd.DataFrame(columns=["seed", "cluster", "task_id", "value"])
         area = np.trapezoid(table.to_numpy(float), steps, axis=1) / (steps[-1] - steps[0])
-        frames.append(table.reset_index()[["db_id", "task_id"]].assign(seed=run.seed, value=area))
+        frames.append(table.reset_index()[["cluster", "task_id"]].assign(seed=run.seed, value=area))
     return pd.concat(frames, ignore_index=True)

@@ -48,7 +48,7 @@ def cluster_bootstrap(rows: pd.DataFrame, seed: int = 0, resamples: int = RESAMP
     Source: Davison and Hinkley 1997, Bootstrap Methods, section 3.8; scipy's `bootstrap` over databases.
 
     Args:
-        rows: Columns `db_id` and `value`, for example paired differences.
+        rows: Columns `cluster` and `value`, for example paired differences.
 
     Returns:
         None with fewer than two databases.
@@ -56,7 +56,7 @@ def cluster_bootstrap(rows: pd.DataFrame, seed: int = 0, resamples: int = RESAMP
     import numpy as np
     from scipy.stats import bootstrap
 
-    grouped = rows.groupby("db_id")["value"]
+    grouped = rows.groupby("cluster")["value"]
     sums, counts = grouped.sum().to_numpy(float), grouped.count().to_numpy(float)
     if len(sums) < 2:
         return None
@@ -93,8 +93,10 @@ def hierarchical_bootstrap(rows: pd.DataFrame, seed: int = 0, resamples: int = R
 
     if rows["seed"].nunique() < 2:
         return None
-    sums = rows.pivot_table(index="seed", columns="db_id", values="value", aggfunc="sum").fillna(0).to_numpy(float)
-    counts = rows.pivot_table(index="seed", columns="db_id", values="value", aggfunc="count").fillna(0).to_numpy(float)
+    sums = rows.pivot_table(index="seed", columns="cluster", values="value", aggfunc="sum").fillna(0).to_numpy(float)
+    counts = (
+        rows.pivot_table(index="seed", columns="cluster", values="value", aggfunc="count").fillna(0).to_numpy(float)
+    )
     generator = np.random.default_rng(seed)
     seeds = _draws(generator, sums.shape[0], resamples)
     databases = _draws(generator, sums.shape[1], resamples)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import PluginError
 from harness.hookspecs import AgentSpec
 from harness.parity.comparison import Deviation, Verdict
-from harness.parity.scenarios import SCENARIOS, scenario_set_hash
+from harness.plugins import program, program_of
 from harness.rollout.environments import cache_dir, python_for
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def certificate_for(agent_name: str) -> dict[str, Any] | None:
         found: dict[str, Any] = json.loads(_path(agent_name, current).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found if found.get("fingerprint") == current and found.get("scenarios") == len(SCENARIOS) else None
+    return found if found.get("fingerprint") == current and found.get("scenarios") == _scenarios(agent_name) else None
 
 
 def write_certificate(agent_name: str, result: Verdict | Deviation) -> dict[str, Any] | None:
@@ -80,7 +80,7 @@ def write_certificate(agent_name: str, result: Verdict | Deviation) -> dict[str,
         "strict": isinstance(result, Verdict),
         "hash": _digest(current),
         "fingerprint": current,
-        "scenarios": len(SCENARIOS),
+        "scenarios": _scenarios(agent_name),
         "accepted": list(result.accepted) if isinstance(result, Verdict) else [],
         "deviation": None if isinstance(result, Verdict) else _plain(asdict(result)),
         "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -92,17 +92,21 @@ def write_certificate(agent_name: str, result: Verdict | Deviation) -> dict[str,
     return certificate
 
 
-def _fingerprint(spec: AgentSpec) -> dict[str, Any]:
-    from harness.plugins import framework_versions
-    from harness.prompts import PROMPTS
+def _scenarios(agent_name: str) -> int:
+    return len(program(program_of(agent_name)).scenarios)
 
+
+def _fingerprint(spec: AgentSpec) -> dict[str, Any]:
+    from harness.plugins import agent_spec, framework_versions
+
+    of = program(program_of(spec.name))
     below = _requirements(spec)
     return {
         "agent": spec.name,
         "strict": spec.strict,
-        "prompts": PROMPTS.hash,
-        "scenarios": scenario_set_hash(),
-        "reference": _source_hash("harness.agents.reference_sql"),
+        "prompts": of.prompts_hash,
+        "scenarios": of.scenarios_hash,
+        "reference": _source_hash(agent_spec(of.reference).target.partition(":")[0]),
         "plugin": _source_hash(spec.target.partition(":")[0]),
         "frameworks": framework_versions(spec),
         "clients": {name: below[name] for name in CLIENTS if name in below},

@@ -56,7 +56,7 @@ class Deviation:
         prompt_chars: Characters of all messages sent, and the reference's.
         injected: Request parameters that the reference does not send.
         same_answer: Scenarios with the reference's outcome and answer, of all.
-        same_sql: Scenarios with the reference's executed queries, of all.
+        same_tool_calls: Scenarios with the reference's tool calls, of all.
         changed_together: Scenarios that went differently when all were played at once: rollouts mix.
     """
 
@@ -66,7 +66,7 @@ class Deviation:
     roles: tuple[str, ...]
     injected: tuple[str, ...]
     same_answer: tuple[int, int]
-    same_sql: tuple[int, int]
+    same_tool_calls: tuple[int, int]
     other_outcomes: tuple[str, ...]
     changed_together: tuple[str, ...]
 
@@ -118,7 +118,7 @@ def measure(agent: str, recordings: Sequence[Recording], reference: Sequence[Rec
             sum((mine.answer, mine.outcome) == (base.answer, base.outcome) for mine, base in pairs),
             len(pairs),
         ),
-        same_sql=(sum(mine.executed == base.executed for mine, base in pairs), len(pairs)),
+        same_tool_calls=(sum(mine.executed == base.executed for mine, base in pairs), len(pairs)),
         other_outcomes=tuple(
             f"{mine.scenario}: {mine.outcome} for {base.outcome}"
             for mine, base in pairs
@@ -162,7 +162,7 @@ def _differences(mine: Recording, base: Recording, accepted: set[str]) -> list[M
         pairs = zip(mine.executed, base.executed, strict=False)
         first = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(mine.executed), len(base.executed)))
         at = slice(first, first + 1)
-        differ(f"executed query {first}", *(rows[at] or ["none"] for rows in (base.executed, mine.executed)))
+        differ(f"tool call {first}", *(rows[at] or ["none"] for rows in (base.executed, mine.executed)))
     if mine.outcome != base.outcome:
         differ("outcome", base.outcome, f"{mine.outcome} ({mine.detail})")
     elif mine.answer != base.answer:

@@ -23,8 +23,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness import plugins
 from harness.errors import PluginError
-from harness.parity.scenarios import CANARY, PLAYS, SCENARIOS, Scenario, Script, build_database
+from harness.programs import CANARY, PLAYS, Program, Scenario
+from harness.records import ToolCall
+from harness.rollout.request import RolloutRequest
 from harness.toolbox import Agent
 
 if TYPE_CHECKING:
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
 
 SAMPLING = {"temperature": 0.7, "top_p": 0.9, "max_tokens": 96}
 """Unlike any framework's defaults, so that a forgotten parameter shows."""
-SANDBOX = {"timeout_s": 5.0, "max_rows": 5, "max_chars": 400}
+LIMITS = {"timeout_s": 5.0, "max_rows": 5, "max_chars": 400}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,36 +80,48 @@ class Recording:
 
 
 async def record(
-    agent: Agent, scenarios: Sequence[Scenario] = SCENARIOS, plays: Sequence[str] = PLAYS
+    agent: Agent,
+    program: str,
+    scenarios: Sequence[Scenario] | None = None,
+    plays: Sequence[str] = PLAYS,
 ) -> list[Recording]:
-    """Run one agent over scenarios, one after the other and then all at once."""
+    """Run one agent over its program's scenarios, one after the other and then all at once.
+
+    Args:
+        scenarios: All by default.
+    """
     import httpx
 
     from harness.gateway.server import GatewayServer
     from harness.parity.tap import Tap
     from harness.testing.scripted_server import ScriptedServer
 
-    cast = _Cast(scenarios)
+    of = plugins.program(program)
+    scenarios = of.scenarios if scenarios is None else scenarios
+    cast = _Cast(of, scenarios)
     recordings: list[Recording] = []
-    with tempfile.TemporaryDirectory(prefix="harness-parity-") as folder:
-        database = build_database(Path(folder))
-        with ScriptedServer(cast) as server, GatewayServer() as gateway:
-            limits = httpx.Limits(max_keepalive_connections=None)
-            async with (
-                gateway.control() as control,
-                Tap(gateway) as tap,
-                httpx.AsyncClient(trust_env=False, timeout=None, limits=limits) as http_client,
-            ):
-                await control.set_upstreams([server.base_url], model=server.model, token_ids=True)
-                async with tap.control() as tapped:
+    with (
+        tempfile.TemporaryDirectory(prefix="harness-parity-") as folder,
+        ScriptedServer(cast) as server,
+        GatewayServer() as gateway,
+    ):
+        limits = httpx.Limits(max_keepalive_connections=None)
+        async with (
+            gateway.control() as control,
+            Tap(gateway) as tap,
+            httpx.AsyncClient(trust_env=False, timeout=None, limits=limits) as http_client,
+        ):
+            await control.set_upstreams([server.base_url], model=server.model, token_ids=True)
+            async with tap.control() as tapped:
 
-                    async def play(scenario: Scenario, how: str) -> Recording:
-                        return await _record_one(agent, scenario, how, database, tap, tapped, gateway.key, http_client)
+                async def play(scenario: Scenario, how: str) -> Recording:
+                    request = staged_request(program, scenario, Path(folder))
+                    return await _record_one(agent, request, scenario, how, tap, tapped, gateway.key, http_client)
 
-                    if "alone" in plays:
-                        recordings += [await play(scenario, "alone") for scenario in scenarios]
-                    if "together" in plays:
-                        recordings += await _together(scenarios, cast, play)
+                if "alone" in plays:
+                    recordings += [await play(scenario, "alone") for scenario in scenarios]
+                if "together" in plays:
+                    recordings += await _together(scenarios, cast, play)
     return recordings
 
 
@@ -131,10 +146,10 @@ async def _together(
 class _Cast:
     """Answers every rollout by the script of its own scenario, however the rollouts' calls interleave."""
 
-    def __init__(self, scenarios: Sequence[Scenario]) -> None:
+    def __init__(self, program: Program, scenarios: Sequence[Scenario]) -> None:
         self.hung = threading.Event()
         """Set once a call of the play together hangs."""
-        self._scripts = {_rollout_id(one, play): (play, Script(one)) for one in scenarios for play in PLAYS}
+        self._scripts = {_rollout_id(one, play): (play, program.script(one)) for one in scenarios for play in PLAYS}
         self._calls: Counter[str] = Counter()
 
     def __call__(self, request: ReceivedRequest) -> Reply:
@@ -156,29 +171,33 @@ def _rollout_id(scenario: Scenario, play: str) -> str:
     return f"parity-{scenario.name}-{play}"
 
 
-async def _record_one(
-    agent: Agent, scenario: Scenario, play: str, database: Path, tap: Any, control: Any, key: str, http_client: Any
-) -> Recording:
-    from harness.records import Task
-    from harness.rollout.host import run_attempt
-    from harness.rollout.request import RolloutRequest
-    from harness.sql.schema import schema_text
+def staged_request(program: str, scenario: Scenario, folder: Path, **changes: Any) -> RolloutRequest:
+    """The request of a scenario; files that it needs go to `folder`."""
+    of = plugins.program(program)
+    task, problem = of.stage(scenario, folder)
+    where = of.environment or scenario.options["environment"]
+    settings: dict[str, Any] = {
+        "problem": problem,
+        "program": program,
+        "environment": where,
+        "payload": plugins.environment(where).payload(task, LIMITS),
+        "mode": "train",
+        "max_turns": scenario.max_turns,
+        "sampling": SAMPLING,
+        "tool_timeout_s": LIMITS["timeout_s"],
+        "timeout_s": scenario.timeout_s,
+        "retries": 0,
+    }
+    return RolloutRequest(**{**settings, **changes})
 
-    # One id for all, as the sessions of a task have: what an agent keeps by task must not mix rollouts.
-    task = Task("parity", "parity", "val", scenario.question, "parity", str(database), f"SELECT '{CANARY}'")
-    schema = schema_text(database, limit_chars=scenario.schema_chars)
-    request = RolloutRequest(
-        problem=_problem(task, schema),
-        db_path=task.db_path,
-        mode="train",
-        max_turns=scenario.max_turns,
-        sampling=SAMPLING,
-        sandbox=SANDBOX,
-        timeout_s=scenario.timeout_s,
-        retries=0,
-    )
+
+async def _record_one(
+    agent: Agent, request: RolloutRequest, scenario: Scenario, play: str, tap: Any, control: Any, key: str, client: Any
+) -> Recording:
+    from harness.rollout.host import run_attempt
+
     rollout_id = _rollout_id(scenario, play)
-    attempt = await run_attempt(agent, request, rollout_id, "1", control, key, "scripted", http_client)
+    attempt = await run_attempt(agent, request, rollout_id, "1", control, key, "scripted", client)
     calls = tap.of(rollout_id)
     return Recording(
         scenario=scenario.name,
@@ -191,7 +210,7 @@ async def _record_one(
             )
             for call in calls
         ],
-        executed=[turn.sql for turn in attempt.turns],
+        executed=[_said(call) for call in attempt.tool_calls],
         answer=attempt.answer,
         outcome=attempt.outcome,
         detail=attempt.detail,
@@ -204,10 +223,12 @@ async def _record_one(
     )
 
 
-def _problem(task: Any, schema: str) -> Any:
-    from harness.records import Problem
-
-    return Problem(task.id, task.question, task.db_id, schema)
+def _said(call: ToolCall) -> str:
+    """A tool call in one text: of a tool with one argument, that argument."""
+    values = list(call.arguments.values())
+    if call.fault == "unknown_tool":
+        return f"{call.tool} {json.dumps(call.arguments)}"
+    return values[0] if len(values) == 1 and isinstance(values[0], str) else json.dumps(call.arguments)
 
 
 def record_in_process(agent_name: str, scenarios: Sequence[str] = (), timeout_s: float = 600.0) -> list[Recording]:
@@ -219,11 +240,10 @@ def record_in_process(agent_name: str, scenarios: Sequence[str] = (), timeout_s:
     Raises:
         PluginError: There is no such agent, or its process failed.
     """
-    from harness.plugins import agent_spec, registry
     from harness.rollout.environments import python_for
 
-    agent_spec(agent_name)
-    python = python_for(registry().owner("agent", agent_name))
+    plugins.agent_spec(agent_name)
+    python = python_for(plugins.registry().owner("agent", agent_name))
     with tempfile.TemporaryDirectory(prefix="harness-parity-") as folder:
         out = Path(folder) / "recording.json"
         command = [python, "-m", "harness.parity.recorder", agent_name, *scenarios, "--out", str(out)]
@@ -240,17 +260,17 @@ def record_in_process(agent_name: str, scenarios: Sequence[str] = (), timeout_s:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Record one agent and write what it did as JSON."""
-    from harness.plugins import agent_spec, load
-
     parser = argparse.ArgumentParser(prog="python -m harness.parity.recorder", description=__doc__)
     parser.add_argument("agent")
     parser.add_argument("scenario", nargs="*")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.CRITICAL)
-    chosen = [one for one in SCENARIOS if not options.scenario or one.name in options.scenario]
-    agent = load(agent_spec(options.agent))()
-    recordings = asyncio.run(record(agent, chosen))
+    program = plugins.program_of(options.agent)
+    known = plugins.program(program).scenarios
+    chosen = [one for one in known if not options.scenario or one.name in options.scenario]
+    agent = plugins.load(plugins.agent_spec(options.agent))()
+    recordings = asyncio.run(record(agent, program, chosen))
     options.out.write_text(json.dumps([asdict(row) for row in recordings]), encoding="utf-8")
 
 

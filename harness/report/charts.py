@@ -35,7 +35,7 @@ def charts(
         tokens(arms, "prompt_tokens", "Prompt tokens of a rollout"),
         tokens(arms, "response_tokens", "Response tokens of a rollout"),
         failures(figures),
-        by_group(arms, "db_id", "Accuracy by database"),
+        by_group(arms, "cluster", "Accuracy by cluster"),
     ]
     return [figure for figure in made if figure["data"]]
 
@@ -212,7 +212,7 @@ def rewrites(arms: Arms) -> Figure:
 
 
 def turns(arms: Arms) -> Figure:
-    """How many queries rollouts of the last validation wrote."""
+    """How many answers rollouts of the last validation wrote."""
     data: list[Figure] = []
     for index, (arm, runs) in enumerate(arms.items()):
         counts: dict[int, int] = {}
@@ -223,14 +223,14 @@ def turns(arms: Arms) -> Figure:
         if total:
             written = sorted(counts)
             data.append(_bar(arm, index, [str(one) for one in written], [counts[one] / total for one in written]))
-    caption = "Queries written for a question in the last validation: 1 means that the first was kept."
-    figure = _figure("turns", "Turns", caption, data, "queries written", "share of questions", percent=True)
+    caption = "Answers written for a question in the last validation: 1 means that the first was kept."
+    figure = _figure("turns", "Turns", caption, data, "answers written", "share of questions", percent=True)
     figure["layout"]["xaxis"] |= {"type": "category"}
     return figure
 
 
 def by_group(arms: Arms, column: str, title: str) -> Figure:
-    """Final accuracy within each difficulty or database: bars, or a row of dots each where there are many."""
+    """Final accuracy within each difficulty or cluster: bars, or a row of dots each where there are many."""
     import pandas as pd
 
     means: dict[str, dict[str, float]] = {}
@@ -303,7 +303,7 @@ def tokens(arms: Arms, column: str, title: str) -> Figure:
 
 
 def failures(figures: Mapping[str, list[dict[str, Any]]]) -> Figure:
-    """Rollouts of the whole run that ended without a score, and queries that did not run."""
+    """Rollouts of the whole run that ended without a score, and answers that did not run."""
     causes = dict.fromkeys(cause for runs in figures.values() for run in runs for cause in run["failures"])
     data = [
         _bar(
@@ -317,7 +317,7 @@ def failures(figures: Mapping[str, list[dict[str, Any]]]) -> Figure:
     ]
     for one in data:
         one["hovertemplate"] = "%{y} rollouts: %{x}"
-    caption = "Rollouts of all phases and seeds. Query fails: scored as wrong. All others are unscored, never zero."
+    caption = "Rollouts of all phases and seeds. Answer fails: scored as wrong. All others are unscored, never zero."
     figure = _figure("failures", "Failures by type", caption, data, "", "rollouts")
     figure["layout"]["xaxis"] |= {"type": "category"}
     return figure

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from harness.results.renamed import tool_calls
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,7 +86,7 @@ def _episode(
         "phase": row["phase"],
         "step": int(row["step"]),
         "task": row["task_id"],
-        "db": row["db_id"],
+        "cluster": row["cluster"],
         "difficulty": row["difficulty"],
         "question": _cut(row["question"]),
         "outcome": row["outcome"],
@@ -94,12 +97,39 @@ def _episode(
         "reason": _cut(row["reward_reason"]),
         "verdict": "unscored" if reward is None else "right" if reward >= 1 else "wrong" if reward <= 0 else "partly",
         "rewrite": "" if reward is None or first is None or reward == first else "helped" if reward > first else "hurt",
-        "turns": [
-            {"sql": _cut(turn["sql"]), "text": _cut(turn["text"]), "ok": turn["ok"]}
-            for turn in json.loads(_text(row["turns"]) or "[]")
-        ],
-        "calls": [_call(call, texts) for call in calls.get(row.get("attempt_id", ""), [])],
+        "steps": _steps(tool_calls(_text(row["tool_calls"])), calls.get(row.get("attempt_id", ""), []), texts),
     }
+
+
+def _steps(
+    tools: list[dict[str, Any]], calls: Sequence[Mapping[str, Any]], texts: dict[str, int]
+) -> list[dict[str, Any]]:
+    """Calls of the model and of tools in the order in which they were made."""
+    steps: list[dict[str, Any]] = []
+    left = list(tools)
+    for call in calls:
+        while left and left[0].get("started_s", math.inf) < call["started_s"]:
+            steps.append(_tool(left.pop(0)))
+        steps.append(_call(call, texts))
+        if left and "started_s" not in left[0] and _arguments(left[0]) in call["response_text"]:
+            steps.append(_tool(left.pop(0)))  # of an older run: it follows the reply that has its argument
+    return steps + [_tool(call) for call in left]
+
+
+def _tool(call: Mapping[str, Any]) -> dict[str, Any]:
+    fault = call.get("fault", "")
+    return {
+        "tool": call["tool"],
+        "arguments": _cut(_arguments(call)),
+        "text": _cut(call["text"]),
+        "said": "result" if call["ok"] else fault.replace("_", " ") or "error",
+    }
+
+
+def _arguments(call: Mapping[str, Any]) -> str:
+    """The arguments as one text: the only one by itself, else as JSON."""
+    values = list(call["arguments"].values())
+    return values[0] if len(values) == 1 and isinstance(values[0], str) else json.dumps(call["arguments"])
 
 
 def _call(call: Mapping[str, Any], texts: dict[str, int]) -> dict[str, Any]:

@@ -59,36 +59,37 @@
     for (const value of values) form.elements[name].append(element("option", { value }, value));
     if (values.length < 2 && name !== "arm" && name !== "verdict") form.elements[name].parentElement.hidden = true;
   }
-  const haystacks = episodes.map((one) => [one.question, one.db, one.task, one.answer, ...one.turns.map((turn) => turn.sql)].join("\n").toLowerCase());
+  const haystacks = episodes.map((one) => [one.question, one.cluster, one.task, one.answer, ...one.steps.map((step) => step.arguments || "")].join("\n").toLowerCase());
   const matching = () => {
     const words = form.elements.q.value.toLowerCase().split(/\s+/).filter(Boolean);
     return episodes.filter((one, index) => selects.every((name) => !form.elements[name].value || String(one[name]) === form.elements[name].value)
       && words.every((word) => haystacks[index].includes(word)));
   };
-  const call = (one, turn) => {
+  const tool = (one) => element("div", { class: "call" },
+    element("div", { class: "head" }, element("strong", {}, one.tool), element("span", { class: "small" }, one.said)),
+    element("pre", {}, one.arguments), element("pre", {}, one.text));
+  const call = (one) => {
+    if (one.tool) return tool(one);
     const prompt = element("details", {}, element("summary", {}, "prompt"),
       ...one.messages.map(([role, text]) => element("div", {}, element("span", { class: "small" }, role), element("pre", {}, texts[text]))));
     const head = element("div", { class: "head" }, element("strong", {}, one.role));
     if (one.trained) head.append(element("span", { class: "badge" }, "trained"));
     head.append(element("span", { class: "small" }, `${one.ms} ms${one.finish === "length" ? ", cut at the token limit" : ""}`));
     const made = element("div", { class: one.trained ? "call trained" : "call" }, head, prompt, element("pre", {}, one.text));
-    if (turn) made.append(element("span", { class: "small" }, turn.ok ? "executed, result" : "executed, error"), element("pre", {}, turn.text));
     return made;
   };
   const body = (one) => {
     const made = element("div", { class: "body" });
-    let turn = 0;
-    if (one.calls.length) for (const each of one.calls) made.append(call(each, each.role === "check_query" ? null : one.turns[turn++]));
-    else for (const each of one.turns) made.append(element("div", { class: "call" }, element("pre", {}, each.sql), element("pre", {}, each.text)));
+    made.append(...one.steps.map(call));
     made.append(element("p", { class: "small" }, "answer"), element("pre", {}, one.answer || "none"));
     const verdict = element("p", {}, element("span", { class: `verdict ${one.verdict}` }, one.verdict), ` · reward ${one.reward === null ? "none" : one.reward}`);
-    if (one.first !== null && one.rewrite) verdict.append(` (first query: ${one.first})`);
+    if (one.first !== null && one.rewrite) verdict.append(` (first answer: ${one.first})`);
     verdict.append(` · ${one.reason || one.detail || one.outcome}`);
     made.append(verdict, element("p", { class: "small" }, `${one.run} · ${one.task}`));
     return made;
   };
   const card = (one) => {
-    const what = [one.arm, `seed ${one.seed}`, `${one.phase} step ${one.step}`, one.db, one.difficulty, one.rewrite && `rewrite ${one.rewrite}`];
+    const what = [one.arm, `seed ${one.seed}`, `${one.phase} step ${one.step}`, one.cluster, one.difficulty, one.rewrite && `rewrite ${one.rewrite}`];
     const made = element("details", { class: "episode" }, element("summary", {},
       element("span", { class: `verdict ${one.verdict}` }, one.verdict), element("span", {}, one.question),
       element("span", { class: "what" }, what.filter(Boolean).join(" · "))));

@@ -17,8 +17,7 @@ from typing import Any
 
 import harness
 from harness.config import Config
-from harness.plugins import agent_spec, framework_versions, make_reward, registry
-from harness.prompts import PROMPTS
+from harness.plugins import agent_spec, framework_versions, make_reward, program, program_of, registry
 from harness.records import Task
 from harness.results.folder import RunFolder
 from harness.results.tables import step_rows
@@ -101,7 +100,8 @@ def identity(
     """Everything that must be equal between runs that differ in plugin, trained roles or seed only."""
     data = config.dump()
     return {
-        "prompts": PROMPTS.hash,
+        "program": program_of(config.plugin),
+        "prompts": program(program_of(config.plugin)).prompts_hash,
         "task_set": dict(task_set.describe()),
         "train_tasks": order_hash(sorted(train, key=lambda task: task.id)),
         "val_tasks": order_hash(val),

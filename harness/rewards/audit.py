@@ -12,6 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.environments.sql.environment import DATABASE
 from harness.records import Attempt, Task
 from harness.rewards.execution_accuracy import ExecutionAccuracy
 
@@ -172,7 +173,7 @@ def audit(timeout_s: float = 1.0) -> list[AuditRow]:
 def _replay(attack: Attack, reward: ExecutionAccuracy, database: Path) -> AuditRow:
     before = _state(database.parent)
     pred = attack.pred.replace("{folder}", str(database.parent))
-    task = Task("audit", "audit", "audit", attack.name, database.stem, str(database), attack.gold)
+    task = Task("audit", "audit", "audit", attack.name, attack.gold, database.stem, data={DATABASE: str(database)})
     attempt = Attempt("audit", "audit", "ok", "", pred, (), (), (), 0.0, 0.0)
     started = time.perf_counter()
     scored = reward.score(task, attempt)

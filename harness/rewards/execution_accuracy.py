@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from harness.environments.sql.environment import database_of
+from harness.environments.sql.evaluator import VERSION, evaluate
+from harness.environments.sql.gold import GoldCache
 from harness.records import Attempt, Reward, Task
-from harness.sql.evaluator import VERSION, evaluate
-from harness.sql.gold import GoldCache
 
 
 class ExecutionAccuracy:
@@ -39,7 +40,7 @@ class ExecutionAccuracy:
         if attempt.outcome != "ok":
             return Reward(None, f"the attempt ended with {attempt.outcome}", version=self.version)
         verdict = evaluate(
-            task.db_path,
+            database_of(task),
             task.gold,
             attempt.answer or "",
             keep_distinct=self._keep_distinct,

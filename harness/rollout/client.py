@@ -59,7 +59,7 @@ class RolloutClient:
             answer=None,
             transitions=(),
             failures=(),
-            turns=(),
+            tool_calls=(),
             started_s=started,
             elapsed_s=time.time() - started,
         )

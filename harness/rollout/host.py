@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from harness.environments import Observation, Tool
 from harness.errors import RolloutError
-from harness.prompts import PROMPTS, Prompts
-from harness.records import Attempt, CallFailure, Outcome, Transition, Turn
+from harness.plugins import environment, program
+from harness.records import Attempt, CallFailure, Outcome, ToolCall, ToolFault, Transition
 from harness.rollout.request import RolloutRequest
 from harness.toolbox import LLM, Agent
 
@@ -21,13 +23,15 @@ if TYPE_CHECKING:
 
 CLOSE_GRACE_S = 5.0
 """How long a cancelled agent may take to clean up before its attempt is closed without it."""
+TOOL_GRACE_S = 2.0
+"""How long a tool may take beyond its own deadline before it is left to itself."""
 AGENTS_DOING = ("bad_request", "body_too_large")
 """Codes of failed calls that say nothing about the endpoint."""
 
 
 @dataclass
 class HostToolbox:
-    """The toolbox of one attempt; notes every executed query."""
+    """The toolbox of one attempt; notes every call of a tool."""
 
     request: RolloutRequest
     url: Callable[[str], str]
@@ -35,8 +39,12 @@ class HostToolbox:
     key: str
     model: str
     http_client: httpx.AsyncClient
-    prompts: Prompts = PROMPTS
-    turns: list[Turn] = field(default_factory=list)
+    tool_calls: list[ToolCall] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.prompts: Any = program(self.request.program).prompts
+        self._environment = environment(self.request.environment)
+        self.tools: Sequence[Tool] = self._environment.tools
 
     @property
     def max_turns(self) -> int:
@@ -47,20 +55,38 @@ class HostToolbox:
         sampling = {name: value for name, value in self.request.sampling.items() if name != "seed"}
         return LLM(self.url(role), self.key, self.model, sampling, self.request.timeout_s)
 
-    async def execute(self, sql: str) -> str:
-        from harness.sql.sandbox import Limits, execute, render
+    async def execute(self, text: str) -> str:
+        tool = self.tools[0]
+        (name,) = tool.parameters["properties"]
+        return await self.call(tool.name, {name: text})
 
-        sql = _storable(sql)
-        settings = self.request.sandbox
-        limits = Limits(
-            timeout_s=settings["timeout_s"],
-            max_rows=settings["max_rows"],
-            max_text_chars=settings["max_chars"],
-        )
-        result = await asyncio.to_thread(execute, self.request.db_path, sql, limits)
-        text = render(result, limits)
-        self.turns.append(Turn(sql, text, result.ok, result.elapsed_s))
-        return text
+    async def call(self, tool: str, arguments: Mapping[str, Any] | str) -> str:
+        began, started_s = time.monotonic(), time.time()
+        given, seen, fault = await self._call(tool, arguments)
+        elapsed_s = time.monotonic() - began
+        self.tool_calls.append(ToolCall(tool, given, seen.text, seen.ok and not fault, started_s, elapsed_s, fault))
+        return seen.text
+
+    async def _call(
+        self, tool: str, arguments: Mapping[str, Any] | str
+    ) -> tuple[Mapping[str, Any], Observation, ToolFault]:
+        given, wrong = _arguments(arguments)
+        found = next((one for one in self.tools if one.name == tool), None)
+        if found is None:
+            names = ", ".join(one.name for one in self.tools) or "none"
+            return given, Observation(f"There is no tool {_storable(tool)!r}. Tools: {names}.", False), "unknown_tool"
+        wrong = wrong or _misfit(given, found)
+        if wrong:
+            return given, Observation(f"The arguments of {tool} {wrong}.", False), "bad_arguments"
+        limit_s = self.request.tool_timeout_s
+        try:
+            async with asyncio.timeout(limit_s + TOOL_GRACE_S):
+                seen = await self._environment.call(self.request.payload, tool, given)
+            return given, Observation(_storable(seen.text), seen.ok), ""
+        except TimeoutError:
+            return given, Observation(f"{tool} gave no result within {limit_s:g} s.", False), "timeout"
+        except Exception as error:
+            return given, Observation(_storable(f"{tool} failed: {type(error).__name__}: {error}"), False), "failed"
 
 
 async def run_attempt(
@@ -110,7 +136,7 @@ async def run_attempt(
         answer=_storable(answer) if answer is not None and outcome == "ok" else None,
         transitions=tuple(transitions),
         failures=tuple(failures),
-        turns=tuple(toolbox.turns),
+        tool_calls=tuple(toolbox.tool_calls),
         started_s=started,
         elapsed_s=time.time() - started,
     )
@@ -202,6 +228,39 @@ async def _contained(work: Callable[[], Awaitable[Any]]) -> Any:
         raise
     except BaseException as error:
         raise _Raised(error) from error
+
+
+def _arguments(given: Mapping[str, Any] | str) -> tuple[dict[str, Any], str]:
+    """Arguments as an object, and what is wrong where they are none."""
+    if not isinstance(given, str):
+        return _storable_in(dict(given)), ""
+    try:
+        parsed = json.loads(given)
+    except (ValueError, RecursionError) as error:
+        return {"": _storable(given)}, f"are no JSON ({str(error)[:100]})"
+    if not isinstance(parsed, dict):
+        return {"": _storable(given)}, "are no JSON object"
+    return _storable_in(parsed), ""
+
+
+def _misfit(given: Mapping[str, Any], tool: Tool) -> str:
+    """What keeps arguments from fitting a tool's schema, or nothing."""
+    from jsonschema import Draft202012Validator
+
+    error = next(iter(Draft202012Validator(dict(tool.parameters)).iter_errors(dict(given))), None)
+    if error is None:
+        return ""
+    where = ".".join(map(str, error.absolute_path))
+    return f"do not fit{f' at {where}' if where else ''}: {error.message[:200]}"
+
+
+def _storable_in(value: Any) -> Any:
+    """The value with every text in it storable."""
+    if isinstance(value, str):
+        return _storable(value)
+    if isinstance(value, dict):
+        return {_storable(str(key)): _storable_in(one) for key, one in value.items()}
+    return [_storable_in(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _storable(text: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from harness.config import Config
+from harness.plugins import environment, environment_of, program_of
 from harness.records import Problem, Task
 
 Mode = Literal["train", "val"]
@@ -18,35 +19,49 @@ class RolloutRequest:
     """One rollout to be run.
 
     Attributes:
+        program: What the agent does; its prompts come with it.
+        environment: Whose tools it has.
+        payload: What the environment wants where the agent runs.
+        tool_timeout_s: Deadline of one tool call.
         mode: `train` samples as configured, `val` decodes greedily.
         timeout_s: Deadline of one attempt.
         retries: Further attempts after an infrastructure failure.
     """
 
     problem: Problem
-    db_path: str
+    program: str
+    environment: str
+    payload: Mapping[str, Any]
     mode: Mode
     max_turns: int
     sampling: Mapping[str, Any]
-    sandbox: Mapping[str, Any]
+    tool_timeout_s: float
     timeout_s: float
     retries: int
 
     @classmethod
     def build(
-        cls, task: Task, schema: str, config: Config, mode: Mode, step: int = 0, session: int = 0
+        cls, task: Task, context: Mapping[str, str], config: Config, mode: Mode, step: int = 0, session: int = 0
     ) -> RolloutRequest:
-        """The request for one task under a configuration; step and session choose its random stream."""
+        """The request for one task under a configuration; step and session choose its random stream.
+
+        Args:
+            context: What the task set tells of the task beside its question.
+        """
+        where = environment_of(config.task.name)
+        limits = config.sandbox.model_dump()
         return cls(
-            problem=Problem(task.id, task.question, task.db_id, schema),
-            db_path=task.db_path,
+            problem=Problem(task.id, task.question, dict(context)),
+            program=program_of(config.plugin),
+            environment=where,
+            payload=environment(where).payload(task, limits),
             mode=mode,
             max_turns=config.max_turns,
             sampling={
                 **sampling_of(config, mode),
                 "seed": rollout_seed(config.seed, mode, step, task.id, session),
             },
-            sandbox=config.sandbox.model_dump(),
+            tool_timeout_s=config.sandbox.timeout_s,
             timeout_s=config.rollout.timeout_s,
             retries=config.rollout.retries,
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ from agentlightning.types import AttemptedRollout, NamedResources, Rollout
 
 from harness.errors import RolloutError
 from harness.gateway.client import GatewayControl
+from harness.plugins import environment
 from harness.records import INFRASTRUCTURE_OUTCOMES
 from harness.rollout.host import run_attempt
 from harness.rollout.request import RolloutRequest
@@ -73,8 +73,8 @@ class PluginAgent(agl.LitAgent[dict[str, Any]]):
         import httpx
 
         assert isinstance(rollout, AttemptedRollout)
-        if not os.path.exists(task["db_path"]):
-            raise RolloutError(f"no database at {task['db_path']}: a runner on another machine needs it at that path")
+        request = RolloutRequest.parse(task)
+        environment(request.environment).check(request.payload)
         policy = resources[POLICY_RESOURCE]
         assert isinstance(policy, agl.LLM)
         if self._http is None:
@@ -82,7 +82,7 @@ class PluginAgent(agl.LitAgent[dict[str, Any]]):
             self._http = httpx.AsyncClient(limits=limits, timeout=None, trust_env=False)
         attempt = await run_attempt(
             self.agent,
-            RolloutRequest.parse(task),
+            request,
             rollout.rollout_id,
             rollout.attempt.attempt_id,
             self.control,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from harness.config import Config
 from harness.gateway.client import GatewayControl
-from harness.plugins import make_reward, make_task_set
+from harness.plugins import make_reward, make_task_set, program, program_of
 from harness.records import AGENT_OUTCOMES, Attempt, Reward, Task, Transition
 from harness.results.episodes import episode_row, transition_rows
 from harness.results.folder import RowLog, RunFolder
@@ -34,7 +34,7 @@ class Scored:
         reward: The verdict, None when unscored.
         used: What training is given for it; None leaves the rollout out of its group.
         calls: What may be trained, with the engine's own token ids; in validation the last call.
-        turns: Queries that it wrote.
+        turns: Calls of roles that do not only check.
     """
 
     reward: float | None
@@ -79,6 +79,7 @@ class Session:
             "val": {task.id: task for task in self._task_set.load(config.task.val_split)},
         }
         self._reward = make_reward(config)
+        self._program = program(program_of(config.plugin))
         self._client = RolloutClient(store)
         self._control = control
         self._episodes = RowLog(folder, "episodes")
@@ -103,8 +104,7 @@ class Session:
         In validation the last transition stands for the whole, whatever `agent_match` says.
         """
         task = self._tasks[mode][task_id]
-        schema = self._task_set.schema(task)
-        request = RolloutRequest.build(task, schema, self.config, mode, step, session)
+        request = RolloutRequest.build(task, self._task_set.context(task), self.config, mode, step, session)
         attempt = await self._client.run(request, {"step": step, "task": task.id, "session": session})
         self._check(attempt)
         reward, first = await asyncio.to_thread(self._score, task, attempt)
@@ -126,7 +126,9 @@ class Session:
             step=step,
             session=session,
             trained=trained,
+            first_answer=self._program.first_answer(attempt),
             first_reward=first,
+            rewrites=sum(call.role in self._program.revisers for call in attempt.transitions),
             used_reward=used if mode == "train" else None,
         )
         self._episodes.add([row])
@@ -135,8 +137,8 @@ class Session:
         calls = [call for call in attempt.transitions if trained(call)]
         if mode == "val":
             calls = [call for call in attempt.transitions if call.response_ids][-1:]
-        queries = sum(call.role != "check_query" for call in attempt.transitions)
-        return Scored(reward.value, used, tuple(calls), queries, attempt.elapsed_s)
+        turns = sum(call.role not in self._program.checkers for call in attempt.transitions)
+        return Scored(reward.value, used, tuple(calls), turns, attempt.elapsed_s)
 
     def _trainable(self, call: Transition) -> bool:
         limits = self.config.sampling
@@ -158,7 +160,7 @@ class Session:
             self._seen_responses.add(call.response_id)
 
     def _score(self, task: Task, attempt: Attempt) -> tuple[Reward, float | None]:
-        """The verdict on the answer, and on the first query where it was rewritten.
+        """The verdict on the answer, and on the first one where the program revises.
 
         What the agent itself brought about is wrong; what it could not help has no verdict.
         """
@@ -166,7 +168,9 @@ class Session:
             value = 0.0 if attempt.outcome in AGENT_OUTCOMES else None
             return Reward(value, f"{attempt.outcome}: {attempt.detail}", version=self._reward.version), None
         reward: Reward = self._reward.score(task, attempt)
-        first = attempt.turns[0].sql if attempt.turns else attempt.answer
+        first = self._program.first_answer(attempt)
+        if first is None:
+            return reward, None
         if first == attempt.answer:
             return reward, reward.value
         return reward, self._reward.score(task, replace(attempt, answer=first)).value

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from harness.records import Attempt, CallFailure, Transition, Turn
+from harness.records import Attempt, CallFailure, ToolCall, Transition
 
 if TYPE_CHECKING:
     from agentlightning.types import Span
@@ -94,5 +94,5 @@ def from_spans(spans: Sequence[Span]) -> Attempt | None:
         return None
     whole["transitions"] = tuple(sorted(calls, key=lambda call: call.index))
     whole["failures"] = tuple(CallFailure(**item) for item in whole["failures"])
-    whole["turns"] = tuple(Turn(**item) for item in whole["turns"])
+    whole["tool_calls"] = tuple(ToolCall(**item) for item in whole["tool_calls"])
     return Attempt(**whole)

@@ -1,4 +1,4 @@
-"""Task sets: questions with databases and gold."""
+"""Task sets: questions with gold, of one environment."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ class TaskSet(Protocol):
             TaskSetError: Files are missing or damaged; the message says what to do.
         """
 
-    def schema(self, task: Task) -> str:
-        """The schema text that goes into the prompt, the same for every framework."""
+    def context(self, task: Task) -> Mapping[str, str]:
+        """What the prompts of the program name beside the question, the same for every framework.
+
+        For the environment `sql`: `schema`, the text of the database's schema.
+        """
 
     def describe(self) -> Mapping[str, Any]:
-        """Counts, hashes of databases and questions, options, licence: what a run record keeps.
+        """Counts, hashes of questions and of what they are about, options, licence: what a run record keeps.
 
-        The databases' hashes are of their contents, so that runs on others are not compared.
+        Hashes are of contents, so that runs on others are not compared.
         """
 
     def check(self) -> list[str]:
-        """Runs at the end of a run: names of databases that are not what they were when `load` gave their tasks.
+        """Runs at the end of a run: names of files that are not what they were when `load` gave their tasks.
 
         An agent runs as the user and can change files. Contents count, not times.
         """

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,14 +28,13 @@ import pytest
 from harness.gateway.server import GatewayServer
 from harness.hookspecs import AgentSpec
 from harness.parity.comparison import changed_together
-from harness.parity.recorder import SAMPLING, SANDBOX, record
-from harness.parity.scenarios import CANARY, SCENARIOS, Scenario, Script, build_database
+from harness.parity.recorder import SAMPLING, record, staged_request
 from harness.parity.tap import Tap
-from harness.plugins import agent_spec, load
-from harness.records import Attempt, Problem
+from harness.plugins import agent_spec, load, program, program_of
+from harness.programs import CANARY, Scenario
+from harness.records import Attempt
 from harness.rollout.host import HostToolbox, run_attempt
 from harness.rollout.request import RolloutRequest
-from harness.sql.schema import schema_text
 from harness.testing.data_contract import Contract
 from harness.testing.scripted_server import Reply, ScriptedServer
 from harness.toolbox import Agent
@@ -53,20 +52,13 @@ class Stage:
     tap: Tap
     control: Any
     http_client: httpx.AsyncClient
-    database: Path
+    program: str
+    scenario: Scenario
+    folder: Path
 
-    def request(self, question: str = "How many singers are there?", **changes: Any) -> RolloutRequest:
-        settings: dict[str, Any] = {
-            "problem": Problem("task", question, "parity", schema_text(self.database, limit_chars=4000)),
-            "db_path": str(self.database),
-            "mode": "train",
-            "max_turns": 3,
-            "sampling": SAMPLING,
-            "sandbox": SANDBOX,
-            "timeout_s": 30.0,
-            "retries": 0,
-        }
-        return RolloutRequest(**{**settings, **changes})
+    def request(self, question: str | None = None, **changes: Any) -> RolloutRequest:
+        request = staged_request(self.program, self.scenario, self.folder, **{"timeout_s": 30.0, **changes})
+        return request if question is None else replace(request, problem=replace(request.problem, question=question))
 
     async def attempt(self, agent: Agent, rollout_id: str, request: RolloutRequest) -> Attempt:
         return await run_attempt(
@@ -100,6 +92,20 @@ class AgentContract(Contract):
         with GatewayServer() as server:
             yield server
 
+    def scenario(self, *names: str) -> Scenario:
+        """The first of these that the agent's program has."""
+        known = {one.name: one for one in program(program_of(self.agent)).scenarios}
+        return next(known[name] for name in names if name in known)
+
+    def play(self, scenario: Scenario, gateway: GatewayServer, folder: Path, play: Any, script: Any = None) -> None:
+        """Run one coroutine on a stage of its own."""
+
+        async def run() -> None:
+            async with _stage(program_of(self.agent), scenario, gateway, folder, script) as stage:
+                await play(stage)
+
+        asyncio.run(run())
+
     def test_spec_names_the_roles_of_the_agent(self, spec: AgentSpec, loaded: Agent) -> None:
         assert spec.roles and tuple(spec.roles) == tuple(loaded.roles)
 
@@ -116,7 +122,7 @@ class AgentContract(Contract):
         assert done.returncode == 0, done.stderr[-2000:]
 
     def test_solves_the_scripted_episode(self, loaded: Agent, gateway: GatewayServer, tmp_path: Path) -> None:
-        scenario = _scenario("wrong_then_fixed")
+        scenario = self.scenario("wrong_then_fixed", "several_rounds")
 
         async def play(stage: Stage) -> None:
             before = dict(os.environ)
@@ -137,28 +143,28 @@ class AgentContract(Contract):
                 assert CANARY.encode() not in call.raw
             assert all(not call.overridden for call in attempt.transitions)
 
-        _play(scenario, gateway, tmp_path, play)
+        self.play(scenario, gateway, tmp_path, play)
 
     def test_forwards_the_text_of_an_execution_verbatim(
         self, loaded: Agent, gateway: GatewayServer, tmp_path: Path
     ) -> None:
         async def play(stage: Stage) -> None:
             attempt = await stage.attempt(loaded, "verbatim", stage.request())
-            assert attempt.turns, "nothing was executed"
+            assert attempt.tool_calls, "nothing was executed"
             sent = [
                 str(message.get("content")) for call in stage.tap.calls for message in (call.body or {})["messages"]
             ]
-            assert any(attempt.turns[0].text in text for text in sent)
+            assert any(attempt.tool_calls[0].text in text for text in sent)
 
-        _play(_scenario("long_result"), gateway, tmp_path, play)
+        self.play(self.scenario("long_result"), gateway, tmp_path, play)
 
     def test_respects_max_turns(self, loaded: Agent, gateway: GatewayServer, tmp_path: Path) -> None:
         async def play(stage: Stage) -> None:
             attempt = await stage.attempt(loaded, "turns", stage.request(max_turns=2))
             assert attempt.outcome == "ok", attempt.detail
-            assert len(attempt.turns) <= 2
+            assert len(attempt.tool_calls) <= 2
 
-        _play(_scenario("never_approved"), gateway, tmp_path, play)
+        self.play(self.scenario("never_approved", "call_after_the_limit"), gateway, tmp_path, play)
 
     @pytest.mark.parametrize("name", ["server_error", "rate_limited", "refused", "broken_connection"])
     def test_an_error_of_the_server_surfaces(
@@ -170,7 +176,7 @@ class AgentContract(Contract):
             assert attempt.answer is None
             assert len(attempt.failures) == 1, "a failed call is the host's to repeat, not the agent's"
 
-        _play(_scenario(name), gateway, tmp_path, play)
+        self.play(self.scenario(name), gateway, tmp_path, play)
 
     def test_a_model_that_never_answers_is_the_endpoints_failure(
         self, loaded: Agent, gateway: GatewayServer, tmp_path: Path
@@ -179,15 +185,15 @@ class AgentContract(Contract):
             attempt = await stage.attempt(loaded, "timeout", stage.request(timeout_s=5.0))
             assert attempt.outcome == "endpoint_error", attempt.detail
 
-        _play(_scenario("timeout"), gateway, tmp_path, play)
+        self.play(self.scenario("timeout"), gateway, tmp_path, play)
 
     def test_concurrent_rollouts_stay_apart(self, loaded: Agent, gateway: GatewayServer, tmp_path: Path) -> None:
-        scenario = _scenario("wrong_then_fixed")
-        scripts: dict[str, Script] = {}
+        scenario = self.scenario("wrong_then_fixed", "several_rounds")
+        scripts: dict[str, Any] = {}
 
         def script(request: Any) -> Reply:
             number = str(request.messages).split("singer number ")[1][0]
-            reply = scripts.setdefault(number, Script(scenario))(request)
+            reply = scripts.setdefault(number, program(program_of(self.agent)).script(scenario))(request)
             return Reply(reply.text.replace("count(*)", number), tool_calls=reply.tool_calls, delay_s=0.05)
 
         async def play(stage: Stage) -> None:
@@ -203,10 +209,10 @@ class AgentContract(Contract):
                         f"singer number {other}" in str(call.messages) for other in "1234" if other != number
                     )
 
-        _play(scenario, gateway, tmp_path, play, script)
+        self.play(scenario, gateway, tmp_path, play, script)
 
     def test_scenarios_at_once_go_as_they_do_alone(self, loaded: Agent) -> None:
-        found = changed_together(asyncio.run(record(loaded)))
+        found = changed_together(asyncio.run(record(loaded, program_of(self.agent))))
         assert not found, "\n".join(map(str, found))
 
     def test_cancellation_ends_promptly_and_leaves_nothing_running(
@@ -238,27 +244,15 @@ class AgentContract(Contract):
             assert len(stage.tap.calls) == sent, "called the model after its cancellation"
             await stage.control.close_attempt("cancel", "1")
 
-        hanging = Scenario("hang", "", (Reply(hang=True),))
-        _play(hanging, gateway, tmp_path, play)
-
-
-def _scenario(name: str) -> Scenario:
-    return next(one for one in SCENARIOS if one.name == name)
-
-
-def _play(scenario: Scenario, gateway: GatewayServer, folder: Path, play: Any, script: Any = None) -> None:
-    """Run one coroutine on a stage of its own."""
-
-    async def run() -> None:
-        async with _stage(scenario, gateway, folder, script) as stage:
-            await play(stage)
-
-    asyncio.run(run())
+        hanging = replace(self.scenario("timeout"), replies=(Reply(hang=True),))
+        self.play(hanging, gateway, tmp_path, play)
 
 
 @contextlib.asynccontextmanager
-async def _stage(scenario: Scenario, gateway: GatewayServer, folder: Path, script: Any = None) -> AsyncIterator[Stage]:
-    with ScriptedServer(script or Script(scenario)) as server:
+async def _stage(
+    of: str, scenario: Scenario, gateway: GatewayServer, folder: Path, script: Any = None
+) -> AsyncIterator[Stage]:
+    with ScriptedServer(script or program(of).script(scenario)) as server:
         async with (
             gateway.control() as control,
             Tap(gateway) as tap,
@@ -266,7 +260,7 @@ async def _stage(scenario: Scenario, gateway: GatewayServer, folder: Path, scrip
         ):
             await control.set_upstreams([server.base_url], model=server.model, token_ids=True)
             async with tap.control() as tapped:
-                yield Stage(server, gateway, tap, tapped, http_client, build_database(folder))
+                yield Stage(server, gateway, tap, tapped, http_client, of, scenario, folder)
 
 
 @contextlib.contextmanager

@@ -16,25 +16,24 @@ from __future__ import annotations
 
 import json
 import math
-import sqlite3
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 from harness.config import Config
+from harness.environments.sql.databases import databases_of
+from harness.environments.sql.environment import DATABASE, database_of
 from harness.errors import ConfigError, TaskSetError
 from harness.hookspecs import RewardSpec, TaskSetSpec
-from harness.parity.scenarios import build_database
-from harness.plugins import make_reward, make_task_set, reward_spec, task_set_spec
+from harness.plugins import environment, environment_of, make, make_reward, reward_spec, task_set_spec
+from harness.programs.self_correcting_sql.scenarios import build_database
 from harness.records import Attempt, Outcome, Reward, Task
 from harness.rewards import RewardFunction
 from harness.rollout.request import RolloutRequest
-from harness.sql.databases import databases_of
 from harness.tasks import TaskSet
 
 UNKNOWN = {"no_such_option": 1}
@@ -50,6 +49,8 @@ BROKEN_ANSWERS = (
     "SELECT 1 WHERE 0", "DROP TABLE singer", "DELETE FROM concert", "I do not know.", "(" * 5000, "SELECT 1" * 5000,
 )  # fmt: skip
 """Answers that answer nothing."""
+SHORT_GOLD = 12
+"""A gold of fewer characters, a number say, may stand in its question by right."""
 FAILED: tuple[Outcome, ...] = ("agent_error", "prompt_too_long", "timeout", "no_transitions", "endpoint_error")
 
 
@@ -100,7 +101,7 @@ class TaskSetContract(Contract):
                 assert isinstance(task, Task), f"split {split!r} has {task!r}, no Task"
                 said = (task.task_set, task.split)
                 assert said == (spec.name, split), f"{task.id} of {spec.name}/{split} says that it is of {said}"
-                for field in ("id", "question", "db_id", "gold"):
+                for field in ("id", "question", "gold"):
                     assert getattr(task, field).strip(), f"{field} of {task.id!r} is empty"
 
     def test_an_undeclared_split_is_refused(self, made: TaskSet) -> None:
@@ -119,29 +120,36 @@ class TaskSetContract(Contract):
             assert list(other.load(split)) == list(tasks), f"split {split!r} is another in another process"
 
     def test_gold_is_not_in_the_problem(self, made: TaskSet, loaded: Mapping[str, Sequence[Task]]) -> None:
-        config = Config()
+        config = Config.model_validate({"task": {"name": self.task_set}})
         for task in _different(loaded):
-            shown = asdict(RolloutRequest.build(task, made.schema(task), config, "train").problem)
-            for field, text in shown.items():
-                assert task.gold.strip() not in text, f"the gold of {task.id} is in its {field}"
+            shown = RolloutRequest.build(task, made.context(task), config, "train").problem
+            gold = task.gold.strip()
+            if len(gold) < SHORT_GOLD:
+                continue
+            for field, text in {"question": shown.question, **shown.context}.items():
+                assert gold not in text, f"the gold of {task.id} is in its {field}"
 
-    def test_databases_are_there_and_can_be_read(self, loaded: Mapping[str, Sequence[Task]]) -> None:
-        for path in sorted({task.db_path for task in _different(loaded)}):
-            files = databases_of(path)
-            assert files and Path(path).is_absolute(), path
-            for file in files:
-                assert Path(file).is_file(), f"{file} is not there"
-                with closing(sqlite3.connect(f"{Path(file).as_uri()}?mode=ro", uri=True)) as connection:
-                    assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0], f"{file} is empty"
+    def test_its_environment_can_act_on_every_task(
+        self, spec: TaskSetSpec, loaded: Mapping[str, Sequence[Task]]
+    ) -> None:
+        where = environment(environment_of(spec.name))
+        for task in _different(loaded):
+            payload = where.payload(task, {"timeout_s": 5.0, "max_rows": 5, "max_chars": 400})
+            assert json.loads(json.dumps(payload)) == payload, f"what a runner gets of {task.id} is no plain JSON"
+            assert len(task.gold) < SHORT_GOLD or task.gold not in json.dumps(payload), (
+                f"{task.id} sends its gold along"
+            )
+            where.check(payload)
 
-    def test_schema_text_is_there_and_the_same_again(
+    def test_context_is_text_and_the_same_again(
         self, spec: TaskSetSpec, options: Mapping[str, Any], made: TaskSet, loaded: Mapping[str, Sequence[Task]]
     ) -> None:
         other = _task_set(spec, options)
-        for task in {task.db_path: task for task in _different(loaded)}.values():
-            text = made.schema(task)
-            assert isinstance(text, str) and text.strip(), f"{task.db_id} has no schema text"
-            assert other.schema(task) == text, f"the schema text of {task.db_id} is another in another process"
+        for task in {task.cluster or task.id: task for task in _different(loaded)}.values():
+            context = dict(made.context(task))
+            empty = [name for name, text in context.items() if not isinstance(text, str) or not text.strip()]
+            assert not empty, f"{task.id} has no {', '.join(empty)} text"
+            assert dict(other.context(task)) == context, f"the context of {task.id} is another in another process"
 
     def test_describes_itself_as_json_and_the_same_again(
         self, spec: TaskSetSpec, options: Mapping[str, Any], made: TaskSet
@@ -176,7 +184,10 @@ class RewardContract(Contract):
     def tasks(cls, tmp_path_factory: pytest.TempPathFactory) -> Sequence[Task]:
         """Tasks with gold, for which none of `BROKEN_ANSWERS` is right."""
         database = str(build_database(tmp_path_factory.mktemp("reward")))
-        return [Task(f"t{n}", "contract", "val", "?", "parity", database, gold) for n, gold in enumerate(GOLDS)]
+        return [
+            Task(f"t{n}", "contract", "val", "?", gold, "parity", data={DATABASE: database})
+            for n, gold in enumerate(GOLDS)
+        ]
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -200,16 +211,19 @@ class RewardContract(Contract):
         self, made: RewardFunction, tasks: Sequence[Task]
     ) -> None:
         for task in tasks:
-            before = [Path(file).read_bytes() for file in databases_of(task.db_path)]
+            before = [Path(file).read_bytes() for file in databases_of(database_of(task))]
             for answer in BROKEN_ANSWERS:
                 verdict = self._score(made, task, answer)
                 assert verdict.value is None or verdict.value < self.highest, (answer, verdict)
-            assert [Path(file).read_bytes() for file in databases_of(task.db_path)] == before, "changed a database"
+            assert [Path(file).read_bytes() for file in databases_of(database_of(task))] == before, "changed a database"
 
     def test_a_gold_or_database_that_fails_does_not_raise_nor_score_the_most(
         self, made: RewardFunction, tasks: Sequence[Task], tmp_path: Path
     ) -> None:
-        for task in (replace(tasks[0], gold="SELECT nope"), replace(tasks[0], db_path=str(tmp_path / "no.sqlite"))):
+        for task in (
+            replace(tasks[0], gold="SELECT nope"),
+            replace(tasks[0], data={DATABASE: str(tmp_path / "no.sqlite")}),
+        ):
             verdict = self._score(made, task, "SELECT 1")
             assert verdict.value is None or verdict.value < self.highest, verdict
 
@@ -256,7 +270,8 @@ class RewardContract(Contract):
 
 
 def _task_set(spec: TaskSetSpec, options: Mapping[str, Any]) -> TaskSet:
-    return make_task_set(Config.model_validate({"task": {"name": spec.name, "options": dict(options)}}))
+    made: TaskSet = make(spec, options, "task.options")
+    return made
 
 
 def _reward(spec: RewardSpec, options: Mapping[str, Any]) -> RewardFunction:

@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.config import load_config
 from harness.plugins import load, task_set_spec
-from harness.records import Attempt, Outcome, Reward, Task, Transition, Turn
+from harness.records import Attempt, Outcome, Reward, Task, ToolCall, Transition
 from harness.results.episodes import episode_row, transition_rows
 from harness.results.folder import RowLog, RunFolder
 from harness.results.record import finished, run_record
@@ -168,7 +168,7 @@ class Writer:
             answer=None if failed else (task.gold if rewarded else "SELECT 1"),
             transitions=transitions,
             failures=(),
-            turns=(Turn(sql="SELECT 1", text="1 row: <1>", ok=True, elapsed_s=0.001),),
+            tool_calls=(ToolCall("query_database", {"sql": "SELECT 1"}, "1 row: <1>", True, 0.0, 0.001),),
             started_s=1.0e9 + self._count,
             elapsed_s=0.05 * len(roles) + 0.001 + 0.006 * len(roles),
         )

@@ -410,7 +410,7 @@ def test_power_recovers_known_variances_from_databases_of_unequal_size() -> None
     values = values + generator.normal(0, 0.2, len(database)) + generator.normal(0, 0.08, (60, 120))[:, database]
     values = values + generator.normal(0, 0.5, shape)
     seed, task = np.indices(shape).reshape(2, -1)
-    rows = pd.DataFrame({"seed": seed, "db_id": database[task], "task_id": task, "value": values.ravel()})
+    rows = pd.DataFrame({"seed": seed, "cluster": database[task], "task_id": task, "value": values.ravel()})
     found = _components(rows)
     assert list(found**0.5) == pytest.approx([0.1, 0.05, 0.2, 0.08, 0.5], rel=0.25)
     truth = Variances(0.1**2, 0.05**2, 0.0, 0.0, 0.5**2, (10,) * 20, 3, "truth")
@@ -433,7 +433,7 @@ def test_the_planned_power_is_that_of_the_verdict_s_own_test() -> None:
     effect, generator, repeats, hits = planned.detectable(4, sizes, 0.8, 0.05), np.random.default_rng(5), 300, 0
     database = np.repeat(np.arange(len(sizes)), sizes)
     seed, task = np.indices((4, len(database))).reshape(2, -1)
-    rows = pd.DataFrame({"seed": seed, "db_id": database[task], "task_id": task})
+    rows = pd.DataFrame({"seed": seed, "cluster": database[task], "task_id": task})
     for _ in range(repeats):
         shift = effect + generator.normal(0, 0.01, (4, 1)) + generator.normal(0, 0.02, len(sizes))[database]
         found = crossed_mean(rows.assign(value=(shift + generator.normal(0, 0.2, shift.shape)).ravel()))
@@ -466,7 +466,7 @@ class Scored:
         database, task = np.indices(values.shape).reshape(2, -1)
         self.seed = seed
         self._rows = pd.DataFrame(
-            {"db_id": database, "task_id": database * 1000 + task, "difficulty": "easy", "reward": values.ravel()}
+            {"cluster": database, "task_id": database * 1000 + task, "difficulty": "easy", "reward": values.ravel()}
         )
 
     def validation(self, step: int | None = None) -> Any:

@@ -29,7 +29,7 @@ def frame(values: np.ndarray) -> pd.DataFrame:
     """Rows of an array [seeds, databases, tasks]."""
     seed, database, task = np.indices(values.shape).reshape(3, -1)
     return pd.DataFrame(
-        {"seed": seed, "db_id": database.astype(str), "task_id": database * 10_000 + task, "value": values.ravel()}
+        {"seed": seed, "cluster": database.astype(str), "task_id": database * 10_000 + task, "value": values.ravel()}
     )
 
 
@@ -77,7 +77,7 @@ def test_two_way_variance_is_that_of_statsmodels() -> None:
     generator = np.random.default_rng(3)
     values = generator.normal(size=(5, 8, 4)) + generator.normal(size=(5, 1, 1)) + generator.normal(size=(1, 8, 1))
     rows = frame(values)
-    groups = np.column_stack([rows["seed"], rows["db_id"].astype(int)])
+    groups = np.column_stack([rows["seed"], rows["cluster"].astype(int)])
     fit = OLS(rows["value"].to_numpy(), np.ones((len(rows), 1))).fit(
         cov_type="cluster", cov_kwds={"groups": groups, "use_correction": True}
     )
@@ -226,7 +226,7 @@ def estimates(
     generator = np.random.default_rng([repeats, seeds, len(sizes), int(1000 * mean), int(1000 * by_seed)])
     database = np.repeat(np.arange(len(sizes)), sizes)
     seed, task = np.indices((seeds, len(database))).reshape(2, -1)
-    rows = pd.DataFrame({"seed": seed, "db_id": database[task], "task_id": task, "value": 0.0})
+    rows = pd.DataFrame({"seed": seed, "cluster": database[task], "task_id": task, "value": 0.0})
     found = []
     for _ in range(repeats):
         shift = generator.normal(0, by_seed, (seeds, 1)) + generator.normal(0, by_database, len(sizes))[database]
@@ -244,7 +244,7 @@ def estimates(
 
 
 @pytest.mark.parametrize(
-    ("seeds", "sizes", "by_seed", "by_database", "graded"),
+    ("seeds", "sizes", "by_seed", "by_cluster", "graded"),
     [
         (1, UNEQUAL, 0.0, 0.05, False),
         (3, EQUAL, 0.0, 0.0, False),
@@ -309,7 +309,7 @@ def test_intervals_of_accuracy_cover_and_hold_their_mean(level: float, graded: b
     generator, repeats, covered = np.random.default_rng(int(100 * level)), 300, 0
     database = np.repeat(np.arange(len(UNEQUAL)), UNEQUAL)
     seed, task = np.indices((8, len(database))).reshape(2, -1)
-    rows = pd.DataFrame({"seed": seed, "db_id": database[task], "task_id": task, "value": 0.0})
+    rows = pd.DataFrame({"seed": seed, "cluster": database[task], "task_id": task, "value": 0.0})
     centre = math.log(level / (1 - level))
     true = float((1 / (1 + np.exp(-centre - generator.normal(0, math.hypot(0.5, 0.3), 400_000)))).mean())
     for _ in range(repeats):
@@ -327,7 +327,14 @@ def test_an_evaluation_and_a_comparison_give_one_interval_and_graded_rewards_are
 
     rewards = [0.5, 0.6, 0.4, 0.5, 0.7, 0.3] * 5
     rows = [
-        {"db_id": f"d{i % 3}", "task_id": f"t{i}", "reward": one, "outcome": "ok", "difficulty": "", "reward_flags": []}
+        {
+            "cluster": f"d{i % 3}",
+            "task_id": f"t{i}",
+            "reward": one,
+            "outcome": "ok",
+            "difficulty": "",
+            "reward_flags": [],
+        }
         for i, one in enumerate(rewards)
     ]
     found = accuracy_of(rows, 30)

@@ -10,7 +10,7 @@ from harness.errors import TaskSetError
 from harness.records import Task
 from harness.trainers.order import order_hash, training_order, validation_order, write_dataset
 
-TASKS = [Task(f"t{n}", "x", "train", f"Q{n}", "db", "/db", f"SELECT 'gold-canary-{n}'") for n in range(50)]
+TASKS = [Task(f"t{n}", "x", "train", f"Q{n}", f"SELECT 'gold-canary-{n}'", "db") for n in range(50)]
 
 
 def config(**settings: object) -> Config:

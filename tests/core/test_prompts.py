@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from harness.prompts import APPROVED, PROMPTS, REJECTED
+from harness.programs.self_correcting_sql.prompts import APPROVED, PROMPTS, REJECTED
 from harness.records import Problem
 
-PROBLEM = Problem("t", "How many {singers}?", "db", "singer(name text)")
+PROBLEM = Problem("t", "How many {singers}?", {"schema": "singer(name text)"})
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,16 @@ import pytest
 from harness.cli.train import check
 from harness.config import load_config
 from harness.errors import ConfigError, PluginError
-from harness.hookspecs import AgentSpec, HarnessHooks, RewardSpec, TaskSetSpec, TrainerSpec, hookimpl
+from harness.hookspecs import (
+    AgentSpec,
+    EnvironmentSpec,
+    HarnessHooks,
+    ProgramSpec,
+    RewardSpec,
+    TaskSetSpec,
+    TrainerSpec,
+    hookimpl,
+)
 from harness.plugins import KINDS, Registry, load, make_reward, registry
 
 
@@ -99,6 +108,8 @@ def test_every_hook_has_a_kind_of_part_and_every_kind_of_part_is_found(monkeypat
     hooks = {name for name in vars(HarnessHooks) if name.startswith("harness_")}
     assert {hook for hook, _ in KINDS.values()} == hooks
     specs = {
+        "harness_environments": EnvironmentSpec("e", "e:E", ""),
+        "harness_programs": ProgramSpec("p", "p:P", ""),
         "harness_agents": AGENT,
         "harness_tasks": TASKS,
         "harness_rewards": RewardSpec("r", "r:R", ""),

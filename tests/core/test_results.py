@@ -21,7 +21,7 @@ from harness.trainers.monitor import Monitor
 def row(
     step: int, reward: float | None, phase: str = "train", outcome: str = "ok", **changes: object
 ) -> dict[str, object]:
-    task = Task("t1", "pocket", "val", "Q?", "db", "/db", "SELECT 1", "easy")
+    task = Task("t1", "pocket", "val", "Q?", "SELECT 1", "db", "easy")
     attempt = Attempt("r", "a", outcome, "", "SELECT 1", (), (), (), 0.0, 1.0)  # type: ignore[arg-type]
     base = episode_row(
         task, attempt, Reward(reward, "why"), agent="x", phase=phase, step=step, session=0, trained=lambda call: False

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from harness.agents.reference_sql import ReferenceSQL
 from harness.parity.comparison import compare, measure
 from harness.parity.recorder import Recording, record
-from harness.parity.scenarios import SCENARIOS, Scenario
-from harness.prompts import Prompt
+from harness.programs.self_correcting_sql.prompts import Prompt
+from harness.programs.self_correcting_sql.reference import ReferenceSQL
+from harness.programs.self_correcting_sql.scenarios import SCENARIOS, Scenario
 from harness.records import Problem
 from harness.testing.contract import AgentContract
 from harness.toolbox import LLM, Toolbox
@@ -174,7 +174,7 @@ def test_the_contract_catches_state_that_rollouts_share(agent: type[ReferenceSQL
 def test_another_course_of_calls_is_named(reference: list[Recording]) -> None:
     recordings = asyncio.run(record(Skips(), CHOSEN[:1]))
     places = [one.place for one in compare("skips", recordings, reference).mismatches]
-    assert places == ["sequence of roles", "executed query 0", "answer"]
+    assert places == ["sequence of roles", "tool call 0", "answer"]
 
 
 def test_a_leaked_gold_is_named(reference: list[Recording]) -> None:

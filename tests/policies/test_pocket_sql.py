@@ -12,7 +12,7 @@ import pytest
 from harness.policies import resolve
 from harness.policies.pocket_sql import data, samples, tokenizer, verify, worlds
 from harness.policies.pocket_sql.data import HELD_OUT
-from harness.prompts import APPROVED, PROMPTS, REJECTED
+from harness.programs.self_correcting_sql.prompts import APPROVED, PROMPTS, REJECTED
 from harness.tasks.pocket import PocketTasks
 from harness.tasks.pocket.generate import bundled_domains
 

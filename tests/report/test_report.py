@@ -53,9 +53,9 @@ def test_groups_are_bars_few_and_dots_many_and_none_is_no_chart(runs: Path) -> N
     run = next(run for run in select([runs]).runs if run.finished)
     table = run.episodes
     for databases, kind, axis in ((3, "bar", "x"), (30, "scatter", "y")):
-        table["db_id"] = [f"db_{int(task.rsplit('/', 1)[1]) % databases:02}" for task in table["task_id"]]
-        (trace,) = by_group({run.id: [run]}, "db_id", "")["data"]
-        assert trace["type"] == kind and len(trace[axis]) == run.validation()["db_id"].nunique() > databases / 2
+        table["cluster"] = [f"db_{int(task.rsplit('/', 1)[1]) % databases:02}" for task in table["task_id"]]
+        (trace,) = by_group({run.id: [run]}, "cluster", "")["data"]
+        assert trace["type"] == kind and len(trace[axis]) == run.validation()["cluster"].nunique() > databases / 2
     table["difficulty"] = ""
     assert not by_group({run.id: [run]}, "difficulty", "")["data"]
 

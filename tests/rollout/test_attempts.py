@@ -11,11 +11,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from harness.agents.reference_sql import ReferenceSQL
 from harness.gateway.attempts import call_seed
 from harness.gateway.client import GatewayControl
 from harness.gateway.server import GatewayServer
-from harness.prompts import APPROVED
+from harness.programs.self_correcting_sql.prompts import APPROVED
+from harness.programs.self_correcting_sql.reference import ReferenceSQL
 from harness.records import Attempt, Problem
 from harness.rollout.host import run_attempt
 from harness.rollout.request import RolloutRequest, rollout_seed
@@ -35,12 +35,14 @@ def request_(tmp_path: Path) -> RolloutRequest:
         connection.execute("CREATE TABLE singer (name TEXT)")
         connection.execute("INSERT INTO singer VALUES ('Ella')")
     return RolloutRequest(
-        problem=Problem("t", "Who sings?", "db", "singer(name text)"),
-        db_path=str(database),
+        problem=Problem("t", "Who sings?", {"schema": "singer(name text)"}),
+        program="self_correcting_sql",
+        environment="sql",
+        payload={"database": str(database), "limits": {"timeout_s": 2.0, "max_rows": 5, "max_chars": 400}},
         mode="train",
         max_turns=2,
         sampling={"temperature": 0.7, "top_p": 1.0, "max_tokens": 32, "seed": 11},
-        sandbox={"timeout_s": 2.0, "max_rows": 5, "max_chars": 400},
+        tool_timeout_s=2.0,
         timeout_s=3.0,
         retries=0,
     )
@@ -62,8 +64,8 @@ async def test_a_good_attempt_carries_exact_tokens_and_queries(
     result = await attempt(control, gateway, server, ReferenceSQL(), request_)
     assert (result.outcome, result.answer) == ("ok", "SELECT name FROM singer")
     assert [call.role for call in result.transitions] == ["write_query", "check_query"]
-    assert [turn.sql for turn in result.turns] == ["SELECT name FROM singer"]
-    assert "Ella" in result.turns[0].text and "Ella" in str(server.requests[1].messages)
+    assert [call.arguments for call in result.tool_calls] == [{"sql": "SELECT name FROM singer"}]
+    assert "Ella" in result.tool_calls[0].text and "Ella" in str(server.requests[1].messages)
     first = result.transitions[0]
     assert first.response_ids is not None and first.logprobs is not None
     assert len(first.response_ids) == len(first.logprobs)
@@ -251,7 +253,7 @@ async def test_what_no_encoding_has_is_stored_as_its_escape(
     server = scripted_server([WRITE, f"Fine. {APPROVED}"])
     result = await attempt(control, gateway, server, Surrogates(), request_)
     assert (result.outcome, result.answer) == ("ok", "SELECT '\\udc00'")
-    assert result.turns[-1].sql == "SELECT '\\ud83d'" and result.turns[-1].ok
+    assert result.tool_calls[-1].arguments == {"sql": "SELECT '\\ud83d'"} and result.tool_calls[-1].ok
     spans = to_spans(result)
     [span.model_dump_json().encode() for span in spans]  # as the store gets them
     assert from_spans(spans) == result

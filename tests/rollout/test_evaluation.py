@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.environments.sql.environment import database_of
 from harness.tasks.pocket import PocketTasks
 from harness.testing.fixtures import StartServer
 from harness.testing.scripted_server import ReceivedRequest, Reply
@@ -81,7 +82,7 @@ def test_eval_whose_databases_change_under_it_says_so(
     tmp_path: Path, scripted_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    databases = sorted({task.db_path for task in PocketTasks().load("val")})
+    databases = sorted({database_of(task) for task in PocketTasks().load("val")})
 
     def meddling(request: ReceivedRequest) -> str:
         for path in map(Path, databases):
@@ -110,7 +111,9 @@ def test_dev_shows_every_call(scripted_server: StartServer) -> None:
 def test_run_answers_one_question(scripted_server: StartServer) -> None:
     task = PocketTasks().load("val")[0]
     server = scripted_server(golden, token_ids=False)
-    done = harness("run", "--question", task.question, "--db", task.db_path, "--endpoint", server.base_url, "--json")
+    done = harness(
+        "run", "--question", task.question, "--db", database_of(task), "--endpoint", server.base_url, "--json"
+    )
     assert done.returncode == 0, done.stderr
     attempt = json.loads(done.stdout)
     assert attempt["answer"] == task.gold and attempt["transitions"][0]["prompt_ids"] is None

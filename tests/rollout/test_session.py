@@ -240,6 +240,6 @@ def test_the_queue_holds_no_gold(tmp_path: Path) -> None:
 
     tasks = PocketTasks()
     for task in tasks.load("val")[:20]:
-        request = RolloutRequest.build(task, tasks.schema(task), config(), "train")
+        request = RolloutRequest.build(task, tasks.context(task), config(), "train")
         assert task.gold not in json.dumps(request.dump())
         assert RolloutRequest.parse(json.loads(json.dumps(request.dump()))) == request

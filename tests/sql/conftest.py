@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.sql.evaluator import forget
-from harness.sql.sandbox import close_connections
+from harness.environments.sql.evaluator import forget
+from harness.environments.sql.sandbox import close_connections
 
 REPO = Path(__file__).resolve().parents[2]
 MakeDatabase = Callable[..., Path]

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.sql.evaluator import evaluate
-from harness.sql.sandbox import Limits, execute, render
+from harness.environments.sql.evaluator import evaluate
+from harness.environments.sql.sandbox import Limits, execute, render
 
 VOCABULARY = r"""
 SELECT FROM WHERE GROUP BY ORDER LIMIT DISTINCT UNION EXCEPT INTERSECT JOIN ON AS WITH RECURSIVE VALUES

@@ -15,8 +15,8 @@ from harness.rewards.audit import ATTACKS
 REPO = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import json, sys
-from harness.sql.evaluator import evaluate
-from harness.sql.sandbox import execute
+from harness.environments.sql.evaluator import evaluate
+from harness.environments.sql.sandbox import execute
 path, cases = json.load(sys.stdin)
 out = []
 for gold, pred in cases:

@@ -14,8 +14,8 @@ import pytest
 SCRIPT = """
 import json, sys, threading, time
 from collections import Counter
-from harness.sql.evaluator import evaluate
-from harness.sql.sandbox import HEAP_LIMIT_BYTES, Limits, execute
+from harness.environments.sql.evaluator import evaluate
+from harness.environments.sql.sandbox import HEAP_LIMIT_BYTES, Limits, execute
 
 path, hold_s, rounds = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
 golds = ["SELECT name, age FROM person ORDER BY age, name", "SELECT count(*) FROM person GROUP BY age % 7",
@@ -65,7 +65,7 @@ print(json.dumps(verdicts))
 PEAK = """
 import random, sys, threading, time
 from pathlib import Path
-from harness.sql.sandbox import Limits, execute
+from harness.environments.sql.sandbox import Limits, execute
 
 end = time.monotonic() + 20
 

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from harness.cli import reward as reward_commands
 from harness.cli import score as score_commands
+from harness.environments.sql.environment import DATABASE
 from harness.errors import UserError
 from harness.records import Attempt, Outcome, Task
 from harness.rewards.audit import audit
@@ -20,7 +21,7 @@ class TestContract(RewardContract):
 
 
 def task(db_path: Path, gold: str) -> Task:
-    return Task("t", "test", "val", "?", "singers", str(db_path), gold)
+    return Task("t", "test", "val", "?", gold, "singers", data={DATABASE: str(db_path)})
 
 
 def attempt(answer: str | None, outcome: Outcome = "ok") -> Attempt:

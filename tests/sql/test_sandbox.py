@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.sql.functions import Functions
-from harness.sql.sandbox import Limits, execute, render
+from harness.environments.sql.functions import Functions
+from harness.environments.sql.sandbox import Limits, execute, render
 
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
 WRITES = [
@@ -198,7 +198,7 @@ def test_one_wide_row_of_long_values_is_not_built(singers: Path) -> None:
         pytest.skip("needs /proc")
     script = f"""
 from pathlib import Path
-from harness.sql.sandbox import execute
+from harness.environments.sql.sandbox import execute
 for count in (1900, 480, 100):
     sql = "WITH a AS MATERIALIZED (SELECT hex(zeroblob(120000)) || char(128512) v) SELECT " + ",".join("v" * count)
     print(execute({str(singers)!r}, sql + " FROM a").ok)
@@ -222,7 +222,7 @@ def test_query_that_hoards_memory_is_ended_and_frees_it(singers: Path) -> None:
     # In a process of its own: SQLite's heap limit is per process, and the peak is read from the system.
     script = f"""
 from pathlib import Path
-from harness.sql.sandbox import Limits, execute
+from harness.environments.sql.sandbox import Limits, execute
 hoard = ("WITH RECURSIVE n(x) AS (SELECT zeroblob(200000) UNION ALL SELECT zeroblob(200000) FROM n) "
          "SELECT x FROM n ORDER BY random()")
 print(execute({str(singers)!r}, hoard, Limits(timeout_s=20)).error_type)

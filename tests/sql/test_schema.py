@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from harness.environments.sql.schema import schema_text
 from harness.errors import TaskSetError
-from harness.sql.schema import schema_text
 
 
 def test_compact_style_names_keys_and_targets(singers: Path) -> None:

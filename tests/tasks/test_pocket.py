@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.environments.sql.environment import database_of
+from harness.environments.sql.schema import schema_text
 from harness.errors import TaskSetError
 from harness.records import Task
-from harness.sql.schema import schema_text
 from harness.tasks import pocket
 from harness.tasks.pocket import PocketTasks
 from harness.tasks.pocket.domain import pluralize
@@ -37,7 +38,7 @@ def every(tasks: PocketTasks) -> list[Task]:
 
 
 def rows(task: Task, sql: str) -> list[tuple[object, ...]]:
-    connection = sqlite3.connect(f"file:{task.db_path}?mode=ro", uri=True)
+    connection = sqlite3.connect(f"file:{database_of(task)}?mode=ro", uri=True)
     try:
         return connection.execute(sql).fetchall()
     finally:
@@ -52,14 +53,14 @@ def test_generator_writes_the_bundled_bytes() -> None:
 def test_counts_and_difficulties(tasks: PocketTasks) -> None:
     train, val = tasks.load("train"), tasks.load("val")
     assert len(train) >= 1600 and len(val) == 240
-    assert len({t.db_id for t in train}) >= 12 and len({t.db_id for t in val}) >= 5
+    assert len({t.cluster for t in train}) >= 12 and len({t.cluster for t in val}) >= 5
     for split in (train, val):
         assert {t.difficulty for t in split} == {"easy", "medium", "hard", "extra"}
 
 
 def test_validation_databases_are_unseen_in_training(tasks: PocketTasks) -> None:
     train, val = tasks.load("train"), tasks.load("val")
-    assert not {t.db_id for t in train} & {t.db_id for t in val}
+    assert not {t.cluster for t in train} & {t.cluster for t in val}
     tables = {
         split: {t.name for s, domain in bundled_domains() if s == split for t in domain.tables}
         for split in ("train", "val")
@@ -104,8 +105,8 @@ def test_a_problem_holds_no_gold(tasks: PocketTasks) -> None:
 def test_schema_text_is_the_compact_style_of_the_built_database(tasks: PocketTasks) -> None:
     designs = {domain.db_id: domain for _, domain in bundled_domains()}
     for task in tasks.load("val"):
-        assert tasks.schema(task) == designs[task.db_id].schema_text()
-        assert tasks.schema(task) == schema_text(task.db_path, limit_chars=None, style="compact")
+        assert tasks.schema(task) == designs[task.cluster].schema_text()
+        assert tasks.schema(task) == schema_text(database_of(task), limit_chars=None, style="compact")
 
 
 def test_databases_are_the_same_bytes_wherever_they_are_built(tmp_path: Path) -> None:
@@ -121,8 +122,12 @@ def test_databases_are_the_same_bytes_wherever_they_are_built(tmp_path: Path) ->
 
 def test_layout_is_spiders(tasks: PocketTasks) -> None:
     task = tasks.load("val")[0]
-    path = Path(task.db_path)
-    assert (path.name, path.parent.name, path.parent.parent.name) == (f"{task.db_id}.sqlite", task.db_id, "database")
+    path = Path(database_of(task))
+    assert (path.name, path.parent.name, path.parent.parent.name) == (
+        f"{task.cluster}.sqlite",
+        task.cluster,
+        "database",
+    )
 
 
 def test_damaged_files_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -176,14 +181,14 @@ def test_changed_database_is_noticed_at_the_end_and_built_anew(
 ) -> None:
     tasks = PocketTasks(cache_dir=str(tmp_path))
     first = tasks.load("val")[0]
-    content = Path(first.db_path).read_bytes()
-    assert tasks.check() == [] and Path(first.db_path).stat().st_mode & 0o222 == 0
-    alter(first.db_path)
-    assert tasks.check() == [first.db_id]
+    content = Path(database_of(first)).read_bytes()
+    assert tasks.check() == [] and Path(database_of(first)).stat().st_mode & 0o222 == 0
+    alter(database_of(first))
+    assert tasks.check() == [first.cluster]
     again = PocketTasks(cache_dir=str(tmp_path))
-    assert again.load("val")[0] == first and Path(first.db_path).read_bytes() == content
+    assert again.load("val")[0] == first and Path(database_of(first)).read_bytes() == content
     assert caplog.text.count("has changed since it was built") == 1
-    Path(first.db_path).with_name("second.sqlite").write_bytes(content)  # verdicts would be on both
-    assert again.check() == [first.db_id]
+    Path(database_of(first)).with_name("second.sqlite").write_bytes(content)  # verdicts would be on both
+    assert again.check() == [first.cluster]
     PocketTasks(cache_dir=str(tmp_path)).load("val")
     assert again.check() == []

@@ -17,8 +17,9 @@ import pytest
 from typer.testing import CliRunner
 
 from harness.cli import data as data_commands
+from harness.environments.sql.environment import database_of
+from harness.environments.sql.evaluator import evaluate
 from harness.errors import TaskSetError
-from harness.sql.evaluator import evaluate
 from harness.tasks.spider import SpiderTasks
 from harness.tasks.spider.fetch import fetch
 from harness.tasks.spider.prepare import prepare, sample_of
@@ -112,9 +113,9 @@ def test_tasks_leave_out_what_cannot_be_scored(archive: Path, tmp_path: Path) ->
     tasks = SpiderTasks(str(tmp_path / "out"))
     assert [task.question for task in tasks.load("train")] == ["Which cows?", "Which dead cows?"]
     dev = tasks.load("dev")
-    assert len({task.id for task in dev}) == 6 and all(Path(task.db_path).is_file() for task in dev)
+    assert len({task.id for task in dev}) == 6 and all(Path(database_of(task)).is_file() for task in dev)
     assert [task.id for task in tasks.load("val")] == [task.id for task in dev]
-    assert all(evaluate(task.db_path, task.gold, task.gold).match for task in dev)
+    assert all(evaluate(database_of(task), task.gold, task.gold).match for task in dev)
     with pytest.raises(TaskSetError, match="no split 'test'"):
         tasks.load("test")
 
@@ -126,7 +127,7 @@ def test_schema_is_from_the_database_unless_the_file_is_asked_for(archive: Path,
     assert SpiderTasks(str(tmp_path / "out"), style="compact").schema(first) == "cow(name text)"
     assert "-- cow" not in SpiderTasks(str(tmp_path / "out"), sample_rows=1).schema(first)
     assert "-- Elsa" in SpiderTasks(str(tmp_path / "out"), sample_rows=1).schema(first)
-    (Path(first.db_path).with_name("schema.sql")).write_text("CREATE TABLE cow (by_hand int);")
+    (Path(database_of(first)).with_name("schema.sql")).write_text("CREATE TABLE cow (by_hand int);")
     assert "by_hand" in SpiderTasks(str(tmp_path / "out"), use_schema_file=True).schema(first)
 
 
@@ -155,11 +156,11 @@ def test_folder_of_agent_lightnings_example_is_accepted(official: Path, tmp_path
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / name)
     tasks = SpiderTasks(str(folder))
     assert len(tasks.load("train")) == 3
-    assert Path(tasks.load("dev")[0].db_path).parts[-3] == "test_database"
+    assert Path(database_of(tasks.load("dev")[0])).parts[-3] == "test_database"
     assert tasks.describe()["databases"] == 3
     report = prepare(folder, tmp_path / "out")
     assert report.parts["dev"].runnable == 6
-    assert Path(SpiderTasks(str(tmp_path / "out")).load("dev")[0].db_path).parts[-3] == "test_database"
+    assert Path(database_of(SpiderTasks(str(tmp_path / "out")).load("dev")[0])).parts[-3] == "test_database"
 
 
 def test_unprepared_folder_says_what_to_run(tmp_path: Path, official: Path) -> None:
@@ -392,14 +393,14 @@ def test_official_counts(spider: Any) -> None:
 @pytest.mark.parametrize("split", ["dev", "train", "train_others"])
 def test_gold_against_gold_scores_one_on_every_usable_question(spider: Any, split: str) -> None:
     tasks = SpiderTasks(str(spider[0])).load(split)
-    wrong = [task.id for task in tasks if evaluate(task.db_path, task.gold, task.gold).match is not True]
+    wrong = [task.id for task in tasks if evaluate(database_of(task), task.gold, task.gold).match is not True]
     assert wrong == []
 
 
 @pytest.mark.spider
 def test_constant_empty_answer_scores_nothing_on_dev(spider: Any) -> None:
     tasks = SpiderTasks(str(spider[0])).load("dev")
-    assert not any(evaluate(task.db_path, task.gold, "SELECT 1 WHERE 0").match for task in tasks)
+    assert not any(evaluate(database_of(task), task.gold, "SELECT 1 WHERE 0").match for task in tasks)
 
 
 @pytest.mark.spider
@@ -427,4 +428,4 @@ def test_the_cuts_of_train_are_a_partition(spider: Any) -> None:
     assert ids["train_a"] | ids["train_b"] == ids["train"] and not ids["train_a"] & ids["train_b"]
     fit, held = tasks.load("train_b_fit"), tasks.load("train_b_held")
     assert {task.id for task in [*fit, *held]} == ids["train_b"]
-    assert not {(task.db_id, task.gold) for task in fit} & {(task.db_id, task.gold) for task in held}
+    assert not {(task.cluster, task.gold) for task in fit} & {(task.cluster, task.gold) for task in held}

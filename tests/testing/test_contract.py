@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from harness.agents.reference_sql import ReferenceSQL
 from harness.gateway.server import GatewayServer
-from harness.prompts import Prompt
+from harness.programs.self_correcting_sql.prompts import Prompt
+from harness.programs.self_correcting_sql.reference import ReferenceSQL
 from harness.records import Problem
 from harness.testing.contract import AgentContract
 from harness.toolbox import Toolbox

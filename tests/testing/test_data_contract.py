@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from harness.config import Config
+from harness.environments.sql.environment import DATABASE, database_of
 from harness.hookspecs import RewardSpec, TaskSetSpec, hookimpl
-from harness.parity.scenarios import build_database
 from harness.plugins import Registry, make_reward, make_task_set
+from harness.programs.self_correcting_sql.scenarios import build_database
 from harness.records import Attempt, Reward, Task
 from harness.rewards.execution_accuracy import ExecutionAccuracy
 from harness.tasks.pocket import PocketTasks
@@ -82,12 +83,12 @@ class TellingSchema(Tasks):
 
 class Missing(Tasks):
     def load(self, split: str) -> Sequence[Task]:
-        return [replace(task, db_path=task.db_path + ".gone") for task in super().load(split)]
+        return [replace(task, data={DATABASE: database_of(task) + ".gone"}) for task in super().load(split)]
 
 
 class NoDatabase(Tasks):
     def load(self, split: str) -> Sequence[Task]:
-        return [replace(task, db_path=__file__) for task in super().load(split)]
+        return [replace(task, data={DATABASE: __file__}) for task in super().load(split)]
 
 
 class Bare(Tasks):
@@ -218,7 +219,9 @@ def _tests(suite: type) -> list[str]:
 @pytest.fixture
 def singers(tmp_path: Path) -> list[Task]:
     database = str(build_database(tmp_path))
-    return [Task(f"t{n}", "contract", "val", "?", "parity", database, gold) for n, gold in enumerate(GOLDS)]
+    return [
+        Task(f"t{n}", "contract", "val", "?", gold, "parity", data={DATABASE: database}) for n, gold in enumerate(GOLDS)
+    ]
 
 
 TASK_SETS = [
@@ -230,10 +233,10 @@ TASK_SETS = [
     (Turning, "test_ids_are_unique_and_a_second_load_is_the_same", "'train' is another when loaded again"),
     (Telling, "test_gold_is_not_in_the_problem", "is in its question"),
     (TellingSchema, "test_gold_is_not_in_the_problem", "is in its schema"),
-    (Missing, "test_databases_are_there_and_can_be_read", "gone is not there"),
-    (NoDatabase, "test_databases_are_there_and_can_be_read", "file is not a database"),
-    (Bare, "test_schema_text_is_there_and_the_same_again", "has no schema text"),
-    (Changing, "test_schema_text_is_there_and_the_same_again", "is another in another process"),
+    (Missing, "test_its_environment_can_act_on_every_task", "no database at .*gone"),
+    (NoDatabase, "test_its_environment_can_act_on_every_task", "is no SQLite database"),
+    (Bare, "test_context_is_text_and_the_same_again", "has no schema text"),
+    (Changing, "test_context_is_text_and_the_same_again", "is another in another process"),
     (Paths, "test_describes_itself_as_json_and_the_same_again", "not JSON serializable"),
     (Dated, "test_describes_itself_as_json_and_the_same_again", "describes other made"),
     (Lenient, "test_an_unknown_option_is_refused", "DID NOT RAISE"),

@@ -11,7 +11,7 @@ import httpx
 import orjson
 import pytest
 
-from harness.prompts import PROMPTS
+from harness.programs.self_correcting_sql.prompts import PROMPTS
 from harness.records import Problem
 from harness.testing.scripted_completion import END, Reply, logprob, prompt_token_ids, response_token_ids
 from harness.testing.scripted_server import ReceivedRequest, ScriptedServer
@@ -57,7 +57,7 @@ def test_a_function_sees_the_whole_request(scripted_server):
 
 def test_the_roles_of_one_rollout_are_one_conversation(scripted_server):
     server = scripted_server(lambda request: str(request.turn))
-    problem = Problem("t1", "How many?", "db", "CREATE TABLE t(a)")
+    problem = Problem("t1", "How many?", {"schema": "CREATE TABLE t(a)"})
     prompts = (
         PROMPTS.write(problem),
         PROMPTS.check(problem, "SELECT 1", "1"),

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from harness.environments.sql.sandbox import Limits, execute
 from harness.policies.pocket_sql.data import HELD_OUT
 from harness.policies.pocket_sql.samples import REMARKS, differs, faulty, problem_of, shown, world_of
-from harness.prompts import PROMPTS, REJECTED, Prompt
+from harness.programs.self_correcting_sql.prompts import PROMPTS, REJECTED, Prompt
 from harness.records import Problem, Task
-from harness.sql.sandbox import Limits, execute
 from harness.tasks.pocket import PocketTasks
 from harness.tasks.pocket.questions import draw
 from harness.tasks.pocket.world import same_rows

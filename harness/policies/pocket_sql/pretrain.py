@@ -27,7 +27,7 @@ from harness.policies.pocket_sql.data import Source, Stream, drafts_digest, toke
 from harness.policies.pocket_sql.evaluate import Pocket, Policy, random_roles, report, share
 from harness.policies.pocket_sql.samples import PocketExamples
 from harness.policies.pocket_sql.tokenizer import VOCABULARY, train
-from harness.prompts import PROMPTS
+from harness.programs.self_correcting_sql.prompts import PROMPTS
 
 if TYPE_CHECKING:
     from transformers import Qwen2Tokenizer

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
+from harness.environments.sql.sandbox import AGENT_LIMITS, Execution, render
 from harness.policies.pocket_sql.worlds import random_domain
-from harness.prompts import APPROVED, PROMPTS, REJECTED, Prompt
+from harness.programs.self_correcting_sql.prompts import APPROVED, PROMPTS, REJECTED, Prompt
 from harness.records import Problem
-from harness.sql.sandbox import AGENT_LIMITS, Execution, render
 from harness.tasks.pocket.questions import draw
 from harness.tasks.pocket.world import Item, World, build_world, same_rows
 

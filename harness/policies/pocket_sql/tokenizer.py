@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.prompts import APPROVED, PROMPTS, REJECTED
+from harness.programs.self_correcting_sql.prompts import APPROVED, PROMPTS, REJECTED
 from harness.records import Problem
 
 if TYPE_CHECKING:

@@ -21,15 +21,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.environments.sql.evaluator import evaluate
 from harness.policies.pocket_sql.data import conversation
 from harness.policies.pocket_sql.evaluate import Policy, share
 from harness.policies.pocket_sql.pretrain import add_options, fit, main, make_model, save, write_manifest
 from harness.policies.pocket_sql.tokenizer import train as train_tokenizer
 from harness.policies.spider_sql.questions import prepare
 from harness.policies.spider_sql.samples import SpiderExamples
-from harness.prompts import PROMPTS
+from harness.programs.self_correcting_sql.prompts import PROMPTS
 from harness.records import Problem, Task
-from harness.sql.evaluator import evaluate
 from harness.tasks.spider import SpiderTasks
 
 log = logging.getLogger(__name__)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
+from harness.environments.sql.evaluator import evaluate
+from harness.environments.sql.lexer import tokenize
+from harness.environments.sql.sandbox import AGENT_LIMITS, execute
+from harness.environments.sql.schema import Column, tables_of
 from harness.records import Task
-from harness.sql.evaluator import evaluate
-from harness.sql.lexer import tokenize
-from harness.sql.sandbox import AGENT_LIMITS, execute
-from harness.sql.schema import Column, tables_of
 
 Tables = dict[str, list[Column]]
 

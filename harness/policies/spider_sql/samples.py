@@ -13,7 +13,7 @@ from harness.policies.pocket_sql.samples import PRAISE, Example, PocketExamples,
 from harness.policies.spider_sql.questions import Question
 from harness.policies.spider_sql.templates import generated
 from harness.policies.spider_sql.variation import vary
-from harness.prompts import APPROVED, PROMPTS, REJECTED
+from harness.programs.self_correcting_sql.prompts import APPROVED, PROMPTS, REJECTED
 from harness.records import Problem
 
 POCKET_SHARE, GENERATED_SHARE = 0.15, 0.4

@@ -16,9 +16,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.environments.sql.databases import fingerprint
+from harness.environments.sql.environment import DATABASE, database_of
 from harness.errors import TaskSetError
 from harness.records import Task
-from harness.sql.databases import fingerprint
 
 log = logging.getLogger(__name__)
 
@@ -64,22 +65,26 @@ class PocketTasks:
                 task_set=self.name,
                 split=split,
                 question=row["question"],
-                db_id=row["db_id"],
-                db_path=paths[row["db_id"]],
                 gold=row["query"],
+                cluster=row["db_id"],
                 difficulty=row["difficulty"],
-                extra={"kind": row["kind"], "slip": row["slip"]},
+                data={DATABASE: paths[row["db_id"]], "kind": row["kind"], "slip": row["slip"]},
             )
             for row in rows
         ]
 
+    def context(self, task: Task) -> Mapping[str, str]:
+        return {"schema": self.schema(task)}
+
     def schema(self, task: Task) -> str:
         """The compact schema text of a task's database."""
-        from harness.sql.schema import schema_text
+        from harness.environments.sql.schema import schema_text
 
-        if task.db_path not in self._schemas:
-            self._schemas[task.db_path] = schema_text(task.db_path, limit_chars=self.schema_chars, style="compact")
-        return self._schemas[task.db_path]
+        if database_of(task) not in self._schemas:
+            self._schemas[database_of(task)] = schema_text(
+                database_of(task), limit_chars=self.schema_chars, style="compact"
+            )
+        return self._schemas[database_of(task)]
 
     def describe(self) -> Mapping[str, Any]:
         """Counts, licence, options, and the hashes of questions and databases."""

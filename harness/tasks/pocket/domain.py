@@ -88,7 +88,7 @@ class Domain:
         return next(t for t in self.tables if t.name == name)
 
     def schema_text(self) -> str:
-        """The compact schema text, one line a table, as `harness.sql.schema` writes it of the built database."""
+        """The compact schema text, one line a table, as `environments.sql.schema` writes it of the built database."""
         lines = []
         for table in self.tables:
             columns = []

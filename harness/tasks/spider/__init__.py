@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from harness.environments.sql.databases import content_hash, fingerprint
+from harness.environments.sql.environment import DATABASE, database_of
 from harness.errors import TaskSetError
 from harness.records import Task
-from harness.sql.databases import content_hash, fingerprint
 from harness.tasks.spider.layout import DEV_500, PARTS, database_file, default_folder
 from harness.tasks.spider.verify import check_prepared, questions_hash, read_manifest
 
@@ -84,23 +85,27 @@ class SpiderTasks:
         tasks = [task for name in names for task in self._tasks(name, split, seen)]
         if not tasks:
             raise TaskSetError(f"no question of spider's split {split!r} has its database in {self.folder}/database")
-        self._verify({task.db_path for task in tasks})
+        self._verify({database_of(task) for task in tasks})
         return tasks
+
+    def context(self, task: Task) -> Mapping[str, str]:
+        return {"schema": self.schema(task)}
 
     def schema(self, task: Task) -> str:
         """The schema text of a task's database, cut to `schema_chars`."""
-        from harness.sql.schema import schema_text
+        from harness.environments.sql.schema import schema_text
 
-        if task.db_path not in self._schemas:
-            file = Path(task.db_path).with_name("schema.sql") if self.use_schema_file else None
-            self._schemas[task.db_path] = schema_text(
-                task.db_path,
+        path = database_of(task)
+        if path not in self._schemas:
+            file = Path(path).with_name("schema.sql") if self.use_schema_file else None
+            self._schemas[path] = schema_text(
+                path,
                 limit_chars=self.schema_chars,
                 style=self.style,
                 sample_rows=self.sample_rows,
                 schema_file=file,
             )
-        return self._schemas[task.db_path]
+        return self._schemas[path]
 
     def check(self) -> list[str]:
         """Databases whose files changed since their tasks were loaded, as paths below the folder."""
@@ -184,9 +189,9 @@ class SpiderTasks:
                     task_set=self.name,
                     split=split,
                     question=question,
-                    db_id=db_id,
-                    db_path=str(found),
                     gold=gold,
+                    cluster=db_id,
+                    data={DATABASE: str(found)},
                 )
             )
         if lost:

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness.environments.sql.databases import content_hash
+from harness.environments.sql.evaluator import gold_result
+from harness.environments.sql.sandbox import Limits, execute
 from harness.errors import TaskSetError
-from harness.sql.databases import content_hash
-from harness.sql.evaluator import gold_result
-from harness.sql.sandbox import Limits, execute
 from harness.tasks.spider.layout import DEV_500, MANIFEST, PARTS, Part, database_file
 from harness.tasks.spider.source import Source, copy, database_files, lies_at, open_source, read_questions
 

@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from harness.environments.sql.databases import content_hash
 from harness.errors import TaskSetError
-from harness.sql.databases import content_hash
 from harness.tasks.spider.layout import DEV_500, MANIFEST, PARTS
 
 

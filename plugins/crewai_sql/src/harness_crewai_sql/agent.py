@@ -10,7 +10,7 @@ from crewai.flow.flow import Flow, listen, or_, router, start
 from crewai.llms.providers.openai.completion import OpenAICompletion
 from pydantic import BaseModel
 
-from harness.prompts import ROLES, Prompt
+from harness.programs.self_correcting_sql.prompts import ROLES, Prompt
 from harness.records import Problem
 from harness.toolbox import Toolbox
 

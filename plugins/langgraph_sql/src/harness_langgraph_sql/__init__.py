@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.hookspecs import AgentSpec, hookimpl
-from harness.prompts import ROLES
+from harness.programs.self_correcting_sql.prompts import ROLES
 
 HARNESS_API = 1
 

@@ -9,7 +9,7 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.runtime import Runtime
 from langsmith import tracing_context
 
-from harness.prompts import ROLES, Prompt
+from harness.programs.self_correcting_sql.prompts import ROLES, Prompt
 from harness.records import Problem
 from harness.toolbox import LLM, Toolbox
 

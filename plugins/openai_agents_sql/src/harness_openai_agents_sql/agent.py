@@ -5,7 +5,7 @@ from __future__ import annotations
 from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, RunConfig, Runner
 from openai import AsyncOpenAI
 
-from harness.prompts import ROLES, Prompt
+from harness.programs.self_correcting_sql.prompts import ROLES, Prompt
 from harness.records import Problem
 from harness.toolbox import Toolbox
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from harness.sql.lexer import Token, tokenize
+from harness.environments.sql.lexer import Token, tokenize
 
 
 def plugged(gold: str, pred: str) -> Iterator[str]:

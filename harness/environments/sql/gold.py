@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from harness.sql.kept import Kept
-from harness.sql.sandbox import Limits, execute
+from harness.environments.sql.kept import Kept
+from harness.environments.sql.sandbox import Limits, execute
 
 _MAX_ROWS = 1_000_000
 _MAX_BYTES = 1 << 28

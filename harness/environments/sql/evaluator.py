@@ -19,13 +19,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.sql.databases import content_hash, databases_of
-from harness.sql.gold import GoldCache, GoldResult
-from harness.sql.kept import Kept
-from harness.sql.lexer import split_statements, without_distinct
-from harness.sql.matching import SEARCH_TIMEOUT_S, Row, same_result
-from harness.sql.plugging import plugged
-from harness.sql.sandbox import Execution, Limits, execute
+from harness.environments.sql.databases import content_hash, databases_of
+from harness.environments.sql.gold import GoldCache, GoldResult
+from harness.environments.sql.kept import Kept
+from harness.environments.sql.lexer import split_statements, without_distinct
+from harness.environments.sql.matching import SEARCH_TIMEOUT_S, Row, same_result
+from harness.environments.sql.plugging import plugged
+from harness.environments.sql.sandbox import Execution, Limits, execute
 
 VERSION = "execution_accuracy/2"
 

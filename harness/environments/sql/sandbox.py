@@ -24,10 +24,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from harness.sql.expansion import expands_too_far
-from harness.sql.functions import Functions
-from harness.sql.gate import Gate, return_memory
-from harness.sql.results import AGENT_LIMITS, ErrorType, Execution, Limits, render
+from harness.environments.sql.expansion import expands_too_far
+from harness.environments.sql.functions import Functions
+from harness.environments.sql.gate import Gate, return_memory
+from harness.environments.sql.results import AGENT_LIMITS, ErrorType, Execution, Limits, render
 
 __all__ = ["AGENT_LIMITS", "ErrorType", "Execution", "Limits", "close_connections", "execute", "render"]
 

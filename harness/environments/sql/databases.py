@@ -7,7 +7,7 @@ import os
 import threading
 from pathlib import Path
 
-from harness.sql.sandbox import Limits, execute
+from harness.environments.sql.sandbox import Limits, execute
 
 _lock = threading.Lock()
 _hashes: dict[str, tuple[tuple[int, ...], str]] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from harness.sql.lexer import tokenize
+from harness.environments.sql.lexer import tokenize
 
 MAX_COPIES = 10_000
 """Copies of SELECTs that a query may become: 0.1 s of compiling."""

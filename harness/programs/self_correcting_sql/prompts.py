@@ -90,7 +90,7 @@ class Prompts:
 
     @staticmethod
     def _task(problem: Problem) -> str:
-        return _TASK.format(schema=problem.schema, question=problem.question)
+        return _TASK.format(schema=problem.context["schema"], question=problem.question)
 
 
 PROMPTS = Prompts()

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sqlite3
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.prompts import APPROVED, REJECTED
+from harness.environments.sql.environment import DATABASE as DATABASE_KEY
+from harness.environments.sql.schema import schema_text
+from harness.programs import CANARY, PLAYS, Scenario
+from harness.programs.self_correcting_sql.prompts import APPROVED, PROMPTS, REJECTED
+from harness.records import Problem, Task
 from harness.testing.scripted_completion import Reply
-
-PLAYS = ("alone", "together")
-"""How every scenario is played: one after the other, then all of them at once by the same agent."""
-CANARY = "GOLD-CANARY-7f3a"
-"""Stands in the gold of every scenario's task; no request may contain it."""
 
 DATABASE = """
 CREATE TABLE singer (singer_id INTEGER PRIMARY KEY, name TEXT, country TEXT, age INTEGER);
@@ -27,30 +26,11 @@ INSERT INTO concert SELECT i, i % 3 + 1, 'A long evening of songs, no. ' || i ||
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """One scripted episode.
+QUESTION = "How many singers are there?"
 
-    Attributes:
-        name: What users write with `--scenario`.
-        shows: What it is about, in a few words.
-        replies: What the model says, call by call.
-        schema_chars: Limit of the schema text, as a run has one.
-        timeout_s: Deadline of the attempt.
-    """
 
-    name: str
-    shows: str
-    replies: tuple[Reply, ...]
-    question: str = "How many singers are there?"
-    max_turns: int = 3
-    schema_chars: int = 4000
-    timeout_s: float = 60.0
-
-    @property
-    def hangs(self) -> bool:
-        """Whether only its deadline ends it."""
-        return any(reply.hang for reply in self.replies)
+def _scenario(name: str, shows: str, replies: tuple[Reply, ...], question: str = QUESTION, **more: Any) -> Scenario:
+    return Scenario(name, shows, replies, question, **more)
 
 
 def _sql(query: str, before: str = "", after: str = "") -> Reply:
@@ -62,46 +42,46 @@ _YES = Reply(f"The query counts the singers.\n{APPROVED}")
 _NO = Reply(f"The query counts the wrong thing.\n{REJECTED}")
 
 SCENARIOS: tuple[Scenario, ...] = (
-    Scenario("right_first_time", "approved at once", (_sql(_COUNT), _YES)),
-    Scenario("wrong_then_fixed", "rewritten once", (_sql("SELECT count(*) FROM concert"), _NO, _sql(_COUNT), _YES)),
-    Scenario("sql_error", "the database complains", (_sql("SELECT nme FROM singer"), _NO, _sql(_COUNT), _YES)),
-    Scenario(
+    _scenario("right_first_time", "approved at once", (_sql(_COUNT), _YES)),
+    _scenario("wrong_then_fixed", "rewritten once", (_sql("SELECT count(*) FROM concert"), _NO, _sql(_COUNT), _YES)),
+    _scenario("sql_error", "the database complains", (_sql("SELECT nme FROM singer"), _NO, _sql(_COUNT), _YES)),
+    _scenario(
         "empty_result",
         "a query without rows",
         (_sql("SELECT name FROM singer WHERE age > 99"), _NO, _sql(_COUNT), _YES),
     ),
-    Scenario("wrongly_approved", "the checker is wrong", (_sql("SELECT count(*) FROM concert"), _YES)),
-    Scenario(
+    _scenario("wrongly_approved", "the checker is wrong", (_sql("SELECT count(*) FROM concert"), _YES)),
+    _scenario(
         "never_approved",
         "max_turns ends it",
         (_sql("SELECT 1"), _NO, _sql("SELECT 2"), _NO, _sql("SELECT 3"), _YES),
     ),
-    Scenario(
+    _scenario(
         "many_turns",
         "approved in the sixth turn",
         (*(reply for n in range(5) for reply in (_sql(f"SELECT {n}"), _NO)), _sql(_COUNT), _YES),
         max_turns=7,
     ),
-    Scenario("single_turn", "nothing is checked", (_sql(_COUNT),), max_turns=1),
-    Scenario("no_fence", "a query without a code fence", (Reply(f"  {_COUNT};\n"), _YES)),
-    Scenario(
+    _scenario("single_turn", "nothing is checked", (_sql(_COUNT),), max_turns=1),
+    _scenario("no_fence", "a query without a code fence", (Reply(f"  {_COUNT};\n"), _YES)),
+    _scenario(
         "several_fences",
         "the last block counts",
         (_sql("SELECT 1", "First idea:\n", f"\nBetter:\n```sqlite\n{_COUNT}\n```\nDone."), _YES),
     ),
-    Scenario(
+    _scenario(
         "both_verdicts",
         "the last verdict counts",
         (_sql(_COUNT), Reply(f"{APPROVED}\nNo:\n{REJECTED}"), _sql(_COUNT), _YES),
     ),
-    Scenario("no_verdict", "silence is no approval", (_sql(_COUNT), Reply("Hm."), _sql(_COUNT), _YES)),
-    Scenario(
+    _scenario("no_verdict", "silence is no approval", (_sql(_COUNT), Reply("Hm."), _sql(_COUNT), _YES)),
+    _scenario(
         "unicode",
         "umlauts, Chinese, emoji",
         (_sql('SELECT "Straße" FROM "Verkäufe" WHERE "金额" > 10'), Reply(f"C’est bon 👍\n{APPROVED}")),
         question="Welche Straße hat Verkäufe über 10 €? 哪条街? 🎵",
     ),
-    Scenario(
+    _scenario(
         "template_characters",
         "braces, percent signs, backslashes",
         (
@@ -112,7 +92,7 @@ SCENARIOS: tuple[Scenario, ...] = (
         ),
         question="What is {question} with 100 %s of {schema.__class__} and C:\\new\\table?",
     ),
-    Scenario(
+    _scenario(
         "white_space",
         "white space around replies is kept in remarks",
         (
@@ -123,20 +103,20 @@ SCENARIOS: tuple[Scenario, ...] = (
         ),
         question="  How many   singers\tare there?\n",
     ),
-    Scenario("long_schema", "a schema cut to its limit", (_sql(_COUNT), _YES), schema_chars=160),
-    Scenario(
+    _scenario("long_schema", "a schema cut to its limit", (_sql(_COUNT), _YES), options={"schema_chars": 160}),
+    _scenario(
         "long_result",
         "a result cut to its limit",
         (_sql("SELECT *, title || title || title FROM concert"), _NO, _sql(_COUNT), _YES),
     ),
-    Scenario("truncated_reply", "cut off by max_tokens", (Reply(f"```sql\n{_COUNT}", finish_reason="length"), _YES)),
-    Scenario("empty_reply", "the model says nothing", (Reply(""), _NO, _sql(_COUNT), _YES)),
-    Scenario("empty_check", "the checker says nothing", (_sql(_COUNT), Reply(""), _sql(_COUNT), _YES)),
-    Scenario("server_error", "500 to the check", (_sql(_COUNT), Reply.failure(500))),
-    Scenario("rate_limited", "429 to the first call", (Reply.failure(429, retry_after="0"),)),
-    Scenario("refused", "400 to the rewrite", (_sql(_COUNT), _NO, Reply.failure(400, "too long"))),
-    Scenario("broken_connection", "the connection breaks", (_sql(_COUNT), Reply(drop="before"))),
-    Scenario("timeout", "the model never answers", (_sql(_COUNT), _NO, Reply(hang=True)), timeout_s=3.0),
+    _scenario("truncated_reply", "cut off by max_tokens", (Reply(f"```sql\n{_COUNT}", finish_reason="length"), _YES)),
+    _scenario("empty_reply", "the model says nothing", (Reply(""), _NO, _sql(_COUNT), _YES)),
+    _scenario("empty_check", "the checker says nothing", (_sql(_COUNT), Reply(""), _sql(_COUNT), _YES)),
+    _scenario("server_error", "500 to the check", (_sql(_COUNT), Reply.failure(500))),
+    _scenario("rate_limited", "429 to the first call", (Reply.failure(429, retry_after="0"),)),
+    _scenario("refused", "400 to the rewrite", (_sql(_COUNT), _NO, Reply.failure(400, "too long"))),
+    _scenario("broken_connection", "the connection breaks", (_sql(_COUNT), Reply(drop="before"))),
+    _scenario("timeout", "the model never answers", (_sql(_COUNT), _NO, Reply(hang=True)), timeout_s=3.0),
 )
 
 
@@ -154,6 +134,19 @@ def build_database(folder: Path) -> Path:
     finally:
         connection.close()
     return path
+
+
+def stage(scenario: Scenario, folder: Path) -> tuple[Task, Problem]:
+    """The scenario's task and problem, over the scenarios' database."""
+    path = folder / "parity.sqlite"
+    if not path.exists():
+        build_database(folder)
+    # One id for all, as the sessions of a task have: what an agent keeps by task must not mix rollouts.
+    task = Task(
+        "parity", "parity", "val", scenario.question, f"SELECT '{CANARY}'", "parity", data={DATABASE_KEY: str(path)}
+    )
+    schema = schema_text(path, limit_chars=scenario.options.get("schema_chars", 4000))
+    return task, Problem(task.id, task.question, {"schema": schema})
 
 
 class Script:
@@ -185,10 +178,6 @@ class Script:
         return self._tool_call(draft, tools[0]["function"])
 
     def _tool_call(self, draft: Reply, tool: dict[str, Any]) -> Reply:
-        import json
-
-        from harness.prompts import PROMPTS
-
         self._last = PROMPTS.parse_sql(draft.text)
         name = next(iter(tool["parameters"]["properties"]))
         function = {"name": tool["name"], "arguments": json.dumps({name: self._last})}

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from harness.environments.sql.lexer import split_statements, tokenize
+from harness.environments.sql.sandbox import Execution, Limits, execute
 from harness.errors import TaskSetError
-from harness.sql.lexer import split_statements, tokenize
-from harness.sql.sandbox import Execution, Limits, execute
 
 _LIMITS = Limits(timeout_s=30, max_rows=20_000, max_result_bytes=1 << 26, max_value_bytes=10_000_000)
 _SAMPLE_CHARS = 40

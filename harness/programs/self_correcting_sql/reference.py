@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from openai import AsyncOpenAI
 
-from harness.prompts import ROLES, Prompt
+from harness.programs.self_correcting_sql.prompts import ROLES, Prompt
 from harness.records import Problem
 from harness.toolbox import Toolbox
 
@@ -16,7 +16,7 @@ class ReferenceSQL:
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         prompts = toolbox.prompts
-        sql = prompts.parse_sql(await self._ask(toolbox, prompts.write(problem)))
+        sql: str = prompts.parse_sql(await self._ask(toolbox, prompts.write(problem)))
         for _ in range(1, toolbox.max_turns):
             result = await toolbox.execute(sql)
             remarks = await self._ask(toolbox, prompts.check(problem, sql, result))

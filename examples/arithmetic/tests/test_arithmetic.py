@@ -1,0 +1,40 @@
+"""The parts keep the contracts of harness."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from harness.records import Task
+from harness.testing.data_contract import RewardContract, TaskSetContract
+from harness.testing.environment_contract import EnvironmentContract
+
+
+def _tasks() -> Sequence[Task]:
+    from harness_arithmetic.tasks import ArithmeticTasks
+
+    return ArithmeticTasks().load("val")
+
+
+class TestEnvironment(EnvironmentContract):
+    environment = "calculator"
+    calls = (("calculate", {"expression": "2 * (3 + 4) - 1 / 4"}),)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def tasks(cls) -> Sequence[Task]:
+        return _tasks()
+
+
+class TestTasks(TaskSetContract):
+    task_set = "arithmetic"
+
+
+class TestReward(RewardContract):
+    reward = "arithmetic"
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def tasks(cls) -> Sequence[Task]:
+        return _tasks()[:3]

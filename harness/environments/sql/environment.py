@@ -1,0 +1,65 @@
+"""The environment `sql`: one read-only SQLite database a task, and a tool that queries it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from harness.environments import Observation, Tool
+from harness.environments.sql.sandbox import Limits, execute, render
+from harness.errors import RolloutError
+from harness.records import Task
+
+DATABASE = "database"
+"""Where a task's data name its SQLite file."""
+
+
+_MAGIC = b"SQLite format 3\0"
+
+
+def database_of(task: Task) -> str:
+    """The SQLite file of a task of this environment."""
+    return str(task.data[DATABASE])
+
+
+class SQLEnvironment:
+    """Queries run in the sandbox: read-only, with a deadline, the result cut to rows and characters."""
+
+    tools = (
+        Tool(
+            "query_database",
+            "Run one SQLite query on the database and read its result. Only reading is allowed.",
+            {
+                "type": "object",
+                "properties": {"sql": {"type": "string", "description": "One SQLite query."}},
+                "required": ["sql"],
+                "additionalProperties": False,
+            },
+        ),
+    )
+
+    def payload(self, task: Task, limits: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {DATABASE: database_of(task), "limits": dict(limits)}
+
+    def check(self, payload: Mapping[str, Any]) -> None:
+        path = payload[DATABASE]
+        try:
+            with open(path, "rb") as file:
+                found = file.read(len(_MAGIC))
+        except OSError as error:
+            raise RolloutError(
+                f"no database at {path} ({error.strerror}): a runner on another machine needs it at that path"
+            ) from error
+        if found != _MAGIC:
+            raise RolloutError(f"{path} is no SQLite database: it begins with {found!r}")
+
+    async def call(self, payload: Mapping[str, Any], tool: str, arguments: Mapping[str, Any]) -> Observation:
+        asked = payload["limits"]
+        limits = Limits(
+            timeout_s=asked["timeout_s"],
+            max_rows=asked["max_rows"],
+            max_text_chars=asked["max_chars"],
+        )
+        result = await asyncio.to_thread(execute, payload[DATABASE], arguments["sql"], limits)
+        return Observation(render(result, limits), result.ok)

@@ -1,0 +1,83 @@
+"""Programs: what an agent does, without any framework, and the scripted episodes that prove another the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from harness.records import Attempt, Problem, Task
+
+if TYPE_CHECKING:
+    from harness.testing.scripted_completion import Reply
+
+PLAYS = ("alone", "together")
+"""How every scenario is played: one after the other, then all of them at once by the same agent."""
+CANARY = "GOLD-CANARY-7f3a"
+"""Stands in the gold of every scenario's task; no request may contain it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One scripted episode.
+
+    Attributes:
+        name: What users write with `--scenario`.
+        shows: What it is about, in a few words.
+        replies: What the model says, call by call.
+        timeout_s: Deadline of the attempt.
+        options: What else the program's `stage` reads.
+    """
+
+    name: str
+    shows: str
+    replies: tuple[Reply, ...]
+    question: str
+    max_turns: int = 3
+    timeout_s: float = 60.0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def hangs(self) -> bool:
+        """Whether only its deadline ends it."""
+        return any(reply.hang for reply in self.replies)
+
+
+class Program(Protocol):
+    """What agents of all frameworks do alike. Built once a process, without arguments.
+
+    Attributes:
+        reference: The agent in plain Python that others are compared with.
+        environment: The environment that it needs; empty where it uses the tools of any.
+        roles: Its LLM callers, in the order in which they first act.
+        checkers: Those of its roles whose replies are no answers.
+        revisers: Those whose replies replace an earlier answer.
+        prompts: Its texts and how replies are read: what agents find as `toolbox.prompts`.
+        prompts_hash: Changes with any text that it sends; part of what must be identical.
+        scenarios: What every agent must get through as the reference does.
+        scenarios_hash: Changes with anything that decides what the scenarios test.
+    """
+
+    reference: str
+    environment: str
+    roles: tuple[str, ...]
+    checkers: tuple[str, ...]
+    revisers: tuple[str, ...]
+    prompts: Any
+    prompts_hash: str
+
+    @property
+    def scenarios(self) -> tuple[Scenario, ...]: ...
+
+    @property
+    def scenarios_hash(self) -> str: ...
+
+    def first_answer(self, attempt: Attempt) -> str | None:
+        """What the attempt would have answered without a revision; None where the program has no drafts."""
+
+    def stage(self, scenario: Scenario, folder: Path) -> tuple[Task, Problem]:
+        """The task of a scenario, whose gold holds `CANARY`, and its problem; files that they need go to `folder`."""
+
+    def script(self, scenario: Scenario) -> Callable[[Any], Reply]:
+        """What the scripted model answers to one rollout's requests, in order, strict agent or idiomatic."""

@@ -1,0 +1,1 @@
+"""Write a query, execute it, check it, rewrite it: prompts, reference agent and scenarios."""

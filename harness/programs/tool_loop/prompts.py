@@ -1,0 +1,34 @@
+"""The texts of the program `tool_loop`. Standard library only, so that anything may import it."""
+
+from __future__ import annotations
+
+import hashlib
+
+from harness.records import Problem
+
+ROLES = ("assistant",)
+
+SYSTEM = """\
+You answer a question with the help of tools.
+Call tools until you know the answer. Then give the answer in words, without calling a tool."""
+_PART = "{name}:\n{text}\n\n"
+_QUESTION = "Question: {question}"
+
+
+class Prompts:
+    """Builds the first two messages, so that no framework does it differently."""
+
+    hash = hashlib.sha256("\0".join((SYSTEM, _PART, _QUESTION)).encode()).hexdigest()[:16]
+    system = SYSTEM
+
+    def user(self, problem: Problem) -> str:
+        """What the task set tells of the task, each under its name, and the question."""
+        told = "".join(_PART.format(name=name.capitalize(), text=text) for name, text in problem.context.items())
+        return told + _QUESTION.format(question=problem.question)
+
+    def messages(self, problem: Problem) -> list[dict[str, str]]:
+        """The messages of the first request, in order."""
+        return [{"role": "system", "content": self.system}, {"role": "user", "content": self.user(problem)}]
+
+
+PROMPTS = Prompts()

@@ -1,0 +1,91 @@
+"""The contract of every program, as a test class to inherit.
+
+    from harness.testing.program_contract import ProgramContract
+
+    class TestContract(ProgramContract):
+        program = "my_program"
+
+The tests cannot be overridden. Needs pytest and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from typing import ClassVar
+
+import pytest
+
+from harness import plugins
+from harness.parity.comparison import changed_together
+from harness.parity.recorder import Recording, record
+from harness.programs import Program
+from harness.testing.data_contract import Contract
+
+NEEDED = (
+    ("wrong_then_fixed", "several_rounds"),
+    ("never_approved", "call_after_the_limit"),
+    ("long_result",),
+    ("server_error",),
+    ("rate_limited",),
+    ("refused",),
+    ("broken_connection",),
+    ("timeout",),
+)
+"""Scenarios that the contract of agents plays, one of each group."""
+
+
+class ProgramContract(Contract):
+    """What parity, the contract of agents and records rely on. Set `program` to its name."""
+
+    program: ClassVar[str] = ""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def made(cls) -> Program:
+        """The program, made as a run makes it."""
+        assert cls.program, "set `program` to the program's name"
+        return plugins.program(cls.program)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def recordings(cls, made: Program) -> list[Recording]:
+        """What the reference does in every scenario, alone and all at once."""
+        agent = plugins.load(plugins.agent_spec(made.reference))()
+        return asyncio.run(record(agent, cls.program))
+
+    def test_the_reference_is_an_agent_of_it(self, made: Program) -> None:
+        spec = plugins.agent_spec(made.reference)
+        assert plugins.program_of(spec.name) == self.program
+        assert spec.roles == made.roles and spec.strict
+        assert {*made.checkers, *made.revisers} <= set(made.roles)
+
+    def test_its_environment_is_there(self, made: Program) -> None:
+        assert made.environment == "" or plugins.environment(made.environment).tools
+
+    def test_hashes_are_the_same_in_another_process(self, made: Program) -> None:
+        code = (
+            "from harness.plugins import program\n"
+            f"made = program({self.program!r})\n"
+            "print(made.prompts_hash, made.scenarios_hash)"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert done.stdout.split() == [made.prompts_hash, made.scenarios_hash]
+
+    def test_scenarios_have_names_of_their_own_and_those_that_agents_need(self, made: Program) -> None:
+        names = [one.name for one in made.scenarios]
+        assert len(set(names)) == len(names), names
+        missing = [" or ".join(group) for group in NEEDED if not set(group) & set(names)]
+        assert not missing, f"no scenario {', '.join(missing)}, which the contract of agents plays"
+
+    def test_the_reference_gets_through_them_and_sees_no_gold(self, made: Program, recordings: list[Recording]) -> None:
+        fails = {one.name for one in made.scenarios if any(r.status != 200 or r.hang or r.drop for r in one.replies)}
+        for one in recordings:
+            assert (one.outcome == "ok") == (one.scenario not in fails), (one.label, one.outcome, one.detail)
+            assert not one.leaks, (one.label, one.leaks)
+            assert all(call.role in made.roles for call in one.calls), one.label
+
+    def test_the_reference_does_the_same_when_all_are_played_at_once(self, recordings: list[Recording]) -> None:
+        found = changed_together(recordings)
+        assert not found, "\n".join(map(str, found))
