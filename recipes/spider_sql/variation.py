@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
-from harness.policies.pocket_sql.worlds import invented, reserved, vocabulary
-from harness.policies.spider_sql.questions import Question, Tables, Wrong
 from harness.sql.schema import Column, compact
+from recipes.pocket_sql.worlds import invented, reserved, vocabulary
+from recipes.spider_sql.questions import Question, Tables, Wrong
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _KEPT = frozenset(

@@ -1,6 +1,6 @@
 """Makes the seed policy `spider-sql`: pre-trains it from nothing on Spider's training questions.
 
-`python -m harness.policies.spider_sql.pretrain [--out DIR] [--device cuda] [--minutes M | --steps N] [--seed S]`
+`python -m recipes.spider_sql.pretrain [--out DIR] [--device cuda] [--minutes M | --steps N] [--seed S]`
 
 Trained on split `train_a` of task set `spider` (seven in ten of the training databases, in ever new variations),
 on generated questions over the same schemas, and on random databases. `train_b` and `dev` stay unseen: reinforcement
@@ -21,16 +21,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.policies.pocket_sql.data import conversation
-from harness.policies.pocket_sql.evaluate import Policy, share
-from harness.policies.pocket_sql.pretrain import add_options, fit, main, make_model, save, write_manifest
-from harness.policies.pocket_sql.tokenizer import train as train_tokenizer
-from harness.policies.spider_sql.questions import prepare
-from harness.policies.spider_sql.samples import SpiderExamples
 from harness.prompts import PROMPTS
 from harness.records import Problem, Task
 from harness.sql.evaluator import evaluate
 from harness.tasks.spider import SpiderTasks
+from recipes.pocket_sql.data import conversation
+from recipes.pocket_sql.evaluate import Policy, share
+from recipes.pocket_sql.pretrain import add_options, fit, main, make_model, save, write_manifest
+from recipes.pocket_sql.tokenizer import train as train_tokenizer
+from recipes.spider_sql.questions import prepare
+from recipes.spider_sql.samples import SpiderExamples
 
 log = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ def pretrain(arguments: argparse.Namespace) -> dict[str, Any]:
         measured[f"{split}_draft_greedy"] = share(drafts(policy, tasks, whole[: arguments.limit]))
     log.info("final: %s", json.dumps(measured))
     progress["questions"] = len(questions)
-    return write_manifest(out, arguments, progress, measured, "spider-sql", "harness.policies.spider_sql.pretrain")
+    return write_manifest(out, arguments, progress, measured, "spider-sql", "recipes.spider_sql.pretrain")
 
 
 def drafts(policy: Policy, tasks: SpiderTasks, some: Sequence[Task], temperature: float = 0.0) -> list[bool]:

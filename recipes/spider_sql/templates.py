@@ -10,9 +10,9 @@ import re
 from dataclasses import dataclass
 from random import Random
 
-from harness.policies.pocket_sql.worlds import invented, vocabulary
-from harness.policies.spider_sql.questions import Question, Tables
 from harness.sql.schema import Column
+from recipes.pocket_sql.worlds import invented, vocabulary
+from recipes.spider_sql.questions import Question, Tables
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _NUMERIC = re.compile(r"int|real|num|dec|float|double", re.IGNORECASE)

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-from harness.policies.pocket_sql.worlds import random_domain
 from harness.prompts import APPROVED, PROMPTS, REJECTED, Prompt
 from harness.records import Problem
 from harness.sql.sandbox import AGENT_LIMITS, Execution, render
-from harness.tasks.pocket.questions import draw
-from harness.tasks.pocket.world import Item, World, build_world, same_rows
+from recipes.pocket.questions import draw
+from recipes.pocket.world import Item, World, build_world, same_rows
+from recipes.pocket_sql.worlds import random_domain
 
 SLIP_SHARE = 0.64
 """Share of slips among the drafts of questions that invite one."""

@@ -1,6 +1,6 @@
 """Measures a policy without any framework: drafts, checks, repairs, and the whole loop.
 
-`python -m harness.policies.pocket_sql.evaluate [--model DIR] [--device cuda] [--samples 8]`
+`python -m recipes.pocket_sql.evaluate [--model DIR] [--device cuda] [--samples 8]`
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from harness.policies.pocket_sql.data import HELD_OUT
-from harness.policies.pocket_sql.samples import REMARKS, differs, faulty, problem_of, shown, world_of
 from harness.prompts import PROMPTS, REJECTED, Prompt
 from harness.records import Problem, Task
 from harness.sql.sandbox import Limits, execute
 from harness.tasks.pocket import PocketTasks
-from harness.tasks.pocket.questions import draw
-from harness.tasks.pocket.world import same_rows
+from recipes.pocket.questions import draw
+from recipes.pocket.world import same_rows
+from recipes.pocket_sql.data import HELD_OUT
+from recipes.pocket_sql.samples import REMARKS, differs, faulty, problem_of, shown, world_of
 
 _WHOLE = Limits(max_rows=10_000)
 
