@@ -38,6 +38,7 @@ from harness.compare.runs import STUDY_FILE, Run, read_run, select
 from harness.errors import HarnessError
 from harness.report.episodes import shown
 from harness.report.page import EPISODES
+from harness.results.renamed import OLDER
 
 TEXTS = 60
 """Rollouts whose texts are kept of a run by itself: what a report of four such runs shows of each."""
@@ -119,6 +120,7 @@ def slim_episodes(run: Run, texts: int | None) -> pa.Table:
     rows = rows.drop(columns=[name for name in LEFT_OUT if name in rows])
     rows = rows.sort_values(["phase", "task_id", "step", "session"], kind="stable")
     types = pq.read_schema(run.folder.path / "episodes.parquet")
+    types = pa.schema([field.with_name(OLDER.get(field.name, field.name)) for field in types])
     added = {"answer_hash": pa.string(), "framework_s": pa.float32()}
     fields = [(name, types.field(name).type if name in types.names else added[name]) for name in rows]
     return pa.Table.from_pandas(rows, pa.schema(fields), preserve_index=False)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import UserError
-from harness.records import AGENT_OUTCOMES
 from harness.results.folder import RunFolder, read_json
 from harness.results.renamed import OLDER
 
@@ -61,6 +60,8 @@ class Run:
 
         A validation rollout that the agent itself failed is wrong, in older records too, which left it unscored.
         """
+        from harness.records import AGENT_OUTCOMES
+
         rows = self._table("episodes")
         if not len(rows) or "outcome" not in rows:
             return rows

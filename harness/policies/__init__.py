@@ -11,7 +11,7 @@ BUNDLED = {"pocket-sql": Path(__file__).parent / "pocket_sql" / "model"}
 
 
 def spider_sql_dir() -> Path:
-    """Where `spider-sql` is made: not shipped, one command away."""
+    """Where `spider-sql` is made: not shipped, one command of a checkout away (`recipes/`)."""
     return cache_dir() / "policies" / "spider-sql"
 
 
@@ -34,8 +34,8 @@ def resolve(name_or_path: str) -> str:
         made = spider_sql_dir()
         if not (made / "manifest.json").is_file():
             raise ConfigError(
-                f"policy 'spider-sql' is not in {made}: make it with "
-                "`python -m harness.policies.spider_sql.pretrain --device cuda` (7 minutes on an H200)"
+                f"policy 'spider-sql' is not in {made}: make it in a checkout of the repository with "
+                "`python -m recipes.spider_sql.pretrain --device cuda` (7 minutes on an H200)"
             )
         return str(made)
     path = Path(name_or_path).expanduser()

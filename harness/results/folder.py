@@ -23,13 +23,13 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import yaml
-
-from harness.config import Config, load_config
 from harness.errors import EnvironmentProblem, UserError
 from harness.layers import at
+
+if TYPE_CHECKING:
+    from harness.config import Config
 
 SCHEMA_VERSION = 1
 ROWS = ("episodes", "transitions", "steps")
@@ -157,6 +157,8 @@ class RunFolder:
         return self.path / ".spare"
 
     def write_config(self, config: Config) -> None:
+        import yaml
+
         text = "# The resolved configuration of this run; `harness train --config THIS` runs it again.\n"
         _replace(
             self.path / "config.yaml",
@@ -169,6 +171,8 @@ class RunFolder:
         Raises:
             ConfigError: It cannot be read or does not fit.
         """
+        from harness.config import load_config
+
         return load_config(file=self.path / "config.yaml")
 
     def rows(self, kind: str) -> Iterator[dict[str, Any]]:

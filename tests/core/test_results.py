@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import secrets
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -169,3 +171,9 @@ def test_a_run_for_which_there_is_no_room_is_not_started(small_disk: Callable[[s
     folder = RunFolder.create(disk, "x")
     with pytest.raises(EnvironmentProblem, match=r"has 2 MiB of disk left and the run needs 64 MiB"):
         folder.reserve(64 * 2**20)
+
+
+def test_listing_runs_loads_neither_configuration_nor_tables() -> None:
+    code = "import sys, harness.compare.runs; print({'harness.config', 'pydantic', 'pandas'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"

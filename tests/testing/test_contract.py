@@ -99,7 +99,7 @@ def test_a_broken_agent_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HARNESS_TEST_LEFTOVER", "0")
-    suite = AgentContract()
+    suite = TestReference()
     folder = tmp_path / agent.__name__
     folder.mkdir()
     fresh = GatewayServer()  # attempts have fixed names: each case needs a gateway of its own
@@ -108,7 +108,7 @@ def test_a_broken_agent_is_caught(
 
 
 def test_a_swallowed_server_error_is_still_seen(gateway: GatewayServer, tmp_path: Path) -> None:
-    AgentContract().test_an_error_of_the_server_surfaces(Swallows(), gateway, tmp_path, "server_error")
+    TestReference().test_an_error_of_the_server_surfaces(Swallows(), gateway, tmp_path, "server_error")
 
 
 def test_a_scaffolded_plugin_passes_the_contract_as_it_stands(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from harness.records import Problem
+if TYPE_CHECKING:
+    from harness.records import Problem
 
 ROLES = ("write_query", "check_query", "rewrite_query")
 

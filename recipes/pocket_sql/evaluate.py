@@ -1,6 +1,6 @@
 """Measures a policy without any framework: drafts, checks, repairs, and the whole loop.
 
-`python -m harness.policies.pocket_sql.evaluate [--model DIR] [--device cuda] [--samples 8]`
+`python -m recipes.pocket_sql.evaluate [--model DIR] [--device cuda] [--samples 8]`
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from harness.environments.sql.environment import database_of
 from harness.environments.sql.sandbox import Limits, execute
-from harness.policies.pocket_sql.data import HELD_OUT
-from harness.policies.pocket_sql.samples import REMARKS, differs, faulty, problem_of, shown, world_of
 from harness.programs.self_correcting_sql.prompts import PROMPTS, REJECTED, Prompt
 from harness.records import Problem, Task
 from harness.tasks.pocket import PocketTasks
-from harness.tasks.pocket.questions import draw
-from harness.tasks.pocket.world import same_rows
+from recipes.pocket.questions import draw
+from recipes.pocket.world import same_rows
+from recipes.pocket_sql.data import HELD_OUT
+from recipes.pocket_sql.samples import REMARKS, differs, faulty, problem_of, shown, world_of
 
 _WHOLE = Limits(max_rows=10_000)
 
@@ -74,14 +75,14 @@ class Pocket:
     def __init__(self, split: str = "val", limit: int | None = None, cache_dir: str | None = None) -> None:
         self.set = PocketTasks(cache_dir=cache_dir or tempfile.mkdtemp(prefix="pocket-"))
         self.tasks = list(self.set.load(split))[:limit]
-        self.gold = {t.id: execute(t.db_path, t.gold, _WHOLE).rows for t in self.tasks}
+        self.gold = {t.id: execute(database_of(t), t.gold, _WHOLE).rows for t in self.tasks}
 
     def problem(self, task: Task) -> Problem:
-        return Problem(task.id, task.question, task.db_id, self.set.schema(task))
+        return Problem(task.id, task.question, self.set.context(task))
 
     def right(self, task: Task, sql: str) -> bool:
         """Execution match with the gold."""
-        got = execute(task.db_path, sql, _WHOLE)
+        got = execute(database_of(task), sql, _WHOLE)
         return got.ok and same_rows(got.rows, self.gold[task.id], ordered="ORDER BY" in task.gold)
 
     def drafts(self, policy: Policy, temperature: float = 0.0) -> list[bool]:
@@ -96,7 +97,7 @@ class Pocket:
         answers = {t.id: PROMPTS.parse_sql(r) for t, r in zip(self.tasks, replies, strict=True)}
         active = list(self.tasks)
         for _ in range(max_turns - 1):
-            results = {t.id: execute(t.db_path, answers[t.id]).text for t in active}
+            results = {t.id: execute(database_of(t), answers[t.id]).text for t in active}
             checks = policy.complete([PROMPTS.check(problems[t.id], answers[t.id], results[t.id]) for t in active])
             rejected = [(t, c) for t, c in zip(active, checks, strict=True) if not PROMPTS.approves(c)]
             if not rejected:

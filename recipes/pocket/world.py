@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
-from harness.tasks.pocket.domain import Column, Domain, Rows, Table, Value, fill, insert_statements
+from recipes.pocket.domain import Column, Domain, Rows, Table, Value, fill, insert_statements
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from harness.tasks.pocket.domain import Table, literal, pluralize
-from harness.tasks.pocket.phrasing import (
+from recipes.pocket.domain import Table, literal, pluralize
+from recipes.pocket.phrasing import (
     COUNTS,
     NUMBER_WORDS,
     compares,
@@ -19,7 +19,7 @@ from harness.tasks.pocket.phrasing import (
     superlative,
     whose,
 )
-from harness.tasks.pocket.world import Item, World
+from recipes.pocket.world import Item, World
 
 AGGREGATES = (
     ("average", "AVG"),

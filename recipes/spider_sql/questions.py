@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
+from harness.environments.sql.environment import database_of
 from harness.environments.sql.evaluator import evaluate
 from harness.environments.sql.lexer import tokenize
 from harness.environments.sql.sandbox import AGENT_LIMITS, execute
@@ -105,13 +106,13 @@ def prepare(tasks: Sequence[Task], workers: int) -> list[Question]:
 
 
 def _prepare(task: Task) -> Question | None:
-    tables = tables_of(Path(task.db_path))
+    tables = tables_of(Path(database_of(task)))
     sql = canonical(task.gold, tables)
-    if not evaluate(task.db_path, task.gold, sql).match:
+    if not evaluate(database_of(task), task.gold, sql).match:
         return None
-    question = Question(task.question, sql, tables, _shown(task.db_path, sql))
+    question = Question(task.question, sql, tables, _shown(database_of(task), sql))
     rng = Random(task.id)
-    return replace(question, wrong=tuple(wrong_queries(task.db_path, question, rng)))
+    return replace(question, wrong=tuple(wrong_queries(database_of(task), question, rng)))
 
 
 def wrong_queries(db_path: str, question: Question, rng: Random, count: int = 3) -> Iterable[Wrong]:

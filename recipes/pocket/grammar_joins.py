@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from random import Random
 
-from harness.tasks.pocket.domain import Column, Table, literal, pluralize
-from harness.tasks.pocket.grammar import AGGREGATES, any_table
-from harness.tasks.pocket.phrasing import (
+from recipes.pocket.domain import Column, Table, literal, pluralize
+from recipes.pocket.grammar import AGGREGATES, any_table
+from recipes.pocket.phrasing import (
     COUNTS,
     compares,
     condition,
@@ -16,7 +16,7 @@ from harness.tasks.pocket.phrasing import (
     quoted,
     request,
 )
-from harness.tasks.pocket.world import Item, World
+from recipes.pocket.world import Item, World
 
 Link = tuple[Table, Column, Table]
 

@@ -1,6 +1,6 @@
 """Makes the seed policy `spider-sql`: pre-trains it from nothing on Spider's training questions.
 
-`python -m harness.policies.spider_sql.pretrain [--out DIR] [--device cuda] [--minutes M | --steps N] [--seed S]`
+`python -m recipes.spider_sql.pretrain [--out DIR] [--device cuda] [--minutes M | --steps N] [--seed S]`
 
 Trained on split `train_a` of task set `spider` (seven in ten of the training databases, in ever new variations),
 on generated questions over the same schemas, and on random databases. `train_b` and `dev` stay unseen: reinforcement
@@ -21,16 +21,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.environments.sql.environment import database_of
 from harness.environments.sql.evaluator import evaluate
-from harness.policies.pocket_sql.data import conversation
-from harness.policies.pocket_sql.evaluate import Policy, share
-from harness.policies.pocket_sql.pretrain import add_options, fit, main, make_model, save, write_manifest
-from harness.policies.pocket_sql.tokenizer import train as train_tokenizer
-from harness.policies.spider_sql.questions import prepare
-from harness.policies.spider_sql.samples import SpiderExamples
 from harness.programs.self_correcting_sql.prompts import PROMPTS
 from harness.records import Problem, Task
 from harness.tasks.spider import SpiderTasks
+from recipes.pocket_sql.data import conversation
+from recipes.pocket_sql.evaluate import Policy, share
+from recipes.pocket_sql.pretrain import add_options, fit, main, make_model, save, write_manifest
+from recipes.pocket_sql.tokenizer import train as train_tokenizer
+from recipes.spider_sql.questions import prepare
+from recipes.spider_sql.samples import SpiderExamples
 
 log = logging.getLogger(__name__)
 
@@ -98,15 +99,15 @@ def pretrain(arguments: argparse.Namespace) -> dict[str, Any]:
         measured[f"{split}_draft_greedy"] = share(drafts(policy, tasks, whole[: arguments.limit]))
     log.info("final: %s", json.dumps(measured))
     progress["questions"] = len(questions)
-    return write_manifest(out, arguments, progress, measured, "spider-sql", "harness.policies.spider_sql.pretrain")
+    return write_manifest(out, arguments, progress, measured, "spider-sql", "recipes.spider_sql.pretrain")
 
 
 def drafts(policy: Policy, tasks: SpiderTasks, some: Sequence[Task], temperature: float = 0.0) -> list[bool]:
     """Whether a single draft is right, task by task; unscored counts as wrong."""
-    prompts = [PROMPTS.write(Problem(t.id, t.question, t.db_id, tasks.schema(t))) for t in some]
+    prompts = [PROMPTS.write(Problem(t.id, t.question, tasks.context(t))) for t in some]
     replies = policy.complete(prompts, temperature)
     return [
-        evaluate(t.db_path, t.gold, PROMPTS.parse_sql(reply)).match is True
+        evaluate(database_of(t), t.gold, PROMPTS.parse_sql(reply)).match is True
         for t, reply in zip(some, replies, strict=True)
     ]
 

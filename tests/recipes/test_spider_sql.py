@@ -11,9 +11,9 @@ import pytest
 
 from harness.environments.sql.sandbox import AGENT_LIMITS, execute
 from harness.environments.sql.schema import Column, tables_of
-from harness.policies.spider_sql.questions import Question, canonical, wrong_queries
-from harness.policies.spider_sql.templates import generated
-from harness.policies.spider_sql.variation import vary
+from recipes.spider_sql.questions import Question, canonical, wrong_queries
+from recipes.spider_sql.templates import generated
+from recipes.spider_sql.variation import vary
 
 SCHEMA = """
 CREATE TABLE singer (Singer_ID int PRIMARY KEY, Name text, Country text, Age int);

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from random import Random
 
 from harness.environments.sql.schema import Column
-from harness.policies.pocket_sql.worlds import invented, vocabulary
-from harness.policies.spider_sql.questions import Question, Tables
+from recipes.pocket_sql.worlds import invented, vocabulary
+from recipes.spider_sql.questions import Question, Tables
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 _NUMERIC = re.compile(r"int|real|num|dec|float|double", re.IGNORECASE)

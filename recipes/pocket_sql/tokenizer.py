@@ -41,7 +41,7 @@ _MERGEABLE = r"[sS]?[A-RT-XZa-rt-xz]+|[sSyY]|[0-9]|[^A-Za-z0-9]"
 
 def phrases() -> list[str]:
     """Texts that are one token each: the prompts' fixed lines, phrases of SQL, of schemas and of questions."""
-    problem = Problem("", "\0", "", "\0")
+    problem = Problem("", "\0", {"schema": "\0"})
     found: dict[str, None] = {}
     prompts = (
         PROMPTS.write(problem),

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from harness.policies import resolve
-from harness.policies.pocket_sql import data, samples, tokenizer, verify, worlds
-from harness.policies.pocket_sql.data import HELD_OUT
 from harness.programs.self_correcting_sql.prompts import APPROVED, PROMPTS, REJECTED
 from harness.tasks.pocket import PocketTasks
-from harness.tasks.pocket.generate import bundled_domains
+from recipes.pocket.generate import bundled_domains
+from recipes.pocket_sql import data, samples, tokenizer, verify, worlds
+from recipes.pocket_sql.data import HELD_OUT
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +189,7 @@ def test_names_are_spelt_alike_after_a_space_and_in_the_plural(loaded: Any) -> N
 
 def test_the_policy_writes_queries_with_its_habits(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from harness.policies.pocket_sql.evaluate import Pocket, load, share
+    from recipes.pocket_sql.evaluate import Pocket, load, share
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

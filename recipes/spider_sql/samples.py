@@ -9,12 +9,12 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from harness.policies.pocket_sql.samples import PRAISE, Example, PocketExamples, block
-from harness.policies.spider_sql.questions import Question
-from harness.policies.spider_sql.templates import generated
-from harness.policies.spider_sql.variation import vary
 from harness.programs.self_correcting_sql.prompts import APPROVED, PROMPTS, REJECTED
 from harness.records import Problem
+from recipes.pocket_sql.samples import PRAISE, Example, PocketExamples, block
+from recipes.spider_sql.questions import Question
+from recipes.spider_sql.templates import generated
+from recipes.spider_sql.variation import vary
 
 POCKET_SHARE, GENERATED_SHARE = 0.15, 0.4
 """Shares of the random databases of `pocket`'s seed policy, and of generated questions; the rest is Spider."""
@@ -64,7 +64,7 @@ def _roles(question: Question, schema: str, rng: Random) -> Iterator[Example]:
 
 
 def _problem(question: Question, schema: str) -> Problem:
-    return Problem("", question.text, "", schema)
+    return Problem("", question.text, {"schema": schema})
 
 
 @cache

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from harness.tasks.pocket.domain import Column, Table, Value, literal
-from harness.tasks.pocket.world import World
+from recipes.pocket.domain import Column, Table, Value, literal
+from recipes.pocket.world import World
 
 REQUESTS = (
     "List the {c} of {n}.",

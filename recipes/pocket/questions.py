@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from random import Random
 
-from harness.tasks.pocket import grammar as one
-from harness.tasks.pocket import grammar_joins as many
-from harness.tasks.pocket.world import Item, World
+from recipes.pocket import grammar as one
+from recipes.pocket import grammar_joins as many
+from recipes.pocket.world import Item, World
 
 Template = Callable[[World, Random], Item | None]
 

@@ -12,8 +12,8 @@ from functools import cache
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from harness.policies.pocket_sql.samples import Example, examples
-from harness.policies.pocket_sql.tokenizer import END, START
+from recipes.pocket_sql.samples import Example, examples
+from recipes.pocket_sql.tokenizer import END, START
 
 if TYPE_CHECKING:
     import torch

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from random import Random
 
 from harness.environments.sql.sandbox import AGENT_LIMITS, Execution, render
-from harness.policies.pocket_sql.worlds import random_domain
 from harness.programs.self_correcting_sql.prompts import APPROVED, PROMPTS, REJECTED, Prompt
 from harness.records import Problem
-from harness.tasks.pocket.questions import draw
-from harness.tasks.pocket.world import Item, World, build_world, same_rows
+from recipes.pocket.questions import draw
+from recipes.pocket.world import Item, World, build_world, same_rows
+from recipes.pocket_sql.worlds import random_domain
 
 SLIP_SHARE = 0.64
 """Share of slips among the drafts of questions that invite one."""
@@ -67,7 +67,7 @@ def world_of(seed: int, index: int) -> tuple[World, Random]:
 
 
 def problem_of(world: World, item: Item) -> Problem:
-    return Problem("", item.question, world.domain.db_id, world.domain.schema_text())
+    return Problem("", item.question, {"schema": world.domain.schema_text()})
 
 
 def block(sql: str) -> str:

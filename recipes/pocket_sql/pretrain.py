@@ -1,9 +1,10 @@
 """Pre-trains the seed policy from nothing.
 
-`python -m harness.policies.pocket_sql.pretrain --out DIR [--device cuda] [--minutes M | --steps N] [--seed S]`
+`python -m recipes.pocket_sql.pretrain --out DIR [--device cuda] [--minutes M | --steps N] [--seed S]`
 
-Needs torch, transformers, tokenizers and safetensors, and no network. `DIR` then holds what is shipped in `model/`.
-The order of the data follows from the seed alone; weights also depend on the hardware.
+Needs torch, transformers, tokenizers and safetensors, and no network. `DIR` then holds what is shipped in
+`harness/policies/pocket_sql/model`. The order of the data follows from the seed alone; weights also depend on the
+hardware.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from harness.policies.pocket_sql.data import Source, Stream, drafts_digest, tokenizer_texts
-from harness.policies.pocket_sql.evaluate import Pocket, Policy, random_roles, report, share
-from harness.policies.pocket_sql.samples import PocketExamples
-from harness.policies.pocket_sql.tokenizer import VOCABULARY, train
 from harness.programs.self_correcting_sql.prompts import PROMPTS
+from recipes.pocket_sql.data import Source, Stream, drafts_digest, tokenizer_texts
+from recipes.pocket_sql.evaluate import Pocket, Policy, random_roles, report, share
+from recipes.pocket_sql.samples import PocketExamples
+from recipes.pocket_sql.tokenizer import VOCABULARY, train
 
 if TYPE_CHECKING:
     from transformers import Qwen2Tokenizer
@@ -104,7 +105,7 @@ def pretrain(arguments: argparse.Namespace) -> dict[str, Any]:
     )
     log.info("final: %s", json.dumps(measured))
     name = "pocket-sql without habits" if arguments.no_habits else "pocket-sql"
-    return write_manifest(out, arguments, progress, measured, name, "harness.policies.pocket_sql.pretrain")
+    return write_manifest(out, arguments, progress, measured, name, "recipes.pocket_sql.pretrain")
 
 
 def fit(

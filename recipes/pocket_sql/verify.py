@@ -1,4 +1,4 @@
-"""Checks the shipped policy: `python -m harness.policies.pocket_sql.verify [DIR] [--data]`.
+"""Checks the shipped policy: `python -m recipes.pocket_sql.verify [DIR] [--data]`.
 
 Compares every file's hash with `manifest.json`. `--data` also makes the first training data again and compares
 hashes (half a minute): drafts always, and checks and repairs where SQLite has the version that they were made
@@ -15,10 +15,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from harness.policies.pocket_sql.data import HASHED_BLOCKS, drafts_digest, make_block, start_worker
-from harness.policies.pocket_sql.samples import PocketExamples
+from harness.policies import BUNDLED
+from recipes.pocket_sql.data import HASHED_BLOCKS, drafts_digest, make_block, start_worker
+from recipes.pocket_sql.samples import PocketExamples
 
-MODEL = Path(__file__).parent / "model"
+MODEL = BUNDLED["pocket-sql"]
 
 
 def damaged(folder: Path = MODEL) -> list[str]:

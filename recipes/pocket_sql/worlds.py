@@ -10,8 +10,8 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from harness.tasks.pocket.domain import Column, Domain, Pools, Table, parse_pools
-from harness.tasks.pocket.generate import bundled_domains
+from recipes.pocket.domain import Column, Domain, Pools, Table, parse_pools
+from recipes.pocket.generate import bundled_domains
 
 _ONSETS = (*"bcdfghjklmnprstvwz", "br", "cl", "dr", "fl", "gr", "pl", "pr", "sk", "st", "tr", "th")
 _VOWELS = (*"aeiou", "ai", "ea", "oo")

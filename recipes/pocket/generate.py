@@ -1,4 +1,4 @@
-"""Generates the bundled files: `python -m harness.tasks.pocket.generate [--check]`.
+"""Generates the bundled files of task set `pocket`: `python -m recipes.pocket.generate [--check]`.
 
 Everything follows from `domains.txt`, `pools.txt`, the templates and the seed, so that a second run writes
 the same bytes.
@@ -14,16 +14,16 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 
-from harness.tasks.pocket.domain import Domain, parse_domains, parse_pools
-from harness.tasks.pocket.questions import draw_unique
-from harness.tasks.pocket.world import build_world
+from harness.tasks.pocket import DATA
+from recipes.pocket.domain import Domain, parse_domains, parse_pools
+from recipes.pocket.questions import draw_unique
+from recipes.pocket.world import build_world
 
 SEED = 1
 QUESTIONS = {"train": 92, "val": 40}
 """Questions a database."""
 
 HERE = Path(__file__).parent
-DATA = HERE / "data"
 
 
 def bundled_domains() -> list[tuple[str, Domain]]:

@@ -13,8 +13,8 @@ from dataclasses import replace
 from random import Random
 
 from harness.environments.sql.schema import Column, compact
-from harness.policies.pocket_sql.worlds import invented, reserved, vocabulary
-from harness.policies.spider_sql.questions import Question, Tables, Wrong
+from recipes.pocket_sql.worlds import invented, reserved, vocabulary
+from recipes.spider_sql.questions import Question, Tables, Wrong
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _KEPT = frozenset(

@@ -1,0 +1,1 @@
+"""The task set `pocket`: designs of databases, templates of questions, and the generator."""
