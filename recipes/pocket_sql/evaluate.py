@@ -163,10 +163,10 @@ def report(policy: Policy, samples: int = 0, seed: int = 0, limit: int | None = 
     """Everything that is worth knowing about a policy on `pocket` and on random databases."""
     pocket = Pocket(limit=limit)
     drafts = pocket.drafts(policy)
-    kinds: Counter[str] = Counter(str(t.extra["kind"]) for t in pocket.tasks)
-    hits = Counter(str(t.extra["kind"]) for t, good in zip(pocket.tasks, drafts, strict=True) if good)
-    slips: Counter[str] = Counter(str(t.extra["slip"]) for t in pocket.tasks)
-    slip_hits = Counter(str(t.extra["slip"]) for t, good in zip(pocket.tasks, drafts, strict=True) if good)
+    kinds: Counter[str] = Counter(str(t.data["kind"]) for t in pocket.tasks)
+    hits = Counter(str(t.data["kind"]) for t, good in zip(pocket.tasks, drafts, strict=True) if good)
+    slips: Counter[str] = Counter(str(t.data["slip"]) for t in pocket.tasks)
+    slip_hits = Counter(str(t.data["slip"]) for t, good in zip(pocket.tasks, drafts, strict=True) if good)
     found: dict[str, Any] = {
         "val_draft_greedy": share(drafts),
         "val_loop_greedy": share(pocket.loop(policy)),
