@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.config import load_config
 from harness.plugins import load, task_set_spec
-from harness.records import Attempt, Outcome, Reward, Task, Transition, Turn
+from harness.records import Attempt, Outcome, Task, Transition, Turn, Verdict
 from harness.results.episodes import episode_row, transition_rows
 from harness.results.folder import RowLog, RunFolder
 from harness.results.record import finished, run_record
@@ -172,7 +172,7 @@ class Writer:
             started_s=1.0e9 + self._count,
             elapsed_s=0.05 * len(roles) + 0.001 + 0.006 * len(roles),
         )
-        reward = Reward(None if failed else float(rewarded), outcome if failed else "rows differ", {}, (), "x/1")
+        reward = Verdict(None if failed else float(rewarded), outcome if failed else "rows differ")
 
         def trained(call: Transition) -> bool:
             return phase == "train" and bool(re.search(self._config.agent_match, call.role))
@@ -183,6 +183,7 @@ class Writer:
                     task,
                     attempt,
                     reward,
+                    reward_version="x/1",
                     agent=self._config.plugin,
                     phase=phase,
                     step=step,

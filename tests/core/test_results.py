@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.errors import EnvironmentProblem, RunFailed, UserError
-from harness.records import Attempt, Reward, Task
+from harness.records import Attempt, Task, Verdict
 from harness.results.episodes import EPISODE_COLUMNS, episode_row
 from harness.results.folder import RowLog, RunFolder
 from harness.results.tables import step_rows
@@ -24,7 +24,15 @@ def row(
     task = Task("t1", "pocket", "val", "Q?", "db", "/db", "SELECT 1", "easy")
     attempt = Attempt("r", "a", outcome, "", "SELECT 1", (), (), (), 0.0, 1.0)  # type: ignore[arg-type]
     base = episode_row(
-        task, attempt, Reward(reward, "why"), agent="x", phase=phase, step=step, session=0, trained=lambda call: False
+        task,
+        attempt,
+        Verdict(reward, "why"),
+        reward_version="x/1",
+        agent="x",
+        phase=phase,
+        step=step,
+        session=0,
+        trained=lambda call: False,
     )
     return {**base, **changes}
 
