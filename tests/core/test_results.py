@@ -99,6 +99,18 @@ def test_silent_failures_stop_the_run(tmp_path: Path) -> None:
         monitor.poll()
 
 
+def test_a_reward_that_always_fails_stops_the_run_by_name(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    monitor = Monitor(folder, 2, {"train": 4, "val": 2}, 0.5)
+    fault = "reward judge of harness-judge raised ValueError: no key"
+    lost = [row(1, None, outcome="reward_error", detail=fault, reward_reason=fault) for _ in range(3)]
+    RowLog(folder, "episodes").add([row(1, None, outcome="endpoint_error"), *lost])
+    with pytest.raises(RunFailed) as caught:
+        monitor.poll()
+    assert "reward_error 3, endpoint_error 1" in str(caught.value) and f"Most often: {fault}. " in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 def test_failures_before_a_resumption_do_not_stop_it_again(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "x")
     RowLog(folder, "episodes").add([row(1, None), row(1, None), row(1, None), row(1, 1.0)])
