@@ -197,7 +197,10 @@ def _fault(spec: Spec) -> str | None:
         )
         if not words or len(set(names)) < len(names) or not (names or field in ("frameworks", "parts")):
             return f"{field} of {spec.name!r} is {names!r}, not a tuple of different names"
-    if isinstance(spec, RewardSpec) and not -math.inf < spec.low < spec.high < math.inf:
+    if isinstance(spec, RewardSpec) and not (
+        all(isinstance(end, int | float) for end in (spec.low, spec.high))
+        and -math.inf < spec.low < spec.high < math.inf
+    ):
         return f"the range of {spec.name!r} is {spec.low!r} to {spec.high!r}, not from a number to a greater one"
     return None
 

@@ -154,7 +154,13 @@ def test_range_and_parts_are_those_of_the_spec(offer: Offer) -> None:
         score(offer(Verdict(0.5, "x"), low=1, high=2))
     with pytest.raises(RewardError, match=r"returned part 'stile', but declares style, brevity"):
         score(offer(Verdict(0.5, "x", {"stile": 1.0}), parts=("style", "brevity")))
-    for declared, why in (({"low": 1.0}, "the range of 'judge' is 1.0 to 1.0"), ({"parts": ("a b",)}, "parts of")):
+    broken: list[tuple[dict[str, Any], str]] = [
+        ({"low": 1.0}, "the range of 'judge' is 1.0 to 1.0"),
+        ({"low": "0"}, "the range of 'judge' is '0' to 1.0"),
+        ({"high": float("inf")}, "the range of 'judge' is 0.0 to inf"),
+        ({"parts": ("a b",)}, "parts of 'judge'"),
+    ]
+    for declared, why in broken:
         with pytest.raises(AssertionError, match=why):
             offer(**declared)
 
