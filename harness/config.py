@@ -43,6 +43,10 @@ class RewardConfig(Section):
     options: dict[str, Any] = Field(default_factory=dict)
     shuffle: bool = False
     """Control experiment: train each rollout with the verdict of another recent one. Nothing can be learned."""
+    concurrency: int | None = Field(None, ge=1)
+    """Verdicts at once in one process; unset: as many as there are threads for them, cores + 4 and at most 32."""
+    timeout_s: float = Field(300.0, gt=0)
+    """Deadline of one verdict; one that is not there by then is the reward's fault, and the rollout is unscored."""
 
 
 class PolicyConfig(Section):

@@ -9,7 +9,8 @@ HarnessError
 │   └── NotComparable       two runs differ in something that must be identical
 ├── RunFailed               a run ended cleanly but unsuccessfully: one line, exit status 1
 └── RolloutError            what ended one attempt; recorded on its episode, never a crash of the run
-    └── EndpointError       the model's endpoint answered with an error or not at all
+    ├── EndpointError       the model's endpoint answered with an error or not at all
+    └── RewardError         the reward raised, passed its deadline or gave no verdict that counts
 
 Anything else is a bug and keeps its traceback.
 """
@@ -64,3 +65,9 @@ class EndpointError(RolloutError):
     """The model's endpoint answered with an error, or not at all."""
 
     outcome = "endpoint_error"
+
+
+class RewardError(RolloutError):
+    """The reward raised, passed its deadline or gave no verdict that counts. Names it and the distribution it is of."""
+
+    outcome = "reward_error"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from harness.results.folder import FULL, RunFolder
 from harness.results.record import changed_data, run_record
 from harness.rollout.session import Session
 from harness.rollout.stack import RolloutWork
+from harness.trainers.monitor import most_often
 from harness.trainers.order import validation_order
 
 if TYPE_CHECKING:
@@ -174,21 +176,24 @@ class _Evaluation(RolloutWork):
             await control.set_upstreams([upstream], model=endpoint.model, token_ids=endpoint.token_ids)
             session = Session(self.config, endpoint.model, store, control, self._folder)
             gate = asyncio.Semaphore(max(1, self.config.rollout.runners) * self.config.rollout.concurrency)
-            done = failed = 0
+            done = 0
+            failed: Counter[str] = Counter()
 
             async def one(task: Task) -> None:
-                nonlocal done, failed
+                nonlocal done
                 async with gate:
                     outcome = await session.rollout(task.id, "val", 0, 0)
                 done += 1
-                failed += outcome.reward is None
+                if outcome.reward is None:
+                    failed[outcome.reason] += 1
                 self._on_progress(done, len(self._tasks))
                 limit = self.config.rollout.max_failed_share * len(self._tasks)
-                if failed > max(limit, 1):
+                if failed.total() > max(limit, 1):
                     raise RunFailed(
-                        f"{failed} of {done} rollouts brought no score, more than "
-                        f"rollout.max_failed_share={self.config.rollout.max_failed_share:g} allows; "
-                        f"why is in `detail` and `reward_reason` of {self._folder.path / 'episodes.parquet'}"
+                        f"{failed.total()} of {done} rollouts brought no score, more than "
+                        f"rollout.max_failed_share={self.config.rollout.max_failed_share:g} allows. "
+                        f"Most often: {most_often(failed)}. "
+                        f"All are in `detail` and `reward_reason` of {self._folder.path / 'episodes.parquet'}"
                     )
 
             try:

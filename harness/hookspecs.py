@@ -74,7 +74,17 @@ class TaskSetSpec(Spec):
 
 @dataclass(frozen=True, slots=True)
 class RewardSpec(Spec):
-    """A reward. `target` follows `harness.rewards.RewardFunction`, which states the version."""
+    """A reward. `target` is a class that follows `harness.rewards.RewardFunction` and states the version.
+
+    Attributes:
+        low: The lowest value that it gives.
+        high: The highest; a value outside of the range is the reward's fault and scores nothing.
+        parts: Names of the parts that its verdicts may have; empty: any.
+    """
+
+    low: float = 0.0
+    high: float = 1.0
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

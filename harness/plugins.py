@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
 import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
@@ -203,13 +204,18 @@ def _fault(spec: Spec) -> str | None:
         return f"the target of {spec.name!r} is {spec.target!r}, not package.module:Name"
     if not isinstance(spec.summary, str) or "\n" in spec.summary:
         return f"the summary of {spec.name!r} is {spec.summary!r}, not one line of text"
-    for field in ("roles", "frameworks", "splits", "devices"):
+    for field in ("roles", "frameworks", "splits", "devices", "parts"):
         names = getattr(spec, field, ("-",))
         words = isinstance(names, tuple) and all(
             isinstance(one, str) and re.fullmatch(r"[\w.-]+", one) for one in names
         )
-        if not words or len(set(names)) < len(names) or not (names or field == "frameworks"):
+        if not words or len(set(names)) < len(names) or not (names or field in ("frameworks", "parts")):
             return f"{field} of {spec.name!r} is {names!r}, not a tuple of different names"
+    if isinstance(spec, RewardSpec) and not (
+        all(isinstance(end, int | float) for end in (spec.low, spec.high))
+        and -math.inf < spec.low < spec.high < math.inf
+    ):
+        return f"the range of {spec.name!r} is {spec.low!r} to {spec.high!r}, not from a number to a greater one"
     return None
 
 
@@ -295,6 +301,12 @@ def check_fit(agent: str, task_set: str) -> None:
     )
 
 
+def distribution_of(kind: str, name: str) -> str:
+    """The distribution that brings the plugin that offers a part."""
+    owner = registry().owner(kind, name)
+    return next(state.distribution for state in registry().states if state.name == owner)
+
+
 def load(spec: Spec) -> Any:
     """Import what a spec names, its framework included.
 
@@ -328,15 +340,31 @@ def make_reward(config: Config) -> RewardFunction:
     """The configuration's reward, with its options.
 
     Raises:
-        PluginError: It is not installed, does not import or states no version.
+        PluginError: It is not installed, does not import, states no version or has no `async def score`.
         ConfigError: An option is unknown, missing or does not fit.
     """
     spec = reward_spec(config.reward.name)
+    reward_version(spec)
     reward: RewardFunction = make(spec, config.reward.options, "reward.options")
-    version = getattr(reward, "version", None)
+    return reward
+
+
+def reward_version(spec: RewardSpec) -> str:
+    """The version that a reward's class states; nothing is built.
+
+    Raises:
+        PluginError: It does not import, states none or has no `async def score`.
+    """
+    target = load(spec)
+    version = getattr(target, "version", None)
     if not isinstance(version, str) or not re.fullmatch(rf"{spec.name}/\S+", version):
         raise PluginError(f"reward {spec.name!r} must state its version as '{spec.name}/1', but has {version!r}")
-    return reward
+    if not inspect.iscoroutinefunction(getattr(target, "score", None)):
+        raise PluginError(
+            f"reward {spec.name!r} must have `async def score(self, task, attempt)`, but {spec.target} has none. "
+            "Write async before def, and hand what blocks to a thread: await asyncio.to_thread(function, ...)"
+        )
+    return version
 
 
 def make(spec: Spec, options: Mapping[str, Any], section: str) -> Any:

@@ -1,4 +1,4 @@
-"""The records that flow from a question to a row: task -> problem -> transition -> reward -> episode.
+"""The records that flow from a question to a row: task -> problem -> transition -> verdict -> episode.
 
 Plain frozen dataclasses: they cross process borders as JSON (`dataclasses.asdict`) and nothing here
 needs a library.
@@ -10,14 +10,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Outcome = Literal["ok", "agent_error", "prompt_too_long", "endpoint_error", "timeout", "no_transitions", "runner_lost"]
-"""How an attempt at a rollout ended. Only `ok` carries an answer that may be scored."""
+Outcome = Literal[
+    "ok",
+    "agent_error",
+    "prompt_too_long",
+    "endpoint_error",
+    "timeout",
+    "no_transitions",
+    "runner_lost",
+    "reward_error",
+]
+"""How a rollout ended. Only an attempt that is `ok` carries an answer that may be scored."""
 
 AGENT_OUTCOMES: frozenset[str] = frozenset({"agent_error", "prompt_too_long", "timeout", "no_transitions"})
 """Outcomes that the agent brought about itself: wrong answers, not missing ones."""
 
-INFRASTRUCTURE_OUTCOMES: frozenset[str] = frozenset({"endpoint_error", "runner_lost"})
-"""Outcomes that say nothing about agent or policy: retried, and unscored when retries are used up."""
+INFRASTRUCTURE_OUTCOMES: frozenset[str] = frozenset({"endpoint_error", "runner_lost", "reward_error"})
+"""Outcomes that say nothing about agent or policy: unscored; attempts that end so are retried first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +59,22 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Reward:
-    """A verdict on one answer.
+class Verdict:
+    """What a reward says of one answer.
 
     Attributes:
         value: The reward, or None when no verdict could be reached (unscored, never zero).
         reason: One line: why this value, or why unscored.
-        parts: Named parts of the value, for example `{"executed": 0.1, "judge": 0.7}`.
+        parts: Named parts of the value, for example `{"executed": 0.1, "judge": 0.7}`; recorded, not trained on.
         flags: Names of documented deviations that were met while scoring.
-        version: The reward's name and version; any change of a verdict changes it.
+        by_role: Values of single roles, in the reward's range; recorded, not trained on.
     """
 
     value: float | None
     reason: str
     parts: Mapping[str, float] = field(default_factory=dict)
     flags: tuple[str, ...] = ()
-    version: str = ""
+    by_role: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def scored(self) -> bool:

@@ -79,7 +79,7 @@ def train(
 
 RESUMABLE = (
     "train.steps", "train.loggers", "train.keep_checkpoints", "policy.path", "task.options.data_dir", "ray_address",
-    "rollout.host", "rollout.runners", "rollout.concurrency",
+    "rollout.host", "rollout.runners", "rollout.concurrency", "reward.concurrency",
 )  # fmt: skip
 """What may differ when a run goes on: how far, and where things are."""
 

@@ -196,6 +196,10 @@ def _arm(name: str, runs: Sequence[Run]) -> dict[str, Any]:
             part: _mean([figures["shares"].get(part) for figures in per_seed])
             for part in dict.fromkeys(part for figures in per_seed for part in figures["shares"])
         },
+        "reward_parts": {
+            part: _mean([figures["reward_parts"].get(part) for figures in per_seed])
+            for part in dict.fromkeys(part for figures in per_seed for part in figures["reward_parts"])
+        },
         "unscored": sum(figures["unscored"] for figures in per_seed),
         "accuracy_bounds": worst_cases(runs),
         "failures": {cause: sum(figures["failures"].get(cause, 0) for figures in per_seed) for cause in causes},

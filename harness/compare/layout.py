@@ -26,6 +26,7 @@ def tables(comparison: Mapping[str, Any], references: list[dict[str, Any]] | Non
         _accuracy(comparison),
         _learning(comparison),
         _agreement(comparison),
+        _reward_parts(comparison),
         _behaviour(comparison),
         _cost(comparison),
         _evidence(comparison),
@@ -249,6 +250,14 @@ def verdict_text(pair: Mapping[str, Any]) -> str:
             lacking.append(f"equivalent takes {needed} seeds or more")
         text += f" ({'; '.join(lacking)})" if lacking else ""
     return f"{text}, one seed" if pair["one_seed"] else text
+
+
+def _reward_parts(comparison: Mapping[str, Any]) -> Table:
+    arms = comparison["arms"]
+    parts = list(dict.fromkeys(part for arm in arms for part in arm["reward_parts"]))
+    rows = [[arm["name"], *(number(arm["reward_parts"].get(part), 3) for part in parts)] for arm in arms]
+    note = "Last validation: means over the verdicts that have the part, then over seeds."
+    return Table("reward_parts", "Parts of the reward", ["arm", *parts], rows if parts else [], note)
 
 
 def _behaviour(comparison: Mapping[str, Any]) -> Table:

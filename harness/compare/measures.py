@@ -49,6 +49,7 @@ def measure(run: Run) -> dict[str, Any]:
         "wall_s": result.get("wall_s"),
         "gpu_hours": gpu_hours(run.record),
         **behaviour(val),
+        "reward_parts": reward_parts(val),
         "failures": failures(run.episodes),
         "by_difficulty": _by(val, "difficulty"),
         "by_cluster": _by(val, "cluster"),
@@ -76,6 +77,17 @@ def behaviour(rows: pd.DataFrame) -> dict[str, Any]:
         "helped": int((pairs["reward"] > pairs["first_reward"]).sum()),
         "hurt": int((pairs["reward"] < pairs["first_reward"]).sum()),
     }
+
+
+def reward_parts(rows: pd.DataFrame) -> dict[str, float]:
+    """The mean of every part of the reward, over the verdicts that have it."""
+    import orjson
+
+    values: dict[str, list[float]] = {}
+    for text in rows["reward_parts"].dropna() if "reward_parts" in rows else ():
+        for name, value in orjson.loads(text).items():
+            values.setdefault(name, []).append(value)
+    return {name: sum(found) / len(found) for name, found in values.items()}
 
 
 def failures(rows: pd.DataFrame) -> dict[str, int]:

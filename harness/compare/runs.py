@@ -25,6 +25,7 @@ _OF_THE_DEVICE = (
     "rollout.runners",
     "rollout.concurrency",
     "rollout.host",
+    "reward.concurrency",
     "train.micro_batch",
     "verl",
 )

@@ -95,6 +95,8 @@ def _episode(
         "reward": reward,
         "first": first,
         "reason": _cut(row["reward_reason"]),
+        "parts": json.loads(_text(row.get("reward_parts")) or "{}"),
+        "by_role": json.loads(_text(row.get("reward_by_role")) or "{}"),
         "verdict": "unscored" if reward is None else "right" if reward >= 1 else "wrong" if reward <= 0 else "partly",
         "rewrite": "" if reward is None or first is None or reward == first else "helped" if reward > first else "hurt",
         "steps": _steps(tool_calls(_text(row["tool_calls"])), calls.get(row.get("attempt_id", ""), []), texts),

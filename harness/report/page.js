@@ -85,7 +85,9 @@
     const verdict = element("p", {}, element("span", { class: `verdict ${one.verdict}` }, one.verdict), ` · reward ${one.reward === null ? "none" : one.reward}`);
     if (one.first !== null && one.rewrite) verdict.append(` (first answer: ${one.first})`);
     verdict.append(` · ${one.reason || one.detail || one.outcome}`);
-    made.append(verdict, element("p", { class: "small" }, `${one.run} · ${one.task}`));
+    const listed = (what, values) => Object.keys(values).length
+      ? [element("p", { class: "small" }, `${what}: ${Object.entries(values).map(([name, value]) => `${name} ${+value.toPrecision(4)}`).join(", ")}`)] : [];
+    made.append(verdict, ...listed("parts", one.parts), ...listed("by role", one.by_role), element("p", { class: "small" }, `${one.run} · ${one.task}`));
     return made;
   };
   const card = (one) => {

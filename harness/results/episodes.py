@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from typing import Any
 
-from harness.records import Attempt, Reward, Task, Transition
+from harness.records import Attempt, Task, Transition, Verdict
 
 EPISODE_COLUMNS: dict[str, str] = {
     "step": "int64",
@@ -28,6 +28,8 @@ EPISODE_COLUMNS: dict[str, str] = {
     "reward_reason": "string",
     "reward_flags": "list<string>",
     "reward_version": "string",
+    "reward_parts": "string",
+    "reward_by_role": "string",
     "first_answer": "string",
     "first_reward": "double",
     "calls": "int64",
@@ -45,7 +47,8 @@ EPISODE_COLUMNS: dict[str, str] = {
     "elapsed_s": "double",
 }
 """Name and Arrow type of every episode column. `reward` is the verdict, null when unscored; `used_reward`
-is what training was given (it differs only in the shuffled-reward control)."""
+is what training was given (it differs only in the shuffled-reward control). `reward_parts` and `reward_by_role` are
+JSON objects of numbers, null where a verdict has none."""
 
 TRANSITION_COLUMNS: dict[str, str] = {
     "step": "int64",
@@ -71,8 +74,9 @@ TRANSITION_COLUMNS: dict[str, str] = {
 def episode_row(
     task: Task,
     attempt: Attempt,
-    reward: Reward,
+    reward: Verdict,
     *,
+    reward_version: str,
     agent: str,
     phase: str,
     step: int,
@@ -103,7 +107,9 @@ def episode_row(
         "used_reward": used_reward,
         "reward_reason": reward.reason,
         "reward_flags": list(reward.flags),
-        "reward_version": reward.version,
+        "reward_version": reward_version,
+        "reward_parts": json.dumps(dict(reward.parts)) if reward.parts else None,
+        "reward_by_role": json.dumps(dict(reward.by_role)) if reward.by_role else None,
         "first_answer": first_answer,
         "first_reward": first_reward,
         "calls": len(attempt.transitions) + len(attempt.failures),

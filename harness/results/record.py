@@ -17,7 +17,15 @@ from typing import Any
 
 import harness
 from harness.config import Config
-from harness.plugins import agent_spec, framework_versions, make_reward, program, program_of, registry
+from harness.plugins import (
+    agent_spec,
+    framework_versions,
+    program,
+    program_of,
+    registry,
+    reward_spec,
+    reward_version,
+)
 from harness.records import Task
 from harness.results.folder import RunFolder
 from harness.results.tables import step_rows
@@ -106,7 +114,7 @@ def identity(
         "train_tasks": order_hash(sorted(train, key=lambda task: task.id)),
         "val_tasks": order_hash(val),
         "data_order": order_hash(train),
-        "reward": make_reward(config).version,
+        "reward": reward_version(reward_spec(config.reward.name)),
         "reward_options": data["reward"]["options"],
         "reward_shuffled": config.reward.shuffle,
         "model": model_hash(model_path),

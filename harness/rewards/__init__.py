@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
-from harness.records import Attempt, Reward, Task
+from harness.records import Attempt, Task, Verdict
 
 
 class RewardFunction(Protocol):
-    """Scores answers. Built once a process as `RewardFunction(**options)`."""
+    """Scores answers. Built as `RewardFunction(**options)`, once for all verdicts of a process."""
 
-    version: str
+    version: ClassVar[str]
     """The reward's name and its version, for example `execution_accuracy/2`; any change of a verdict changes it."""
 
-    def score(self, task: Task, attempt: Attempt) -> Reward:
-        """The verdict on the attempt's answer; blocking, called from worker threads. Unscored rather than guessed."""
+    async def score(self, task: Task, attempt: Attempt) -> Verdict:
+        """The verdict on the attempt's answer; many at once on one event loop. Unscored rather than guessed."""

@@ -6,6 +6,7 @@ The reference's column is what the evaluator of taoyds/test-suite-sql-eval does 
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import tempfile
 import time
@@ -176,7 +177,7 @@ def _replay(attack: Attack, reward: ExecutionAccuracy, database: Path) -> AuditR
     task = Task("audit", "audit", "audit", attack.name, attack.gold, database.stem, data={DATABASE: str(database)})
     attempt = Attempt("audit", "audit", "ok", "", pred, (), (), (), 0.0, 0.0)
     started = time.perf_counter()
-    scored = reward.score(task, attempt)
+    scored = asyncio.run(reward.score(task, attempt))
     elapsed = time.perf_counter() - started
     return AuditRow(
         attack.name,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from harness.environments.sql.environment import database_of
 from harness.environments.sql.evaluator import VERSION, evaluate
 from harness.environments.sql.gold import GoldCache
-from harness.records import Attempt, Reward, Task
+from harness.records import Attempt, Task, Verdict
 
 
 class ExecutionAccuracy:
@@ -35,11 +36,12 @@ class ExecutionAccuracy:
         self._timeout_s = timeout_s
         self._cache = GoldCache(cache_folder) if cache_folder is not None else None
 
-    def score(self, task: Task, attempt: Attempt) -> Reward:
+    async def score(self, task: Task, attempt: Attempt) -> Verdict:
         """1.0 or 0.0; unscored if the attempt did not end well, or gold or the database fails."""
         if attempt.outcome != "ok":
-            return Reward(None, f"the attempt ended with {attempt.outcome}", version=self.version)
-        verdict = evaluate(
+            return Verdict(None, f"the attempt ended with {attempt.outcome}")
+        verdict = await asyncio.to_thread(
+            evaluate,
             database_of(task),
             task.gold,
             attempt.answer or "",
@@ -49,4 +51,4 @@ class ExecutionAccuracy:
             cache=self._cache,
         )
         value = None if verdict.match is None else float(verdict.match)
-        return Reward(value, verdict.reason, flags=verdict.flags, version=self.version)
+        return Verdict(value, verdict.reason, flags=verdict.flags)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from harness.deadlines import DeadlinePassed, Raised, within
 from harness.environments import Observation, Tool
-from harness.errors import RolloutError
 from harness.plugins import environment, program
 from harness.records import Attempt, CallFailure, Outcome, ToolCall, ToolFault, Transition
 from harness.rollout.request import RolloutRequest
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from harness.gateway.client import GatewayControl
 
-CLOSE_GRACE_S = 5.0
-"""How long a cancelled agent may take to clean up before its attempt is closed without it."""
 TOOL_GRACE_S = 2.0
 """How long a tool may take beyond its own deadline before it is left to itself."""
 AGENTS_DOING = ("bad_request", "body_too_large")
@@ -118,12 +116,12 @@ async def run_attempt(
     answer: str | None = None
     problem: tuple[Outcome, str] | None = None
     try:
-        answer = await _within(request.timeout_s, lambda: agent.solve(request.problem, toolbox))
+        answer = await within(request.timeout_s, lambda: agent.solve(request.problem, toolbox))
         if not isinstance(answer, str):
             problem = ("agent_error", f"solve returned {type(answer).__name__}, not str")
-    except _DeadlinePassed:
+    except DeadlinePassed:
         problem = ("timeout", f"no answer within {request.timeout_s:g} s")
-    except _Raised as error:
+    except Raised as error:
         problem = ("agent_error", _storable(str(error))[:500])
     finally:
         transitions, failures = await asyncio.shield(control.close_attempt(rollout_id, attempt_id))
@@ -182,52 +180,6 @@ def _late(
         return "timeout"
     asking_s = started_s + request.timeout_s - min(start for start, _ in calls)
     return "endpoint_error" if sum(latency for _, latency in calls) >= asking_s / 2 else "timeout"
-
-
-class _DeadlinePassed(RolloutError):
-    """The agent gave no answer in time."""
-
-
-class _Raised(RolloutError):
-    """What an agent raised, whatever its class: kind and message."""
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__(f"{type(error).__name__}: {error}")
-
-
-async def _within(timeout_s: float, work: Callable[[], Awaitable[Any]]) -> Any:
-    """Do `work` until a deadline that really ends it, even if it ignores its cancellation.
-
-    Raises:
-        _DeadlinePassed: No answer in time.
-        _Raised: The agent raised, be it SystemExit, KeyboardInterrupt or a CancelledError of its own making.
-        asyncio.CancelledError: This was cancelled from outside, and the agent with it.
-    """
-    task = asyncio.create_task(_contained(work))
-    try:
-        done, _ = await asyncio.wait({task}, timeout=timeout_s)
-    except asyncio.CancelledError:
-        task.cancel()
-        raise
-    if done:
-        if task.cancelled():  # not by us: the agent cancelled itself, or let the cancellation of a part of it through
-            raise _Raised(asyncio.CancelledError("raised by the agent"))
-        return task.result()
-    task.cancel()
-    await asyncio.wait({task}, timeout=CLOSE_GRACE_S)
-    if not task.done():
-        task.add_done_callback(lambda late: late.cancelled() or late.exception())
-    raise _DeadlinePassed
-
-
-async def _contained(work: Callable[[], Awaitable[Any]]) -> Any:
-    """Do `work`; what it raises becomes `_Raised`, for a task lets SystemExit and KeyboardInterrupt end its loop."""
-    try:
-        return await work()
-    except (asyncio.CancelledError, GeneratorExit):
-        raise
-    except BaseException as error:
-        raise _Raised(error) from error
 
 
 def _arguments(given: Mapping[str, Any] | str) -> tuple[dict[str, Any], str]:

@@ -6,7 +6,6 @@ never see it.
 
 from __future__ import annotations
 
-import asyncio
 import random
 import re
 from collections import deque
@@ -14,11 +13,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from harness.config import Config
+from harness.errors import RewardError
 from harness.gateway.client import GatewayControl
-from harness.plugins import make_reward, make_task_set, program, program_of
-from harness.records import AGENT_OUTCOMES, Attempt, Reward, Task, Transition
+from harness.plugins import make_task_set, program, program_of
+from harness.records import AGENT_OUTCOMES, Attempt, Task, Transition, Verdict
 from harness.results.episodes import episode_row, transition_rows
 from harness.results.folder import RowLog, RunFolder
+from harness.rewards.scoring import Scorer
 from harness.rollout.client import RolloutClient
 from harness.rollout.request import Mode, RolloutRequest
 
@@ -32,12 +33,14 @@ class Scored:
 
     Attributes:
         reward: The verdict, None when unscored.
+        reason: Why that, or why unscored.
         used: What training is given for it; None leaves the rollout out of its group.
         calls: What may be trained, with the engine's own token ids; in validation the last call.
         turns: Calls of roles that do not only check.
     """
 
     reward: float | None
+    reason: str
     used: float | None
     calls: tuple[Transition, ...]
     turns: int
@@ -78,7 +81,7 @@ class Session:
             "train": {task.id: task for task in self._task_set.load(config.task.train_split)},
             "val": {task.id: task for task in self._task_set.load(config.task.val_split)},
         }
-        self._reward = make_reward(config)
+        self._scorer = Scorer(config)
         self._program = program(program_of(config.plugin))
         self._client = RolloutClient(store)
         self._control = control
@@ -107,7 +110,7 @@ class Session:
         request = RolloutRequest.build(task, self._task_set.context(task), self.config, mode, step, session)
         attempt = await self._client.run(request, {"step": step, "task": task.id, "session": session})
         self._check(attempt)
-        reward, first = await asyncio.to_thread(self._score, task, attempt)
+        attempt, reward, first = await self._score(task, attempt)
         used = reward.value
         if mode == "train" and attempt.outcome != "ok" and self.config.train.failed_rollouts == "leave_out":
             used = None
@@ -121,6 +124,7 @@ class Session:
             task,
             attempt,
             reward,
+            reward_version=self._scorer.version,
             agent=self.config.plugin,
             phase=mode,
             step=step,
@@ -138,7 +142,7 @@ class Session:
         if mode == "val":
             calls = [call for call in attempt.transitions if call.response_ids][-1:]
         turns = sum(call.role not in self._program.checkers for call in attempt.transitions)
-        return Scored(reward.value, used, tuple(calls), turns, attempt.elapsed_s)
+        return Scored(reward.value, reward.reason, used, tuple(calls), turns, attempt.elapsed_s)
 
     def _trainable(self, call: Transition) -> bool:
         limits = self.config.sampling
@@ -159,18 +163,22 @@ class Session:
                 )
             self._seen_responses.add(call.response_id)
 
-    def _score(self, task: Task, attempt: Attempt) -> tuple[Reward, float | None]:
-        """The verdict on the answer, and on the first one where the program revises.
+    async def _score(self, task: Task, attempt: Attempt) -> tuple[Attempt, Verdict, float | None]:
+        """The attempt, the verdict on its answer, and the value of its first answer where that was revised.
 
-        What the agent itself brought about is wrong; what it could not help has no verdict.
+        What the agent itself brought about is wrong; what it could not help has no verdict, and where the reward is to
+        blame for that, the attempt is returned with this outcome.
         """
         if attempt.outcome != "ok":
             value = 0.0 if attempt.outcome in AGENT_OUTCOMES else None
-            return Reward(value, f"{attempt.outcome}: {attempt.detail}", version=self._reward.version), None
-        reward: Reward = self._reward.score(task, attempt)
-        first = self._program.first_answer(attempt)
-        if first is None:
-            return reward, None
-        if first == attempt.answer:
-            return reward, reward.value
-        return reward, self._reward.score(task, replace(attempt, answer=first)).value
+            return attempt, Verdict(value, f"{attempt.outcome}: {attempt.detail}"), None
+        try:
+            verdict = await self._scorer.score(task, attempt)
+            first = self._program.first_answer(attempt)
+            if first is None:
+                return attempt, verdict, None
+            if first == attempt.answer:
+                return attempt, verdict, verdict.value
+            return attempt, verdict, (await self._scorer.score(task, replace(attempt, answer=first))).value
+        except RewardError as error:
+            return replace(attempt, outcome="reward_error", detail=str(error)), Verdict(None, str(error)), None

@@ -14,10 +14,10 @@ that needs tasks of another kind. Needs pytest and nothing else.
 
 from __future__ import annotations
 
+import asyncio
 import json
-import math
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -29,10 +29,10 @@ from harness.environments.sql.databases import databases_of
 from harness.environments.sql.environment import DATABASE, database_of
 from harness.errors import ConfigError, TaskSetError
 from harness.hookspecs import RewardSpec, TaskSetSpec
-from harness.plugins import environment, environment_of, make, make_reward, reward_spec, task_set_spec
+from harness.plugins import environment, environment_of, make, reward_spec, reward_version, task_set_spec
 from harness.programs.self_correcting_sql.scenarios import build_database
-from harness.records import Attempt, Outcome, Reward, Task
-from harness.rewards import RewardFunction
+from harness.records import Attempt, Outcome, Task, Verdict
+from harness.rewards.scoring import Scorer
 from harness.tasks import TaskSet
 
 UNKNOWN = {"no_such_option": 1}
@@ -51,6 +51,32 @@ BROKEN_ANSWERS = (
 SHORT_GOLD = 12
 """A gold of fewer characters, a number say, may stand in its question by right."""
 FAILED: tuple[Outcome, ...] = ("agent_error", "prompt_too_long", "timeout", "no_transitions", "endpoint_error")
+
+
+class Asked:
+    """A reward as a run makes and asks it, on one event loop; a fault of it is a `RewardError`."""
+
+    def __init__(self, scorer: Scorer, runner: asyncio.Runner) -> None:
+        self._scorer = scorer
+        self._runner = runner
+
+    def score(self, task: Task, answer: str | None, outcome: Outcome = "ok") -> Verdict:
+        """The verdict on one answer; one without a value has a reason."""
+        attempt = Attempt("contract", "1", outcome, "", answer, (), (), (), 0.0, 0.0)
+        verdict = self._runner.run(self._scorer.score(task, attempt))
+        assert verdict.value is not None or verdict.reason.strip(), (answer, "unscored without a reason")
+        return verdict
+
+    def score_at_once(self, cases: Sequence[tuple[Task, str]]) -> list[Verdict]:
+        """The verdicts on several answers, asked for together."""
+
+        async def all_of_them() -> list[Verdict]:
+            attempts = [Attempt(f"{n}", "1", "ok", "", a, (), (), (), 0.0, 0.0) for n, (_, a) in enumerate(cases)]
+            return await asyncio.gather(
+                *(self._scorer.score(task, one) for (task, _), one in zip(cases, attempts, strict=True))
+            )
+
+        return self._runner.run(all_of_them())
 
 
 class Contract:
@@ -164,11 +190,13 @@ class TaskSetContract(Contract):
 
 
 class RewardContract(Contract):
-    """What training and evaluation rely on. Set `reward` to the reward's name, `lowest` and `highest` to its range."""
+    """What training and evaluation rely on. Set `reward` to the reward's name.
+
+    Every verdict is asked for as a run does it: one that is late, not finite, out of the range that the spec declares
+    or not a verdict at all is a `RewardError` that names the reward and its distribution, and fails the test.
+    """
 
     reward: ClassVar[str] = ""
-    lowest: ClassVar[float] = 0.0
-    highest: ClassVar[float] = 1.0
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -195,75 +223,64 @@ class RewardContract(Contract):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def made(cls, spec: RewardSpec, options: Mapping[str, Any]) -> RewardFunction:
+    def made(cls, spec: RewardSpec, options: Mapping[str, Any]) -> Iterator[Asked]:
         """The reward, made as a run makes it."""
-        return _reward(spec, options)
+        with asked(spec, options) as reward:
+            yield reward
 
-    def test_gold_scores_the_most(self, made: RewardFunction, tasks: Sequence[Task]) -> None:
+    def test_gold_scores_the_most(self, spec: RewardSpec, made: Asked, tasks: Sequence[Task]) -> None:
         for task in tasks:
-            verdict = self._score(made, task, task.gold)
-            assert verdict.value == self.highest, (task.gold, verdict)
+            verdict = made.score(task, task.gold)
+            assert verdict.value == spec.high, (task.gold, verdict)
 
     def test_a_broken_answer_does_not_raise_nor_score_the_most(
-        self, made: RewardFunction, tasks: Sequence[Task]
+        self, spec: RewardSpec, made: Asked, tasks: Sequence[Task]
     ) -> None:
         for task in tasks:
             before = [Path(file).read_bytes() for file in databases_of(database_of(task))]
             for answer in BROKEN_ANSWERS:
-                verdict = self._score(made, task, answer)
-                assert verdict.value is None or verdict.value < self.highest, (answer, verdict)
+                verdict = made.score(task, answer)
+                assert verdict.value is None or verdict.value < spec.high, (answer, verdict)
             assert [Path(file).read_bytes() for file in databases_of(database_of(task))] == before, "changed a database"
 
     def test_a_gold_or_database_that_fails_does_not_raise_nor_score_the_most(
-        self, made: RewardFunction, tasks: Sequence[Task], tmp_path: Path
+        self, spec: RewardSpec, made: Asked, tasks: Sequence[Task], tmp_path: Path
     ) -> None:
         for task in (
             replace(tasks[0], gold="SELECT nope"),
             replace(tasks[0], data={DATABASE: str(tmp_path / "no.sqlite")}),
         ):
-            verdict = self._score(made, task, "SELECT 1")
-            assert verdict.value is None or verdict.value < self.highest, verdict
+            verdict = made.score(task, "SELECT 1")
+            assert verdict.value is None or verdict.value < spec.high, verdict
 
     def test_an_attempt_that_failed_does_not_raise_nor_score_the_most(
-        self, made: RewardFunction, tasks: Sequence[Task]
+        self, spec: RewardSpec, made: Asked, tasks: Sequence[Task]
     ) -> None:
         for outcome in FAILED:
-            verdict = self._score(made, tasks[0], None, outcome)
-            assert verdict.value is None or verdict.value < self.highest, (outcome, verdict)
+            verdict = made.score(tasks[0], None, outcome)
+            assert verdict.value is None or verdict.value < spec.high, (outcome, verdict)
 
     def test_the_same_attempt_scores_the_same_again(
-        self, spec: RewardSpec, options: Mapping[str, Any], made: RewardFunction, tasks: Sequence[Task]
+        self, spec: RewardSpec, options: Mapping[str, Any], made: Asked, tasks: Sequence[Task]
     ) -> None:
-        other = _reward(spec, options)  # as another process of the same run has one
-        cases = [(task, answer) for task in tasks for answer in (task.gold, tasks[0].gold, "SELECT 1")]
-        with ThreadPoolExecutor(4) as threads:
-            at_once = list(threads.map(lambda case: self._score(made, *case), cases))
-        for (task, answer), first in zip(cases, at_once, strict=True):
-            assert self._score(made, task, answer).value == first.value, (task.gold, answer)
-            assert self._score(other, task, answer).value == first.value, (task.gold, answer)
+        with asked(spec, options) as other:  # as another process of the same run has one
+            for task, answer in _cases(tasks):
+                first, again, elsewhere = (_said(one.score(task, answer)) for one in (made, made, other))
+                assert first == again, f"{answer!r} scores {first}, and then {again}"
+                assert first == elsewhere, f"{answer!r} scores {first}, and {elsewhere} in another process"
 
-    def test_version_is_stated_with_every_verdict(
-        self, spec: RewardSpec, made: RewardFunction, tasks: Sequence[Task]
-    ) -> None:
-        assert made.version.startswith(f"{spec.name}/"), made.version
-        for answer in (tasks[0].gold, "SELECT 1", None):
-            verdict = self._score(made, tasks[0], answer)
-            assert verdict.version == made.version, f"a verdict of {made.version} says {verdict.version!r}"
+    def test_attempts_at_once_score_what_each_scores_alone(self, made: Asked, tasks: Sequence[Task]) -> None:
+        cases = _cases(tasks) * 3
+        for (task, answer), verdict in zip(cases, made.score_at_once(cases), strict=True):
+            alone = _said(made.score(task, answer))
+            assert _said(verdict) == alone, f"{answer!r} scores {alone} alone and {_said(verdict)} among others"
+
+    def test_the_class_states_the_version(self, spec: RewardSpec) -> None:
+        assert reward_version(spec).startswith(f"{spec.name}/")
 
     def test_an_unknown_option_is_refused(self, spec: RewardSpec, options: Mapping[str, Any]) -> None:
-        with pytest.raises(ConfigError, match="no_such_option"):
-            _reward(spec, {**options, **UNKNOWN})
-
-    def _score(self, made: RewardFunction, task: Task, answer: str | None, outcome: Outcome = "ok") -> Reward:
-        """A verdict in the declared range, or none with a reason: asserted wherever one is asked for."""
-        verdict = made.score(task, Attempt("contract", "1", outcome, "", answer, (), (), (), 0.0, 0.0))
-        assert isinstance(verdict, Reward), verdict
-        if verdict.value is None:
-            assert verdict.reason.strip(), (answer, "unscored without a reason")
-        else:
-            assert math.isfinite(verdict.value) and self.lowest <= verdict.value <= self.highest, (answer, verdict)
-        assert all(math.isfinite(part) for part in verdict.parts.values()), (answer, verdict)
-        return verdict
+        with pytest.raises(ConfigError, match="no_such_option"), asked(spec, {**options, **UNKNOWN}):
+            pass
 
 
 def _task_set(spec: TaskSetSpec, options: Mapping[str, Any]) -> TaskSet:
@@ -271,8 +288,21 @@ def _task_set(spec: TaskSetSpec, options: Mapping[str, Any]) -> TaskSet:
     return made
 
 
-def _reward(spec: RewardSpec, options: Mapping[str, Any]) -> RewardFunction:
-    return make_reward(Config.model_validate({"reward": {"name": spec.name, "options": dict(options)}}))
+@contextmanager
+def asked(spec: RewardSpec, options: Mapping[str, Any]) -> Iterator[Asked]:
+    """A reward with its options and an event loop of its own."""
+    scorer = Scorer(Config.model_validate({"reward": {"name": spec.name, "options": dict(options), "concurrency": 4}}))
+    with asyncio.Runner() as runner:
+        yield Asked(scorer, runner)
+
+
+def _cases(tasks: Sequence[Task]) -> list[tuple[Task, str]]:
+    return [(task, answer) for task in tasks for answer in (task.gold, tasks[0].gold, "SELECT 1")]
+
+
+def _said(verdict: Verdict) -> tuple[object, ...]:
+    """What of a verdict is to be the same again; its reason may tell of times."""
+    return verdict.value, dict(verdict.parts), dict(verdict.by_role), verdict.flags
 
 
 def _different(loaded: Mapping[str, Sequence[Task]]) -> list[Task]:

@@ -29,6 +29,7 @@ class Monitor:
         self._offsets: dict[Path, int] = {}
         self._rewards: dict[tuple[str, int], list[float]] = defaultdict(list)
         self._failed: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
+        self._why: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
         self._step_s: list[float] = []
         self._first: float | None = None
         self._fresh = 0
@@ -36,6 +37,7 @@ class Monitor:
         self._read()  # rows of earlier launches: known, not counted as speed
         self._fresh, self._first, self._step_s = 0, None, []
         self._failed.clear()  # whoever resumes has seen them
+        self._why.clear()
 
     def poll(self) -> Progress:
         """Take in what is new.
@@ -58,6 +60,7 @@ class Monitor:
                 raise RunFailed(
                     f"step {step} ({phase}): {failed} of {self._expected[phase]} rollouts brought no usable result "
                     f"({what}), more than rollout.max_failed_share={self._max_failed_share:g} allows. "
+                    f"Most often: {most_often(self._why[(phase, step)])}. "
                     f"Details: `detail` in {self._folder.path / 'episodes.parquet'}"
                 )
         return state
@@ -87,6 +90,7 @@ class Monitor:
         key = (phase, step)
         if row["reward"] is None:
             self._failed[key][row["outcome"] if row["outcome"] != "ok" else "unscored"] += 1
+            self._why[key][row["reward_reason"]] += 1
             name = row["outcome"] if row["outcome"] != "ok" else "unscored"
             state.failures[name] = state.failures.get(name, 0) + 1
         else:
@@ -103,3 +107,8 @@ class Monitor:
             self._step_s.append(float(data["timing_s/step"]))
             rewards = self._rewards.get(("train", step))
             self.progress.reward = sum(rewards) / len(rewards) if rewards else None
+
+
+def most_often(reasons: Counter[str]) -> str:
+    """The commonest reason, as part of one line."""
+    return " ".join(reasons.most_common(1)[0][0].split())[:300].rstrip(".")

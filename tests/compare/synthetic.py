@@ -5,13 +5,14 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from harness.config import load_config
 from harness.plugins import load, task_set_spec
-from harness.records import Attempt, Outcome, Reward, Task, ToolCall, Transition
+from harness.records import Attempt, Outcome, Task, ToolCall, Transition, Verdict
 from harness.results.episodes import episode_row, transition_rows
 from harness.results.folder import RowLog, RunFolder
 from harness.results.record import finished, run_record
@@ -51,6 +52,7 @@ def write_run(
     kind: str = "train",
     model: str = "synthetic-policy",
     keep_transitions: bool = True,
+    parts: bool = False,
 ) -> RunFolder:
     """A run whose validation accuracy climbs from `accuracy[0]` to `accuracy[1]` over its steps."""
     config = load_config(
@@ -75,7 +77,7 @@ def write_run(
     record = run_record(config, folder, pocket(), train, val, model, "cpu", kind=kind)
     record["parity"] = parity
     folder.write(record)
-    writer = Writer(folder, config, keep_transitions)
+    writer = Writer(folder, config, keep_transitions, parts)
     seen = steps if status == "finished" else steps // 2
     for step in range(seen + 1):
         share = accuracy[0] + (accuracy[1] - accuracy[0]) * (step / steps if kind == "train" else 1)
@@ -103,10 +105,10 @@ def write_run(
 
 
 class Writer:
-    def __init__(self, folder: RunFolder, config: Any, keep_transitions: bool) -> None:
+    def __init__(self, folder: RunFolder, config: Any, keep_transitions: bool, parts: bool) -> None:
         self._episodes, self._steps = RowLog(folder, "episodes"), RowLog(folder, "steps")
         self._transitions = RowLog(folder, "transitions") if keep_transitions else None
-        self._config, self._count = config, 0
+        self._config, self._count, self._parts = config, 0, parts
 
     def step(self, step: int, step_s: float) -> None:
         data = {
@@ -172,7 +174,9 @@ class Writer:
             started_s=1.0e9 + self._count,
             elapsed_s=0.05 * len(roles) + 0.001 + 0.006 * len(roles),
         )
-        reward = Reward(None if failed else float(rewarded), outcome if failed else "rows differ", {}, (), "x/1")
+        reward = Verdict(None if failed else float(rewarded), outcome if failed else "rows differ")
+        if self._parts and not failed:
+            reward = replace(reward, parts={"right": float(rewarded), "style": 0.25}, by_role={"write_query": 0.5})
 
         def trained(call: Transition) -> bool:
             return phase == "train" and bool(re.search(self._config.agent_match, call.role))
@@ -183,6 +187,7 @@ class Writer:
                     task,
                     attempt,
                     reward,
+                    reward_version="x/1",
                     agent=self._config.plugin,
                     phase=phase,
                     step=step,

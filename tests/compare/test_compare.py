@@ -15,6 +15,7 @@ import pytest
 
 from harness.compare.comparison import compare
 from harness.compare.formats import render
+from harness.compare.layout import tables
 from harness.compare.references import reference_rows
 from harness.compare.runs import select
 from harness.errors import NotComparable, UserError
@@ -69,6 +70,19 @@ def test_unscored_is_never_zero_and_failed_runs_are_told(compared: dict[str, Any
     assert any("9 of 1080 validation rollouts could not be scored" in remark for remark in compared["remarks"])
     (failed,) = compared["failed"]
     assert failed["arm"] == "autogen_sql" and "server went away" in failed["reason"]
+
+
+def test_parts_of_the_reward_are_means_of_those_that_have_them(write_run: Write, compared: dict[str, Any]) -> None:
+    assert "reward_parts" not in {table.key for table in tables(compared)}
+    run = write_run("langgraph_sql", parts=True, unscored=3)
+    plain = write_run("reference_sql")
+    found = compare(select([run.path, plain.path]))
+    graded, bare = found["arms"]
+    right = graded["accuracy_final"]["mean"]
+    assert graded["reward_parts"] == {"right": pytest.approx(right), "style": 0.25} and bare["reward_parts"] == {}
+    (table,) = (table for table in tables(found) if table.key == "reward_parts")
+    assert (table.title, table.heads) == ("Parts of the reward", ["arm", "right", "style"])
+    assert table.rows == [["langgraph_sql", f"{right:.3f}", "0.250"], ["reference_sql", "-", "-"]]
 
 
 def test_equal_optimizer_steps_and_tokens_look_at_earlier_checkpoints(compared: dict[str, Any]) -> None:

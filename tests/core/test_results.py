@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.errors import EnvironmentProblem, RunFailed, UserError
-from harness.records import Attempt, Reward, Task
+from harness.records import Attempt, Task, Verdict
 from harness.results.episodes import EPISODE_COLUMNS, episode_row
 from harness.results.folder import RowLog, RunFolder
 from harness.results.tables import step_rows
@@ -26,7 +26,15 @@ def row(
     task = Task("t1", "pocket", "val", "Q?", "SELECT 1", "db", "easy")
     attempt = Attempt("r", "a", outcome, "", "SELECT 1", (), (), (), 0.0, 1.0)  # type: ignore[arg-type]
     base = episode_row(
-        task, attempt, Reward(reward, "why"), agent="x", phase=phase, step=step, session=0, trained=lambda call: False
+        task,
+        attempt,
+        Verdict(reward, "why"),
+        reward_version="x/1",
+        agent="x",
+        phase=phase,
+        step=step,
+        session=0,
+        trained=lambda call: False,
     )
     return {**base, **changes}
 
@@ -91,6 +99,18 @@ def test_silent_failures_stop_the_run(tmp_path: Path) -> None:
     log.add([row(1, None)])
     with pytest.raises(RunFailed, match=r"3 of 4 rollouts.*endpoint_error 2, unscored 1"):
         monitor.poll()
+
+
+def test_a_reward_that_always_fails_stops_the_run_by_name(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    monitor = Monitor(folder, 2, {"train": 4, "val": 2}, 0.5)
+    fault = "reward judge of harness-judge raised ValueError: no key"
+    lost = [row(1, None, outcome="reward_error", detail=fault, reward_reason=fault) for _ in range(3)]
+    RowLog(folder, "episodes").add([row(1, None, outcome="endpoint_error"), *lost])
+    with pytest.raises(RunFailed) as caught:
+        monitor.poll()
+    assert "reward_error 3, endpoint_error 1" in str(caught.value) and f"Most often: {fault}. " in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_failures_before_a_resumption_do_not_stop_it_again(tmp_path: Path) -> None:

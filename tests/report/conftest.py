@@ -33,7 +33,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("runs")
     for seed in (0, 1):
         write_run(root, "reference_sql", seed)
-        write_run(root, "langgraph_sql", seed, accuracy=(0.3, 0.4), unscored=2, calls=2 + seed)
+        write_run(root, "langgraph_sql", seed, accuracy=(0.3, 0.4), unscored=2, calls=2 + seed, parts=True)
     write_run(root, "crewai_sql", 0, status="failed")
     return root
 

@@ -70,6 +70,21 @@ def test_filters_come_from_the_address_and_narrow_the_episodes(report: Path, bro
     assert 'class="call' in page.dom and "SELECT 1" in page.dom
 
 
+def test_parts_of_the_reward_are_in_a_table_and_with_their_rollout(report: Path, runs: Path, tmp_path: Path) -> None:
+    assert report.read_text().count("Parts of the reward") == 1
+    for one in embedded(report)["browser"]["episodes"]:
+        graded = one["arm"] == "langgraph_sql" and one["reward"] is not None
+        assert one["parts"] == ({"right": one["reward"], "style": 0.25} if graded else {})
+        assert one["by_role"] == ({"write_query": 0.5} if graded else {})
+    plain = [run.folder.path for run in selection(runs).runs if run.arm == "reference_sql"]
+    assert "Parts of the reward" not in write_report(select(plain), tmp_path / "report.html").read_text()
+
+
+def test_parts_of_the_reward_are_shown_beside_it(report: Path, browse: Callable[..., Any]) -> None:
+    page = browse(report, "verdict=wrong&arm=langgraph_sql&open=1")
+    assert "parts: right 0, style 0.25" in page.dom and "by role: write_query 0.5" in page.dom
+
+
 def test_the_file_needs_nothing_from_outside(report: Path) -> None:
     text = report.read_text()
     assert not re.search(r'<(?:script|link|img|iframe)[^>]+(?:src|href)="(?!data:|#)', text)

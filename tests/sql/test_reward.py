@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -10,7 +11,8 @@ from harness.cli import reward as reward_commands
 from harness.cli import score as score_commands
 from harness.environments.sql.environment import DATABASE
 from harness.errors import UserError
-from harness.records import Attempt, Outcome, Task
+from harness.plugins import reward_spec, reward_version
+from harness.records import Attempt, Outcome, Task, Verdict
 from harness.rewards.audit import audit
 from harness.rewards.execution_accuracy import ExecutionAccuracy
 from harness.testing.data_contract import RewardContract
@@ -28,27 +30,31 @@ def attempt(answer: str | None, outcome: Outcome = "ok") -> Attempt:
     return Attempt("r", "a", outcome, "", answer, (), (), (), 0.0, 0.0)
 
 
+def score(reward: ExecutionAccuracy, task: Task, attempt: Attempt) -> Verdict:
+    return asyncio.run(reward.score(task, attempt))
+
+
 def test_reward_is_one_zero_or_unscored(singers: Path) -> None:
     reward = ExecutionAccuracy()
     gold = task(singers, "SELECT name FROM singer")
-    right = reward.score(gold, attempt("SELECT name FROM singer ORDER BY 1"))
-    assert (right.value, right.version) == (1.0, "execution_accuracy/2")
-    assert reward.score(gold, attempt("SELECT age FROM singer")).value == 0.0
-    assert reward.score(gold, attempt(None)).flags == ("no_query",)
-    assert reward.score(task(singers, "SELECT broken"), attempt("SELECT 1")).value is None
+    assert score(reward, gold, attempt("SELECT name FROM singer ORDER BY 1")).value == 1.0
+    assert reward_version(reward_spec("execution_accuracy")) == "execution_accuracy/2"
+    assert score(reward, gold, attempt("SELECT age FROM singer")).value == 0.0
+    assert score(reward, gold, attempt(None)).flags == ("no_query",)
+    assert score(reward, task(singers, "SELECT broken"), attempt("SELECT 1")).value is None
 
 
 @pytest.mark.parametrize("outcome", ["agent_error", "endpoint_error", "timeout", "no_transitions"])
 def test_attempt_that_did_not_end_well_is_unscored(singers: Path, outcome: Outcome) -> None:
-    result = ExecutionAccuracy().score(task(singers, "SELECT 1"), attempt("SELECT 1", outcome))
+    result = score(ExecutionAccuracy(), task(singers, "SELECT 1"), attempt("SELECT 1", outcome))
     assert result.value is None and outcome in result.reason
 
 
 def test_options_reach_the_evaluator(singers: Path, tmp_path: Path) -> None:
     reward = ExecutionAccuracy(keep_distinct=True, plug_value=True, timeout_s=3, cache_folder=tmp_path / "gold")
     gold = task(singers, "SELECT name FROM singer WHERE age > 30")
-    assert reward.score(gold, attempt("SELECT DISTINCT name FROM singer WHERE age > 30")).value == 0.0
-    assert reward.score(gold, attempt("SELECT name FROM singer WHERE age > 99")).value == 1.0
+    assert score(reward, gold, attempt("SELECT DISTINCT name FROM singer WHERE age > 30")).value == 0.0
+    assert score(reward, gold, attempt("SELECT name FROM singer WHERE age > 99")).value == 1.0
     assert list((tmp_path / "gold").rglob("*.json"))
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -16,12 +18,12 @@ import pytest
 from harness.config import Config
 from harness.environments.sql.environment import DATABASE, database_of
 from harness.hookspecs import RewardSpec, TaskSetSpec, hookimpl
-from harness.plugins import Registry, make_reward, make_task_set
+from harness.plugins import Registry, make_task_set
 from harness.programs.self_correcting_sql.scenarios import build_database
-from harness.records import Attempt, Reward, Task
+from harness.records import Attempt, Task, Verdict
 from harness.rewards.execution_accuracy import ExecutionAccuracy
 from harness.tasks.pocket import PocketTasks
-from harness.testing.data_contract import GOLDS, RewardContract, TaskSetContract
+from harness.testing.data_contract import GOLDS, RewardContract, TaskSetContract, asked
 
 
 class Tasks(PocketTasks):
@@ -116,63 +118,81 @@ class Lenient(Tasks):
         super().__init__()
 
 
-class Verdict(ExecutionAccuracy):
+class Judge(ExecutionAccuracy):
     """Execution accuracy under another name."""
 
     version = "broken/1"
 
-    def score(self, task: Task, attempt: Attempt) -> Reward:
-        return self.changed(super().score(task, attempt), attempt)
+    async def score(self, task: Task, attempt: Attempt) -> Verdict:
+        return self.changed(await super().score(task, attempt), attempt)
 
-    def changed(self, verdict: Reward, attempt: Attempt) -> Reward:
+    def changed(self, verdict: Verdict, attempt: Attempt) -> Any:
         return verdict
 
 
-class Stingy(Verdict):
-    def changed(self, verdict: Reward, attempt: Attempt) -> Reward:
+class Stingy(Judge):
+    def changed(self, verdict: Verdict, attempt: Attempt) -> Verdict:
         return replace(verdict, value=verdict.value and 0.9)
 
 
-class Generous(Verdict):
-    def changed(self, verdict: Reward, attempt: Attempt) -> Reward:
+class Generous(Judge):
+    def changed(self, verdict: Verdict, attempt: Attempt) -> Verdict:
         return replace(verdict, value=1.0 if attempt.answer == "" else verdict.value)
 
 
-class Raising(Verdict):
-    def changed(self, verdict: Reward, attempt: Attempt) -> Reward:
+class Raising(Judge):
+    def changed(self, verdict: Verdict, attempt: Attempt) -> Verdict:
         if not (attempt.answer or "").strip():
             raise ValueError("no answer")
         return verdict
 
 
-class TooMuch(Verdict):
-    def changed(self, verdict: Reward, attempt: Attempt) -> Reward:
+class TooMuch(Judge):
+    def changed(self, verdict: Verdict, attempt: Attempt) -> Verdict:
         return replace(verdict, value=verdict.value and 1.5)
 
 
-class NotANumber(Verdict):
-    def changed(self, verdict: Reward, attempt: Attempt) -> Reward:
+class NotANumber(Judge):
+    def changed(self, verdict: Verdict, attempt: Attempt) -> Verdict:
         return replace(verdict, value=float("nan"))
 
 
-class Silent(Verdict):
-    def changed(self, verdict: Reward, attempt: Attempt) -> Reward:
+class Unwrapped(Judge):
+    def changed(self, verdict: Verdict, attempt: Attempt) -> Any:
+        return verdict.value
+
+
+class Silent(Judge):
+    def changed(self, verdict: Verdict, attempt: Attempt) -> Verdict:
         return replace(verdict, reason="" if verdict.value is None else verdict.reason)
 
 
-class Moody(Verdict):
+class Moody(Judge):
     mood = itertools.count()
 
-    def changed(self, verdict: Reward, attempt: Attempt) -> Reward:
-        return replace(verdict, value=next(self.mood) % 9 / 10)
+    def changed(self, verdict: Verdict, attempt: Attempt) -> Verdict:
+        return replace(verdict, parts={"mood": next(self.mood)})
 
 
-class Nameless(Verdict):
-    def changed(self, verdict: Reward, attempt: Attempt) -> Reward:
-        return replace(verdict, version="")
+class Confused(Judge):
+    """Keeps what it is about in itself, where others overwrite it."""
+
+    async def score(self, task: Task, attempt: Attempt) -> Verdict:
+        self.task = task
+        await asyncio.sleep(0)
+        return await super().score(self.task, attempt)
 
 
-class Deaf(Verdict):
+class Nameless(Judge):
+    version = ""
+
+
+class Plain(Judge):
+    def score(self, task: Task, attempt: Attempt) -> Verdict:  # type: ignore[override]
+        return Verdict(1.0, "")
+
+
+class Deaf(Judge):
     def __init__(self, **options: Any) -> None:
         super().__init__()
 
@@ -202,8 +222,9 @@ def _check_task_set(spec: TaskSetSpec, test: str) -> None:
 
 
 def _check_reward(spec: RewardSpec, test: str, tasks: Sequence[Task], tmp_path: Path) -> None:
-    made = make_reward(Config.model_validate({"reward": {"name": "broken"}}))
-    _call(RewardContract, test, {"spec": spec, "options": {}, "made": made, "tasks": tasks, "tmp_path": tmp_path})
+    given = {"spec": spec, "options": {}, "tasks": tasks, "tmp_path": tmp_path}
+    with nullcontext() if test == "test_the_class_states_the_version" else asked(spec, {}) as made:
+        _call(RewardContract, test, {**given, "made": made})
 
 
 def _call(suite: type, test: str, given: Mapping[str, Any]) -> None:
@@ -243,14 +264,21 @@ TASK_SETS = [
 ]
 REWARDS = [
     (Stingy, "test_gold_scores_the_most", "value=0.9"),
-    (TooMuch, "test_gold_scores_the_most", "value=1.5"),
-    (NotANumber, "test_gold_scores_the_most", "value=nan"),
+    (TooMuch, "test_gold_scores_the_most", r"reward broken of \? returned value 1.5, outside of its range 0 to 1"),
+    (NotANumber, "test_gold_scores_the_most", r"reward broken of \? returned value nan, which is not finite"),
+    (Unwrapped, "test_gold_scores_the_most", r"reward broken of \? returned float 1.0, not a Verdict"),
     (Generous, "test_a_broken_answer_does_not_raise_nor_score_the_most", "value=1.0"),
-    (Raising, "test_a_broken_answer_does_not_raise_nor_score_the_most", "no answer"),
+    (
+        Raising,
+        "test_a_broken_answer_does_not_raise_nor_score_the_most",
+        r"reward broken of \? raised ValueError: no answer",
+    ),
     (Silent, "test_a_gold_or_database_that_fails_does_not_raise_nor_score_the_most", "unscored without a reason"),
     (Raising, "test_an_attempt_that_failed_does_not_raise_nor_score_the_most", "no answer"),
-    (Moody, "test_the_same_attempt_scores_the_same_again", "SELECT"),
-    (Nameless, "test_version_is_stated_with_every_verdict", "a verdict of broken/1 says ''"),
+    (Moody, "test_the_same_attempt_scores_the_same_again", "SELECT .* scores .*'mood': 0.0.* and then .*'mood': 1.0"),
+    (Confused, "test_attempts_at_once_score_what_each_scores_alone", "SELECT .* alone and .* among others"),
+    (Nameless, "test_the_class_states_the_version", "must state its version as 'broken/1', but has ''"),
+    (Plain, "test_the_class_states_the_version", "must have `async def score"),
     (Deaf, "test_an_unknown_option_is_refused", "DID NOT RAISE"),
 ]
 
@@ -264,7 +292,7 @@ def test_a_broken_task_set_is_caught(part: type[Tasks], test: str, why: str, off
 
 @pytest.mark.parametrize(("part", "test", "why"), REWARDS)
 def test_a_broken_reward_is_caught(
-    part: type[Verdict], test: str, why: str, offer: Callable[..., Any], singers: list[Task], tmp_path: Path
+    part: type[Judge], test: str, why: str, offer: Callable[..., Any], singers: list[Task], tmp_path: Path
 ) -> None:
     spec = offer("harness_rewards", RewardSpec, part)
     with pytest.raises((Exception, pytest.fail.Exception), match=why):
@@ -279,7 +307,7 @@ def test_every_test_of_the_suites_has_caught_something_and_passes_what_is_whole(
     spec = offer("harness_tasks", TaskSetSpec, Tasks)
     for test in _tests(TaskSetContract):
         _check_task_set(spec, test)
-    spec = offer("harness_rewards", RewardSpec, Verdict)
+    spec = offer("harness_rewards", RewardSpec, Judge)
     for test in _tests(RewardContract):
         _check_reward(spec, test, singers, tmp_path)
 

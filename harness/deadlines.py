@@ -1,0 +1,58 @@
+"""Foreign coroutines, an agent's or a reward's: ended at a deadline, and whatever they raise contained."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from harness.errors import RolloutError
+
+CLOSE_GRACE_S = 5.0
+"""How long cancelled work may take to clean up before it is left behind."""
+
+
+class DeadlinePassed(RolloutError):
+    """The work did not end in time."""
+
+
+class Raised(RolloutError):
+    """What the work raised, whatever its class: kind and message."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
+
+
+async def within(timeout_s: float, work: Callable[[], Awaitable[Any]]) -> Any:
+    """Do `work` until a deadline that really ends it, even if it ignores its cancellation.
+
+    Raises:
+        DeadlinePassed: It did not end in time.
+        Raised: It raised, be it SystemExit, KeyboardInterrupt or a CancelledError of its own making.
+        asyncio.CancelledError: This was cancelled from outside, and the work with it.
+    """
+    task = asyncio.create_task(_contained(work))
+    try:
+        done, _ = await asyncio.wait({task}, timeout=timeout_s)
+    except asyncio.CancelledError:
+        task.cancel()
+        raise
+    if done:
+        if task.cancelled():  # not by us: the work cancelled itself, or let the cancellation of a part of it through
+            raise Raised(asyncio.CancelledError("of its own making"))
+        return task.result()
+    task.cancel()
+    await asyncio.wait({task}, timeout=CLOSE_GRACE_S)
+    if not task.done():
+        task.add_done_callback(lambda late: late.cancelled() or late.exception())
+    raise DeadlinePassed
+
+
+async def _contained(work: Callable[[], Awaitable[Any]]) -> Any:
+    """Do `work`; what it raises becomes `Raised`, for a task lets SystemExit and KeyboardInterrupt end its loop."""
+    try:
+        return await work()
+    except (asyncio.CancelledError, GeneratorExit):
+        raise
+    except BaseException as error:
+        raise Raised(error) from error

@@ -1,0 +1,94 @@
+"""The one place where a reward is asked: so many at a time, until a deadline, and no fault of it becomes a verdict."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from numbers import Real
+from typing import Any
+
+from harness.config import Config
+from harness.deadlines import DeadlinePassed, Raised, within
+from harness.errors import RewardError
+from harness.hookspecs import RewardSpec
+from harness.plugins import distribution_of, make_reward, reward_spec, reward_version
+from harness.records import Attempt, Task, Verdict
+
+
+class Scorer:
+    """The configuration's reward, as a run asks it. One instance belongs to one event loop.
+
+    Raises:
+        PluginError: The reward is not installed, does not import, states no version or has no `async def score`.
+        ConfigError: An option is unknown, missing or does not fit.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._spec = reward_spec(config.reward.name)
+        self._reward = make_reward(config)
+        self._timeout_s = config.reward.timeout_s
+        self._gate = asyncio.Semaphore(config.reward.concurrency or min(32, (os.cpu_count() or 1) + 4))
+        self._name = f"reward {self._spec.name} of {distribution_of('reward', self._spec.name)}"
+        self.version = reward_version(self._spec)
+
+    async def score(self, task: Task, attempt: Attempt) -> Verdict:
+        """The reward's verdict: a number in its range, or none and why.
+
+        Raises:
+            RewardError: The reward raised, passed its deadline, or returned something else.
+        """
+        async with self._gate:
+            try:
+                return checked(await within(self._timeout_s, lambda: self._reward.score(task, attempt)), self._spec)
+            except DeadlinePassed:
+                fault = f"gave no verdict within {self._timeout_s:g} s (reward.timeout_s)"
+            except Raised as error:
+                fault = f"raised {' '.join(str(error).split())[:500]}"
+            except (TypeError, ValueError, OverflowError) as error:
+                fault = f"returned {error}"
+        raise RewardError(f"{self._name} {fault}".encode("utf-8", "backslashreplace").decode())
+
+
+def checked(verdict: Any, spec: RewardSpec) -> Verdict:
+    """A verdict whose numbers are plain and in the range that the spec declares.
+
+    Raises:
+        TypeError: Something is not of the kind that a verdict has.
+        ValueError: A number is not finite or out of range, or a part is not declared.
+    """
+    if not isinstance(verdict, Verdict):
+        raise TypeError(f"{type(verdict).__name__} {verdict!r:.100}, not a Verdict")
+    if not isinstance(verdict.reason, str) or not all(isinstance(flag, str) for flag in verdict.flags):
+        raise TypeError(f"reason {verdict.reason!r:.100} and flags {verdict.flags!r:.100}, which are not all text")
+    parts = {name: _number(value, f"part {name!r}") for name, value in _named(verdict.parts, "parts")}
+    if spec.parts and (undeclared := parts.keys() - set(spec.parts)):
+        raise ValueError(f"part {min(undeclared)!r}, but declares {', '.join(spec.parts)}")
+    return replace(
+        verdict,
+        value=None if verdict.value is None else _number(verdict.value, "value", spec),
+        parts=parts,
+        by_role={
+            role: _number(value, f"value of role {role!r}", spec) for role, value in _named(verdict.by_role, "by_role")
+        },
+        flags=tuple(verdict.flags),
+    )
+
+
+def _named(values: Any, field: str) -> list[tuple[str, Any]]:
+    if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
+        raise TypeError(f"{field} {values!r:.100}, not a mapping from names to numbers")
+    return list(values.items())
+
+
+def _number(value: Any, what: str, spec: RewardSpec | None = None) -> float:
+    if not isinstance(value, Real) or isinstance(value, bool):
+        raise TypeError(f"{what} {value!r:.100}, which is not a number")
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{what} {number}, which is not finite")
+    if spec is not None and not spec.low <= number <= spec.high:
+        raise ValueError(f"{what} {number:g}, outside of its range {spec.low:g} to {spec.high:g}")
+    return number
