@@ -75,7 +75,7 @@ class Run:
 
     def columns(self, measure: str) -> list[str]:
         """The columns of `steps` that add up to one of `harness.trainers.MEASURES`; empty where it was not logged."""
-        return columns(str(at(self.record, "identity.train.trainer")), measure, self.steps)
+        return columns(str(at(self.record, "identity.train.trainer")), measure, map(str, self.steps))
 
     @cached_property
     def transitions(self) -> pd.DataFrame | None:
