@@ -93,11 +93,14 @@ def harness_rewards() -> list[RewardSpec]:
 
 @hookimpl
 def harness_trainers() -> list[TrainerSpec]:
+    from harness.trainers.verl.names import MEASURES
+
     return [
         TrainerSpec(
             "verl",
             "harness.trainers.verl.trainer:VerlTrainer",
             "GRPO by verl's own V1 trainer on Ray",
             devices=("cpu", "cuda", "npu"),
+            measures=MEASURES,
         )
     ]

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from harness.config import Config
-from harness.errors import HarnessError, RunFailed
+from harness.errors import RunFailed
 from harness.plugins import make_reward, make_task_set
 from harness.records import AGENT_OUTCOMES, Task
-from harness.results.folder import FULL, RunFolder
-from harness.results.record import changed_data, run_record
+from harness.results.folder import RunFolder
 from harness.rollout.session import Session
 from harness.rollout.stack import RolloutWork
+from harness.run import LiveRun, recorded
 from harness.trainers.monitor import most_often
 from harness.trainers.order import validation_order
 
@@ -68,44 +67,15 @@ def evaluate(
     make_reward(config)
     tasks = validation_order(task_set.load(config.task.val_split), config)
     identity = policy or f"{endpoint.model} at {endpoint.base_url}"
-    record = run_record(config, folder, task_set, [], tasks, identity, config.device, kind="eval")
-    record["parent"] = parent
-    folder.reserve(ROWS_BYTES)
-    folder.write(record)
-    folder.write_config(config)
-    began = time.time()
-    status, reason = "failed", ""
-    try:
+    run = LiveRun(config, folder, task_set, [], tasks, identity, config.device)
+
+    def result(record: Mapping[str, Any]) -> dict[str, Any]:
+        return accuracy_of(list(folder.rows("episodes")), len(tasks))
+
+    with folder.locked(), recorded(run, "eval", result, parent=parent):
+        folder.write_config(config)
         _Evaluation(config, folder, endpoint, tasks, on_progress).execute()
-        status = "finished"
-    except HarnessError as error:
-        reason = str(error)
-        raise
-    except OSError as error:
-        reason = f"{type(error).__name__}: {error}"
-        if error.errno in FULL:
-            raise RunFailed(f"{reason}: {folder.path} has no room for the results") from error
-        raise
-    except KeyboardInterrupt:
-        status = "interrupted"
-        raise
-    finally:
-        rows = list(folder.rows("episodes"))
-        record |= {
-            "status": status,
-            "result": accuracy_of(rows, len(tasks))
-            | {"wall_s": round(time.time() - began, 2), "data_changed": changed_data(task_set)},
-        }
-        if reason:
-            record["reason"] = reason
-        unwritten = folder.conclude(record)
-    if unwritten:
-        raise RunFailed(unwritten)
     return folder.read()
-
-
-ROWS_BYTES = 4 * 2**20
-"""Room that the results of a small evaluation take; without it none is started."""
 
 
 def accuracy_of(rows: Sequence[dict[str, Any]], expected: int) -> dict[str, Any]:

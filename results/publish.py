@@ -39,10 +39,11 @@ from harness.errors import HarnessError
 from harness.report.episodes import shown
 from harness.report.page import EPISODES
 from harness.results.renamed import OLDER
+from harness.trainers import MEASURES
 
 TEXTS = 60
 """Rollouts whose texts are kept of a run by itself: what a report of four such runs shows of each."""
-READ = ("step", "timing_s/", "perf/", "actor/", "rollout/", "val/")
+READ = ("step", *MEASURES, "timing_s/", "perf/", "actor/", "rollout/", "val/")
 """How the columns of steps begin that readers look for by name."""
 TOLD = ("critic/", "training/")
 """How those begin that are kept where they vary and no other column says the same."""

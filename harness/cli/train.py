@@ -67,9 +67,7 @@ def train(
         return
     if resume is None:
         folder = RunFolder.create(runs_dir, resolved.plugin)
-    with folder.locked():
-        folder.write_config(resolved)
-        fit(resolved, folder, resume=resume is not None)
+    fit(resolved, folder, resume=resume is not None)
     record = folder.read()
     if json_:
         emit_json(record)
@@ -147,17 +145,14 @@ def check(config: Config, *, trains: bool = True) -> None:
 
 def fit(config: Config, folder: RunFolder, *, resume: bool) -> None:
     """Train with a live display on stderr."""
+    from harness import run
     from harness.cli.display import TrainingDisplay
-    from harness.plugins import load, trainer_spec
-    from harness.trainers import Job
 
     signal.signal(signal.SIGTERM, interrupt)
     say_what_is_awaited(config, folder)
-    trainer = load(trainer_spec(config.train.trainer))()
-    with TrainingDisplay(
-        progress_console(), f"{config.plugin} · train {config.agent_match!r} · seed {config.seed}"
-    ) as view:
-        trainer.fit(Job(config, folder, resume, view.show))
+    title = f"{config.plugin} · train {config.agent_match!r} · seed {config.seed}"
+    with TrainingDisplay(progress_console(), title) as view:
+        run.train(config, folder, resume=resume, on_progress=view.show)
 
 
 def show_config(config: Config, as_json: bool) -> None:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from harness.compare.runs import Run
 
 _DRAW = ["phase", "step", "task_id", "session"]
-GRADIENT = "actor/grad_norm"
 
 
 def agree(arms: Mapping[str, Sequence[Run]], baseline: str) -> dict[str, dict[str, Any]]:
@@ -97,10 +96,11 @@ def _by_step(same: pd.DataFrame, mine: dict[int, float], theirs: dict[int, float
 
 
 def _gradients(run: Run) -> dict[int, float]:
-    if GRADIENT not in run.steps:
+    norm = run.columns("gradient_norm")
+    if not norm:
         return {}
-    rows = run.steps[run.steps[GRADIENT].notna()]
-    return dict(zip(map(int, rows["step"].tolist()), map(float, rows[GRADIENT].tolist()), strict=True))
+    rows = run.steps.dropna(subset=norm)
+    return dict(zip(map(int, rows["step"].tolist()), map(float, rows[norm].sum(axis=1).tolist()), strict=True))
 
 
 def _apart(mine: dict[int, float], theirs: dict[int, float], step: int) -> float | None:

@@ -13,12 +13,8 @@ if TYPE_CHECKING:
 
     from harness.compare.runs import Run
 
-PARTS = {
-    "rollout": ("timing_s/gen",),
-    "update": ("timing_s/update_actor", "timing_s/old_log_prob", "timing_s/ref"),
-    "weights": ("timing_s/update_weights",),
-}
-"""What of a step each part of the cost split sums, by verl's names."""
+PARTS = {"rollout": "rollout_s", "update": "update_s", "weights": "weights_s"}
+"""The measure of a step that each part of the cost split is."""
 
 REFUSED = "the prediction fails"
 """How a reward's reason begins where the answer does not run."""
@@ -53,7 +49,7 @@ def measure(run: Run) -> dict[str, Any]:
         "failures": failures(run.episodes),
         "by_difficulty": _by(val, "difficulty"),
         "by_cluster": _by(val, "cluster"),
-        **cost(run.steps),
+        **cost(run),
         "overhead_ms_per_call": overhead_ms(run),
         "gateway_ms_per_call": _median_ms(run.transitions, "gateway_s"),
         "optimizer_steps": optimizer_steps(run)[-1][1] if len(train) else None,
@@ -101,21 +97,19 @@ def failures(rows: pd.DataFrame) -> dict[str, int]:
     return found | ({"unscored": unscored} if unscored else {}) | ({"answer_fails": broken} if broken else {})
 
 
-def cost(steps: pd.DataFrame) -> dict[str, Any]:
-    """Seconds a step without checkpoints (verl counts validation apart), and the shares of its parts."""
-    empty: dict[str, Any] = {"step_s": None, "shares": {}}
-    if not len(steps) or "timing_s/step" not in steps:
-        return empty
-    rows = steps[steps["timing_s/step"].notna()]
+def cost(run: Run) -> dict[str, Any]:
+    """Seconds a step without checkpoints and validation, and the shares of its parts."""
+    whole = run.columns("step_s")
+    rows = run.steps.dropna(subset=whole) if whole else run.steps.iloc[:0]
     if not len(rows):
-        return empty
-    net = rows["timing_s/step"]
-    if "timing_s/save_checkpoint" in rows:
-        net = net - rows["timing_s/save_checkpoint"].fillna(0)
+        return {"step_s": None, "shares": {}}
+    net = rows[whole].sum(axis=1)
+    for name in run.columns("checkpoint_s"):
+        net = net - rows[name].fillna(0)
     total = float(net.sum())
     shares = {
-        part: float(sum(rows[name].fillna(0).sum() for name in names if name in rows)) / total
-        for part, names in PARTS.items()
+        part: float(sum(rows[name].fillna(0).sum() for name in run.columns(measure))) / total
+        for part, measure in PARTS.items()
     }
     shares["other"] = max(0.0, 1.0 - sum(shares.values()))
     return {"step_s": float(net.median()), "shares": shares}

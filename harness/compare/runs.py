@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import UserError
+from harness.layers import at
 from harness.results.folder import RunFolder, read_json
 from harness.results.renamed import OLDER
+from harness.trainers.measures import columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,6 +75,10 @@ class Run:
     def steps(self) -> pd.DataFrame:
         """One row a step."""
         return self._table("steps").sort_values("step") if len(self._table("steps")) else self._table("steps")
+
+    def columns(self, measure: str) -> list[str]:
+        """The columns of `steps` that add up to one of `harness.trainers.MEASURES`; empty where it was not logged."""
+        return columns(str(at(self.record, "identity.train.trainer")), measure, map(str, self.steps))
 
     @cached_property
     def transitions(self) -> pd.DataFrame | None:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from harness.errors import RunFailed, UserError
+from harness.plugins import load, trainer_spec
 from harness.results.folder import RunFolder
 
 
@@ -18,14 +19,11 @@ def checkpoint_dir(folder: RunFolder, step: int | None = None) -> tuple[int, Pat
     Raises:
         UserError: There is no such checkpoint; the message names those there are.
     """
-    latest = folder.latest_checkpoint()
-    if latest is None:
+    there = load(trainer_spec(folder.config().train.trainer))().checkpoints(folder)
+    if not there:
         raise UserError(f"{folder.path} has no checkpoint; it has trained {_trained(folder)} steps")
     if step is None:
-        return latest
-    # Of a dropped checkpoint verl leaves the folder, without the weights.
-    whole = (actor.parent for actor in folder.checkpoints.glob("global_step_*/actor"))
-    there = {int(path.name.rsplit("_", 1)[1]): path for path in whole}
+        step = max(there)
     if step not in there:
         raise UserError(
             f"{folder.path} has no checkpoint of step {step}; it has {', '.join(map(str, sorted(there)))} "

@@ -5,9 +5,10 @@ runs/<id>/
     config.yaml          the resolved configuration; runs again as it is
     episodes.parquet     one row a rollout
     transitions.parquet  one row a call (optional)
-    steps.parquet        one row a step: verl's metrics and ours
-    checkpoints/         verl's checkpoints
-    logs/                gateway, runners, verl; *.jsonl are the rows not yet compacted
+    steps.parquet        one row a step: the trainer's figures and ours
+    data/                tasks in order: train.parquet, val.parquet
+    checkpoints/         the trainer's checkpoints
+    logs/                gateway, runners, trainer; *.jsonl are the rows not yet compacted
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,22 +136,9 @@ class RunFolder:
         with self._spare.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, SPARE_BYTES)
 
-    def conclude(self, record: Mapping[str, Any]) -> str:
-        """Write a run's last record, and then its tables.
-
-        Returns:
-            Why something of it is missing, where the disk takes no more; empty if all is written.
-        """
+    def release(self) -> None:
+        """Give back what `reserve` keeps."""
         self._spare.unlink(missing_ok=True)
-        try:
-            self.write(record)
-            self.compact()
-        except OSError as error:
-            reason = f"the tables of {self.path} cannot be written: {error.strerror}"
-            with suppress(OSError):
-                self.write({**record, "status": "failed", "reason": record.get("reason") or reason})
-            return f"{reason}. Its rows are whole in logs/"
-        return ""
 
     @property
     def _spare(self) -> Path:
@@ -187,21 +175,6 @@ class RunFolder:
                     if line.endswith(b"\n"):  # a killed process may leave half a line
                         yield _row(line, path, number)
 
-    def latest_checkpoint(self) -> tuple[int, Path] | None:
-        """Step and folder of the newest complete checkpoint.
-
-        Raises:
-            UserError: The file that names it holds no number.
-        """
-        marker = self.checkpoints / "latest_checkpointed_iteration.txt"
-        if not marker.is_file():
-            return None
-        try:
-            step = int(marker.read_text())
-        except ValueError as error:
-            raise UserError(f"{marker} holds no step. Write the number of a folder global_step_N into it") from error
-        return step, self.checkpoints / f"global_step_{step}"
-
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the run: two processes never train it at once.
@@ -234,12 +207,6 @@ class RunFolder:
                 temporary = path.with_suffix(".tmp")
                 temporary.write_bytes(b"".join(kept))
                 os.replace(temporary, path)
-
-    def compact(self) -> None:
-        """Write the Parquet files from all rows so far; safe to repeat."""
-        from harness.results.tables import write_tables
-
-        write_tables(self)
 
 
 class RowLog:

@@ -10,7 +10,7 @@ import platform
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from harness.results.folder import RunFolder
 from harness.results.tables import step_rows
 from harness.rollout.request import sampling_of
 from harness.tasks import TaskSet
+from harness.trainers.measures import columns
 from harness.trainers.order import order_hash
 
 log = logging.getLogger(__name__)
@@ -149,48 +150,54 @@ def changed_data(task_set: TaskSet) -> list[str]:
     return changed
 
 
-def finished(
-    folder: RunFolder, status: str, reason: str, wall_s: float, data_changed: Sequence[str] = ()
+def closed(
+    record: dict[str, Any], status: str, reason: str, wall_s: float, data_changed: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The record at a run's end, its `result` made from the rows on disk.
+    """The record at a run's end: its last launch closed, and what is known of all launches as its `result`.
 
     Args:
         data_changed: What `changed_data` found; the result names what earlier launches found, too.
     """
-    record = folder.read()
     earlier_s = sum(launch.get("wall_s", 0.0) for launch in record["launches"][:-1])
-    record["launches"][-1] |= {
+    launch = record["launches"][-1] | {
         "ended": _now(),
         "status": status,
         "reason": reason,
         "wall_s": round(wall_s, 2),
         "data_changed": list(data_changed),
     }
-    record["status"] = status
-    if reason:
-        record["reason"] = reason
+    launches = [*record["launches"][:-1], launch]
+    changed = sorted({name for one in launches for name in one.get("data_changed", ())})
+    result = {"data_changed": changed, "wall_s": round(wall_s + earlier_s, 2)}
+    return record | {"status": status, "launches": launches, "result": result} | ({"reason": reason} if reason else {})
+
+
+def training_result(folder: RunFolder, record: Mapping[str, Any], checkpointed: int = 0) -> dict[str, Any]:
+    """What came of a training, from the rows on disk.
+
+    Args:
+        checkpointed: The step of the newest checkpoint: the last step's row is lost where a run was cut off between
+            its checkpoint and its log.
+    """
     episodes = list(folder.rows("episodes"))
     rows = step_rows(list(folder.rows("steps")), episodes)
     whole = record["tasks"]["val"]  # a validation that was cut off is no measurement
     curve = {row["step"]: row["val/reward"] for row in rows if "val/reward" in row and row["val/rollouts"] >= whole}
-    trained = [row for row in rows if "timing_s/step" in row]
     last = [row for row in episodes if row["phase"] == "val" and row["step"] == max(curve, default=None)]
-    record["result"] = {
-        "data_changed": sorted({name for one in record["launches"] for name in one.get("data_changed", ())}),
+    trainer = record["identity"]["train"]["trainer"]
+    step_s = {
+        row["step"]: sum(row[name] for name in names) for row in rows if (names := columns(trainer, "step_s", row))
+    }
+    gaps = [row[name] for row in rows if row["step"] in step_s for name in columns(trainer, "rollout_probs_diff", row)]
+    return {
         "reward_flags": dict(Counter(flag for row in last for flag in row["reward_flags"])),
         "val_accuracy_initial": curve.get(0),
         "val_accuracy_final": curve[max(curve)] if curve and max(curve) > 0 else None,
         "val_curve": {str(step): value for step, value in sorted(curve.items())},
-        # The last step's row is lost where a run was cut off between its checkpoint and its log.
-        "steps": max(trained[-1]["step"] if trained else 0, (folder.latest_checkpoint() or (0,))[0]),
-        "wall_s": round(wall_s + earlier_s, 2),
-        "step_s_median": _median(row["timing_s/step"] for row in trained),
-        "rollout_probs_diff_max": max(
-            (row["training/rollout_probs_diff_max"] for row in trained if "training/rollout_probs_diff_max" in row),
-            default=None,
-        ),
+        "steps": max(*step_s, checkpointed, 0),
+        "step_s_median": _median(step_s.values()),
+        "rollout_probs_diff_max": max(gaps, default=None),
     }
-    return record
 
 
 def library_versions() -> dict[str, str | None]:

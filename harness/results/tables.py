@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.results.episodes import EPISODE_COLUMNS, TRANSITION_COLUMNS
-
-if TYPE_CHECKING:
-    from harness.results.folder import RunFolder
+from harness.results.folder import RunFolder
 
 _TYPES: dict[str, pa.DataType] = {
     "int64": pa.int64(),
@@ -25,8 +25,26 @@ _TYPES: dict[str, pa.DataType] = {
 }
 
 
+def conclude(folder: RunFolder, record: Mapping[str, Any]) -> str:
+    """Write a run's last record, and then its tables.
+
+    Returns:
+        Why something of it is missing, where the disk takes no more; empty if all is written.
+    """
+    folder.release()
+    try:
+        folder.write(record)
+        write_tables(folder)
+    except OSError as error:
+        reason = f"the tables of {folder.path} cannot be written: {error.strerror}"
+        with suppress(OSError):
+            folder.write({**record, "status": "failed", "reason": record.get("reason") or reason})
+        return f"{reason}. Its rows are whole in logs/"
+    return ""
+
+
 def write_tables(folder: RunFolder) -> None:
-    """Write `episodes.parquet`, `transitions.parquet` and `steps.parquet` from the row logs."""
+    """Write `episodes.parquet`, `transitions.parquet` and `steps.parquet` from the row logs; safe to repeat."""
     episodes = list(folder.rows("episodes"))
     if episodes:
         _write(folder.path / "episodes.parquet", episodes, EPISODE_COLUMNS)
@@ -40,7 +58,7 @@ def write_tables(folder: RunFolder) -> None:
 
 
 def step_rows(logged: list[dict[str, Any]], episodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row a step: what verl logged, and figures of the step's rollouts under `rollout/` and `val/`."""
+    """One row a step: what the trainer logged, and figures of the step's rollouts under `rollout/` and `val/`."""
     rows: dict[int, dict[str, Any]] = {}
     for entry in logged:
         row = rows.setdefault(entry["step"], {"step": entry["step"]})

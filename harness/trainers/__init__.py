@@ -1,13 +1,26 @@
-"""Trainers: from a configuration to a trained policy and a run record."""
+"""Trainers: what turns the rollouts of a run into a trained policy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from harness.config import Config
-from harness.results.folder import RunFolder
+if TYPE_CHECKING:
+    from harness.results.folder import RunFolder
+    from harness.run import LiveRun
+
+MEASURES: dict[str, str] = {
+    "step_s": "seconds of the whole step; a step that has it was trained to its end",
+    "rollout_s": "of them, generating rollouts",
+    "update_s": "of them, updating the policy",
+    "weights_s": "of them, handing the new weights to the policy's servers",
+    "checkpoint_s": "of them, saving a checkpoint",
+    "gradient_norm": "norm of the step's gradient",
+    "rollout_probs_diff": "largest difference of a token's probability between rollout and trainer",
+}
+"""What harness reads of a logged step. A trainer logs these names, or its spec says which of its own they stand for."""
 
 
 @dataclass
@@ -33,29 +46,29 @@ class Progress:
     remaining_s: float | None = None
 
 
-@dataclass
-class Job:
-    """One training to be done.
+class Trainer:
+    """Trains; built once a run. Only `fit` must be written: order, record and the run's end are the caller's."""
 
-    Attributes:
-        folder: The run's folder; its `config.yaml` is written.
-        resume: Go on from the newest checkpoint in the folder.
-        on_progress: Called a few times a second.
-    """
+    def checkpoints(self, folder: RunFolder) -> Mapping[int, Path]:
+        """Whole checkpoints by their step, in order; a resumed run goes on from the last."""
+        return {}
 
-    config: Config
-    folder: RunFolder
-    resume: bool = False
-    on_progress: Callable[[Progress], None] = lambda progress: None
+    def prepare(self, run: LiveRun) -> int:
+        """Called before anything is recorded: refuse what cannot be trained, clear what a killed launch left half done.
 
+        Returns:
+            Bytes that the run's checkpoints take on disk at least; 0 where that is not known.
 
-class Trainer(Protocol):
-    """Trains. Built once a run."""
+        Raises:
+            ConfigError: The trainer cannot work with these values; the message names them.
+        """
+        return 0
 
-    def fit(self, job: Job) -> None:
-        """Train to the end; everything learned about the run is in its folder, also when this raises.
+    def fit(self, run: LiveRun) -> None:
+        """Train from the step after `run.done` to the last one.
 
         Raises:
             RunFailed: The run ended early for a reason that the message names; it can be resumed.
             KeyboardInterrupt: It was interrupted; it can be resumed.
         """
+        raise NotImplementedError

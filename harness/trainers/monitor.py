@@ -12,6 +12,7 @@ from typing import Any
 from harness.errors import RunFailed
 from harness.results.folder import RunFolder
 from harness.trainers import Progress
+from harness.trainers.measures import columns
 
 
 class Monitor:
@@ -20,10 +21,14 @@ class Monitor:
     Args:
         expected: Rollouts of one training step and of one validation.
         max_failed_share: Larger shares of failed or unscored rollouts in a step stop the run.
+        trainer: Whose steps these are.
     """
 
-    def __init__(self, folder: RunFolder, total_steps: int, expected: dict[str, int], max_failed_share: float) -> None:
+    def __init__(
+        self, folder: RunFolder, total_steps: int, expected: dict[str, int], max_failed_share: float, trainer: str
+    ) -> None:
         self._folder = folder
+        self._trainer = trainer
         self._expected = expected
         self._max_failed_share = max_failed_share
         self._offsets: dict[Path, int] = {}
@@ -102,9 +107,9 @@ class Monitor:
 
     def _logged(self, row: dict[str, Any]) -> None:
         data, step = row["data"], row["step"]
-        if "timing_s/step" in data:
+        if step_s := columns(self._trainer, "step_s", data):
             self.progress.step = step
-            self._step_s.append(float(data["timing_s/step"]))
+            self._step_s.append(sum(float(data[name]) for name in step_s))
             rewards = self._rewards.get(("train", step))
             self.progress.reward = sum(rewards) / len(rewards) if rewards else None
 

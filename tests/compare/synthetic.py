@@ -15,7 +15,8 @@ from harness.plugins import load, task_set_spec
 from harness.records import Attempt, Outcome, Task, ToolCall, Transition, Verdict
 from harness.results.episodes import episode_row, transition_rows
 from harness.results.folder import RowLog, RunFolder
-from harness.results.record import finished, run_record
+from harness.results.record import closed, run_record, training_result
+from harness.results.tables import conclude
 from harness.trainers.order import training_order, validation_order
 
 CERTIFICATE = {
@@ -95,12 +96,11 @@ def write_run(
             for task in val:
                 writer.episode(task, "val", 0, 0, accuracy[1], calls)
             break
-    folder.compact()
-    if kind == "eval":
-        folder.write({**folder.read(), "status": "finished", "result": {"wall_s": 12.0}})
-    else:
-        reason = "" if status == "finished" else "the policy's server went away"
-        folder.write(finished(folder, status, reason, 30 + seen * step_s))
+    reason = "" if status == "finished" else "the policy's server went away"
+    record = closed(folder.read(), status, reason, 12.0 if kind == "eval" else 30 + seen * step_s)
+    if kind == "train":
+        record["result"] |= training_result(folder, record)
+    conclude(folder, record)
     return folder
 
 
@@ -112,11 +112,10 @@ class Writer:
 
     def step(self, step: int, step_s: float) -> None:
         data = {
-            "timing_s/step": step_s,
-            "timing_s/gen": step_s * 0.5,
-            "timing_s/update_actor": step_s * 0.25,
-            "timing_s/old_log_prob": step_s * 0.1,
-            "timing_s/update_weights": step_s * 0.05,
+            "step_s": step_s,
+            "rollout_s": step_s * 0.5,
+            "update_s": step_s * 0.35,
+            "weights_s": step_s * 0.05,
             "actor/entropy": 1.0 / step,
         }
         self._steps.add([{"step": step, "data": data}])

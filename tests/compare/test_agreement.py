@@ -18,6 +18,9 @@ class Recorded:
     episodes: pd.DataFrame
     steps: pd.DataFrame
 
+    def columns(self, measure: str) -> list[str]:
+        return [measure]
+
 
 def run(seed: int, answers: dict[tuple[str, int], list[str]], outcome: str = "ok", norm: float = 0.2) -> Run:
     rows: list[dict[str, Any]] = [
@@ -25,7 +28,7 @@ def run(seed: int, answers: dict[tuple[str, int], list[str]], outcome: str = "ok
         for (phase, step), given in answers.items()
         for i, answer in enumerate(given)
     ]
-    steps = pd.DataFrame({"step": [0, 1, 2], "actor/grad_norm": [float("nan"), 0.1, norm]})
+    steps = pd.DataFrame({"step": [0, 1, 2], "gradient_norm": [float("nan"), 0.1, norm]})
     return cast(Run, Recorded(seed, pd.DataFrame(rows), steps))
 
 

@@ -16,6 +16,7 @@ from harness.errors import ConfigError, UserError
 from harness.results.folder import RunFolder
 from harness.study.plan import jobs_of, read_study
 from harness.study.state import StudyFolder
+from harness.trainers.verl.trainer import VerlTrainer
 
 from .synthetic import write_run
 
@@ -121,7 +122,7 @@ def test_a_damaged_configuration_and_marker_are_named(tmp_path: Path) -> None:
     folder.checkpoints.mkdir()
     (folder.checkpoints / "latest_checkpointed_iteration.txt").write_text("")
     with pytest.raises(UserError, match=r"latest_checkpointed_iteration\.txt holds no step"):
-        folder.latest_checkpoint()
+        VerlTrainer().checkpoints(folder)
 
 
 @pytest.mark.parametrize("content", STUDIES)

@@ -16,7 +16,7 @@ from harness.errors import EnvironmentProblem, RunFailed, UserError
 from harness.records import Attempt, Task, Verdict
 from harness.results.episodes import EPISODE_COLUMNS, episode_row
 from harness.results.folder import RowLog, RunFolder
-from harness.results.tables import step_rows
+from harness.results.tables import conclude, step_rows, write_tables
 from harness.trainers.monitor import Monitor
 
 
@@ -47,7 +47,7 @@ def test_rows_are_on_disk_at_once_and_a_half_line_is_ignored(tmp_path: Path) -> 
     with next(folder.logs.glob("episodes-*.jsonl")).open("ab") as file:
         file.write(b'{"step": 2, "pha')
     assert [r["reward"] for r in folder.rows("episodes")] == [1.0, None]
-    folder.compact()
+    write_tables(folder)
     table = pq.read_table(folder.path / "episodes.parquet")
     assert table.column_names == list(EPISODE_COLUMNS)
     assert table["reward"].to_pylist() == [1.0, None]  # unscored is null, not zero
@@ -92,7 +92,7 @@ def test_rewrites_are_counted_as_help_and_harm() -> None:
 
 def test_silent_failures_stop_the_run(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "x")
-    monitor = Monitor(folder, 2, {"train": 4, "val": 2}, 0.5)
+    monitor = Monitor(folder, 2, {"train": 4, "val": 2}, 0.5, "verl")
     log = RowLog(folder, "episodes")
     log.add([row(1, 1.0), row(1, None, outcome="endpoint_error"), row(1, None, outcome="endpoint_error")])
     assert monitor.poll().failures == {"endpoint_error": 2}
@@ -116,7 +116,7 @@ def test_a_reward_that_always_fails_stops_the_run_by_name(tmp_path: Path) -> Non
 def test_failures_before_a_resumption_do_not_stop_it_again(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "x")
     RowLog(folder, "episodes").add([row(1, None), row(1, None), row(1, None), row(1, 1.0)])
-    monitor = Monitor(folder, 2, {"train": 4, "val": 2}, 0.5)
+    monitor = Monitor(folder, 2, {"train": 4, "val": 2}, 0.5, "verl")
     assert monitor.poll().failures == {"unscored": 3}
     RowLog(folder, "episodes").add([row(2, None), row(2, None), row(2, None)])
     with pytest.raises(RunFailed, match=r"step 2 \(train\): 3 of 4"):
@@ -125,7 +125,7 @@ def test_failures_before_a_resumption_do_not_stop_it_again(tmp_path: Path) -> No
 
 def test_progress_follows_the_rows(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "x")
-    monitor = Monitor(folder, 4, {"train": 2, "val": 2}, 0.5)
+    monitor = Monitor(folder, 4, {"train": 2, "val": 2}, 0.5, "verl")
     RowLog(folder, "episodes").add([row(0, 1.0, "val"), row(0, 0.0, "val"), row(1, 1.0), row(1, 1.0)])
     RowLog(folder, "steps").add([{"step": 1, "data": {"timing_s/step": 3.0}}])
     progress = monitor.poll()
@@ -142,7 +142,7 @@ def test_text_that_no_encoding_has_is_a_row_like_any_other(tmp_path: Path) -> No
     folder = RunFolder.create(tmp_path, "x")
     RowLog(folder, "episodes").add([row(1, 1.0), row(1, 0.0, answer="SELECT '\ud83d'"), row(1, 1.0)])
     assert [r["answer"] for r in folder.rows("episodes")] == ["SELECT 1", "SELECT '?'", "SELECT 1"]
-    folder.compact()
+    write_tables(folder)
     assert pq.read_table(folder.path / "episodes.parquet")["answer"].to_pylist()[1] == "SELECT '?'"
 
 
@@ -161,13 +161,13 @@ def test_a_full_disk_leaves_whole_rows_and_the_run_s_end(
     assert [r["reward"] for r in folder.rows("episodes")] == [1.0]  # no half of a row
     fill(disk)
     ended = {"id": folder.id, "status": "failed", "reason": "No space left on device", "x": "y" * 200_000}
-    folder.conclude(ended)
+    conclude(folder, ended)
     assert json.loads((folder.path / "run.json").read_text())["status"] == "failed"
 
     filler.unlink()
     log.add([row(2, 0.5)])
     assert [r["reward"] for r in folder.rows("episodes")] == [1.0, 0.5]
-    assert folder.conclude(ended | {"status": "finished"}) == ""
+    assert conclude(folder, ended | {"status": "finished"}) == ""
     assert pq.read_table(folder.path / "episodes.parquet")["reward"].to_pylist() == [1.0, 0.5]
 
 
@@ -180,7 +180,7 @@ def test_tables_that_do_not_fit_are_no_finished_run(
     for _ in range(20):
         RowLog(folder, "episodes").add([row(1, 1.0, answer=secrets.token_hex(30_000))])
     fill(disk)
-    assert "No space left" in folder.conclude({"id": folder.id, "status": "finished"})
+    assert "No space left" in conclude(folder, {"id": folder.id, "status": "finished"})
     record = json.loads((folder.path / "run.json").read_text())
     assert record["status"] == "failed" and "No space left" in record["reason"]
     assert not list(folder.path.glob("*.tmp"))

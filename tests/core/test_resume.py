@@ -10,8 +10,9 @@ from typer.testing import CliRunner
 from harness.cli.train import app
 from harness.config import load_config
 from harness.errors import UserError
+from harness.plugins import make_task_set
 from harness.results.folder import RowLog, RunFolder
-from harness.trainers.verl.trainer import validated, validation_due
+from harness.run import LiveRun, validated, validation_due
 
 
 @pytest.fixture
@@ -67,7 +68,10 @@ def test_a_validation_after_the_checkpoint_counts_once_it_is_whole(
     log = RowLog(folder, "episodes")
     log.add([{"phase": "val", "step": 5, "reward": reward} for reward in rows])
     log.add([{"phase": "train", "step": 5, "reward": 1.0}, {"phase": "val", "step": 0, "reward": 1.0}])
-    assert validated(folder, 5, 4) is ended
+    config = folder.config()
+    task_set = make_task_set(config)
+    live = LiveRun(config, folder, task_set, [], task_set.load("val")[:4], "m", "cpu")
+    assert validated(live, 5) is ended
 
 
 def test_when_a_validation_is_due() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from harness.config import load_config
 from harness.errors import RunFailed, UserError
 from harness.policies import resolve
 from harness.policies.export import checkpoint_dir, export
@@ -94,6 +95,7 @@ def test_a_dropped_checkpoint_is_not_offered(tmp_path: Path) -> None:
         (tmp_path / "checkpoints" / f"global_step_{step}" / "actor").mkdir()
     (tmp_path / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("10")
     folder = RunFolder(tmp_path)
+    folder.write_config(load_config("cpu", plugin="reference_sql"))
     assert checkpoint_dir(folder, 2) == (2, tmp_path / "checkpoints" / "global_step_2")
     assert checkpoint_dir(folder)[0] == 10
     with pytest.raises(UserError, match="no checkpoint of step 1; it has 2, 10 .*keep_checkpoints"):

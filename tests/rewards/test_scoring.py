@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.config import Config, load_config
+from harness.environments.sql.environment import DATABASE
 from harness.errors import PluginError, RewardError, RunFailed
 from harness.evaluation import Endpoint, evaluate
 from harness.hookspecs import RewardSpec, hookimpl
@@ -28,7 +29,7 @@ from harness.results.record import run_record
 from harness.rewards.scoring import Scorer
 from harness.testing.fixtures import StartServer
 
-TASK = Task("t", "pocket", "val", "?", "db", "/db", "SELECT 1")
+TASK = Task("t", "pocket", "val", "?", "SELECT 1", "db", data={DATABASE: "/db"})
 ATTEMPT = Attempt("r", "a", "ok", "", "SELECT 1", (), (), (), 0.0, 0.0)
 Offer = Callable[..., Config]
 

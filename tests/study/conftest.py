@@ -16,56 +16,39 @@ TRAINER = """
 import sys, time
 sys.path.insert(0, {here!r})
 from harness.hookspecs import TrainerSpec, hookimpl
+from harness.trainers import Trainer
 HARNESS_API = 1
 
 @hookimpl
 def harness_trainers():
-    return [TrainerSpec("synthetic", "synthetic_trainer:Trainer", "Writes a run without training.")]
+    return [TrainerSpec("synthetic", "synthetic_trainer:Synthetic", "Writes a run without training.")]
 
-class Trainer:
-    def fit(self, job):
-        from synthetic import Writer, pocket
+class Synthetic(Trainer):
+    def checkpoints(self, folder):
+        return {{int(path.read_text()): path for path in folder.checkpoints.glob("newest.txt")}}
+
+    def fit(self, run):
+        from synthetic import Writer
         from harness.errors import RunFailed
-        from harness.results.record import finished, run_record
-        from harness.trainers import Progress
-        from harness.trainers.order import training_order, validation_order
-        config, folder = job.config, job.folder
-        train = training_order(pocket().load("train"), config)
-        val = validation_order(pocket().load("val"), config)
-        done = 0
-        if job.resume:
-            checkpoint = folder.latest_checkpoint()
-            done = checkpoint[0] if checkpoint else -1
-            folder.drop_after(done)
-        folder.write(run_record(config, folder, pocket(), train, val, "m", "cpu", resumed=job.resume))
+        config, folder = run.config, run.folder
         writer, size = Writer(folder, config, True), config.train.batch_size
         folder.checkpoints.mkdir(exist_ok=True)
-        began, status, reason = time.time(), "failed", ""
-        try:
-            for step in range(max(done, -1) + 1, config.train.steps + 1):
-                for task in train[(step - 1) * size : step * size] if step else ():
-                    writer.episode(task, "train", step, 0, 0.5, 2)
-                if step:
-                    writer.step(step, 0.1)
-                if step in (0, config.train.steps):
-                    for task in val:
-                        writer.episode(task, "val", step, 0, 0.3 + 0.3 * (step > 0), 2)
-                (folder.checkpoints / "latest_checkpointed_iteration.txt").write_text(str(step))
-                job.on_progress(Progress(step=step, total_steps=config.train.steps))
-                if config.verl.get("ray_was_slow") and not job.resume:
-                    reason = "verl ended: The current node timed out during startup."
-                    raise RunFailed(reason)
-                if config.verl.get("fail_seed") == config.seed and step == 1 and not job.resume:
-                    reason = "the GPU fell off the bus"
-                    raise RunFailed(reason)
-                time.sleep(config.verl.get("sleep_s", 0))
-            status = "finished"
-        except KeyboardInterrupt:
-            status, reason = "interrupted", "interrupted by the user"
-            raise
-        finally:
-            folder.compact()
-            folder.write(finished(folder, status, reason, time.time() - began))
+        first_launch = not run.done and run.validate_first
+        for step in range(run.done + (not run.validate_first), run.steps + 1):
+            for task in run.train[(step - 1) * size : step * size] if step else ():
+                writer.episode(task, "train", step, 0, 0.5, 2)
+            if step:
+                writer.step(step, 0.1)
+            if step in (0, run.steps):
+                for task in run.val:
+                    writer.episode(task, "val", step, 0, 0.3 + 0.3 * (step > 0), 2)
+            (folder.checkpoints / "newest.txt").write_text(str(step))
+            run.poll()
+            if config.verl.get("ray_was_slow") and first_launch:
+                raise RunFailed("verl ended: The current node timed out during startup.")
+            if config.verl.get("fail_seed") == config.seed and step == 1 and first_launch:
+                raise RunFailed("the GPU fell off the bus")
+            time.sleep(config.verl.get("sleep_s", 0))
 """
 
 STUDY = """
@@ -99,7 +82,7 @@ def start(synthetic_plugin: Path, tmp_path: Path) -> Callable[..., subprocess.Po
     """Starts `harness` with arguments in `tmp_path`."""
 
     def started(*arguments: str) -> subprocess.Popen[str]:
-        path = os.pathsep.join([str(synthetic_plugin), str(ROOT)])
+        path = os.pathsep.join([str(synthetic_plugin), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "160"}
         command = [sys.executable, "-m", "harness", *arguments]
         return subprocess.Popen(

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from harness.errors import RunFailed
 from harness.rollout.processes import stop_process
 from harness.rollout.stack import RolloutWork
-from harness.trainers import Job
-from harness.trainers.monitor import Monitor
+from harness.run import LiveRun
 from harness.trainers.verl.driver import OURS
 from harness.trainers.verl.shared import SessionFile
 
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from agentlightning.store.base import LightningStore
 
 POLL_S = 0.25
-LEAST_BYTES = 2**20
-"""With less room on its disk a run ends: rows and checkpoints would be cut off, and verl goes on without some."""
 
 
 class VerlRun(RolloutWork):
@@ -33,24 +30,15 @@ class VerlRun(RolloutWork):
         session_file: Where verl's processes look for the services once they need them.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        model: str,
-        mark: str,
-        driver: subprocess.Popen[bytes],
-        session_file: Path,
-        monitor: Monitor,
-    ) -> None:
-        super().__init__(job.config, model, job.folder.logs, mark)
-        self._job = job
+    def __init__(self, run: LiveRun, mark: str, driver: subprocess.Popen[bytes], session_file: Path) -> None:
+        super().__init__(run.config, run.model, run.folder.logs, mark)
+        self._live = run
         self._driver = driver
         self._session_file = session_file
-        self._monitor = monitor
 
     async def work(self, store: LightningStore) -> None:
         SessionFile(
-            run_dir=str(self._job.folder.path),
+            run_dir=str(self._live.folder.path),
             store_url=self.store_url,
             gateway_url=self.gateway.base_url,
             control_key=self.gateway.control_key,
@@ -59,23 +47,17 @@ class VerlRun(RolloutWork):
         ).write(self._session_file)
         try:
             while (status := self._driver.poll()) is None:
-                self._job.on_progress(await asyncio.to_thread(self._monitor.poll))
-                if full := self._full():
+                await asyncio.to_thread(self._live.poll)
+                if full := self._live.full():
                     raise RunFailed(full)
                 await asyncio.sleep(POLL_S)
-            self._job.on_progress(self._monitor.poll())
+            self._live.poll()
         finally:
             await asyncio.shield(asyncio.to_thread(stop_process, self._driver))
         if status != 0:
-            log = self._job.folder.logs / "verl.log"
-            reason = self._full() or last_error(log, status)
+            log = self._live.folder.logs / "verl.log"
+            reason = self._live.full() or last_error(log, status)
             raise RunFailed(f"verl ended with status {status}: {reason} (whole log: {log})")
-
-    def _full(self) -> str:
-        folder = self._job.folder
-        if folder.free_bytes() >= LEAST_BYTES:
-            return ""
-        return f"No space left on the disk of {folder.path}: make room, then `harness train --resume {folder.path}`"
 
 
 _PREFIX = r"^(\x1b\[\d+m)?(\((raylet|[^()]*pid=[^()]*)\))?(\x1b\[0m)?\s*"

@@ -3,132 +3,68 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from harness.config import TrainConfig
-from harness.errors import HarnessError, RunFailed
 from harness.layers import merge
-from harness.plugins import make_task_set
-from harness.results.folder import FULL, RunFolder
-from harness.results.record import changed_data, finished, run_record
+from harness.results.folder import RunFolder
 from harness.rollout.processes import RUN_MARK, stop_process
-from harness.trainers import Job
-from harness.trainers.monitor import Monitor
-from harness.trainers.order import training_order, validation_order, write_dataset
+from harness.trainers import Trainer
+from harness.trainers.verl.checkpoints import checkpoints, drop_broken
 from harness.trainers.verl.compose import verl_settings, write_agent_loop
 from harness.trainers.verl.limits import checkpoint_bytes
 
+if TYPE_CHECKING:
+    from harness.run import LiveRun
 
-class VerlTrainer:
-    """Trains with verl on a CPU or on GPUs; one run a call of `fit`."""
 
-    def fit(self, job: Job) -> None:
-        from harness.config import resolve_device
-        from harness.policies import resolve
+class VerlTrainer(Trainer):
+    """Trains with verl on a CPU or on GPUs."""
 
-        config, folder = job.config, job.folder
-        device = resolve_device(config.device)
-        task_set = make_task_set(config)
-        train = training_order(task_set.load(config.task.train_split), config)
-        val = validation_order(task_set.load(config.task.val_split), config)
-        data_dir = folder.path / "data"
-        write_dataset(data_dir / "train.parquet", train, "train")
-        write_dataset(data_dir / "val.parquet", val, "val")
-        model_path = resolve(config.policy.path)
-        steps = len(train) // config.train.batch_size
-        checkpoint = folder.latest_checkpoint() if job.resume else None
-        at = checkpoint[0] if checkpoint else -1
-        validate = (
-            checkpoint is not None and validation_due(config.train, steps, at) and not validated(folder, at, len(val))
-        )
-        if job.resume:
-            _drop_broken(folder, at)
-        saved = sum(file.stat().st_size for file in folder.checkpoints.rglob("*") if file.is_file())
-        folder.reserve(ROWS_BYTES + max(checkpoint_bytes(config, model_path, steps) - saved, 0))
-        if job.resume:
-            folder.drop_after(at, validation=validate)
+    def checkpoints(self, folder: RunFolder) -> dict[int, Path]:
+        return checkpoints(folder)
+
+    def prepare(self, run: LiveRun) -> int:
+        drop_broken(run.folder)
+        _settings(run)
+        return checkpoint_bytes(run.config, run.model, run.steps)
+
+    def fit(self, run: LiveRun) -> None:
+        config, folder = run.config, run.folder
         mark = f"{folder.id}-{os.getpid()}"
-        variables = _variables(folder, mark, model_path, device)
-        settings = verl_settings(
-            config,
-            device=device,
-            model_path=model_path,
-            run_dir=folder.path,
-            steps=steps,
-            validate_first=checkpoint is None or validate,
-            validate_only=at >= steps,
-        )
+        variables = _variables(folder, mark, run.model, run.device)
+        settings = _settings(run)
         if config.ray_address:  # nodes that were started by hand do not inherit from here
             merge(settings, {"ray_kwargs": {"ray_init": {"runtime_env": {"env_vars": variables}}}})
-        record = run_record(config, folder, task_set, train, val, model_path, device, resumed=job.resume)
-        folder.write(record)
-        if at >= steps and not validate:
-            _whole(folder.conclude(finished(folder, "finished", "", 0.0, changed_data(task_set))))
-            return
-        session_file = folder.path / ".session.json"
+        data_dir, session_file = folder.path / "data", folder.path / ".session.json"
         write_agent_loop(data_dir / "agent_loop.yaml", session_file)
         (data_dir / "verl-settings.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
-        expected = {"train": config.train.batch_size * config.rollout.group_size, "val": len(val)}
-        monitor = Monitor(folder, steps, expected, config.rollout.max_failed_share)
-        began = time.time()
-        status, reason = "failed", ""
         # The driver first: its imports take longest, and need nothing of ours.
-        driver = _start(folder, _environment(variables, device, config.gpus))
+        driver = _start(folder, _environment(variables, run.device, config.gpus))
         try:
             from harness.trainers.verl.run import VerlRun
 
-            VerlRun(job, model_path, mark, driver, session_file, monitor).execute()
-            status = "finished"
-        except KeyboardInterrupt:
-            status, reason = "interrupted", "interrupted by the user"
-            raise
-        except HarnessError as error:
-            reason = str(error)
-            raise
-        except BaseException as error:
-            reason = f"{type(error).__name__}: {error}"
-            if isinstance(error, OSError) and error.errno in FULL:
-                raise RunFailed(reason) from error
-            raise
+            VerlRun(run, mark, driver, session_file).execute()
         finally:
             stop_process(driver)
             session_file.unlink(missing_ok=True)
-            unwritten = folder.conclude(finished(folder, status, reason, time.time() - began, changed_data(task_set)))
-        _whole(unwritten)
 
 
-ROWS_BYTES = 64 * 2**20
-"""What the rows, logs and tables of a small run take; there should be room for that, and for its checkpoints."""
-
-
-def _whole(unwritten: str) -> None:
-    if unwritten:
-        raise RunFailed(f"{unwritten}: make room, then `harness train --resume` writes them")
-
-
-def _drop_broken(folder: RunFolder, newest: int) -> None:
-    """Remove checkpoints that were cut off while they were written: verl would neither use nor ever remove them."""
-    for checkpoint in folder.checkpoints.glob("global_step_*"):
-        if not (checkpoint / "data.pt").exists() and checkpoint.name != f"global_step_{newest}":  # it is written last
-            shutil.rmtree(checkpoint)
-
-
-def validation_due(train: TrainConfig, steps: int, step: int) -> bool:
-    """Whether a run of `steps` steps is validated after this one."""
-    return step == steps or (train.val_every > 0 and step > 0 and step % train.val_every == 0)
-
-
-def validated(folder: RunFolder, step: int, tasks: int) -> bool:
-    """Whether the validation after a step ended, and well enough: verl saves a checkpoint before it."""
-    rows = [row for row in folder.rows("episodes") if row["phase"] == "val" and row["step"] == step]
-    failed = sum(row["reward"] is None for row in rows)
-    return len(rows) >= tasks and failed <= folder.config().rollout.max_failed_share * tasks
+def _settings(run: LiveRun) -> dict[str, Any]:
+    return verl_settings(
+        run.config,
+        device=run.device,
+        model_path=run.model,
+        run_dir=run.folder.path,
+        steps=run.steps,
+        validate_first=run.validate_first,
+        validate_only=run.done >= run.steps,
+    )
 
 
 def _start(folder: RunFolder, environment: dict[str, str]) -> subprocess.Popen[bytes]:

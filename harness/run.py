@@ -1,0 +1,203 @@
+"""A run from its start to its end, trained or measured: order, record, status, resumption, tables."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from harness.config import Config, TrainConfig, resolve_device
+from harness.errors import HarnessError, RunFailed
+from harness.plugins import load, make_task_set, trainer_spec
+from harness.policies import resolve
+from harness.records import Task
+from harness.results.folder import FULL, RunFolder
+from harness.results.record import changed_data, closed, run_record, training_result
+from harness.results.tables import conclude
+from harness.tasks import TaskSet
+from harness.trainers import Progress, Trainer
+from harness.trainers.monitor import Monitor
+from harness.trainers.order import training_order, validation_order, write_dataset
+
+ROWS_BYTES = {"train": 64 * 2**20, "eval": 4 * 2**20}
+"""Room that the rows, logs and tables of a small run take; without it none is started."""
+LEAST_BYTES = 2**20
+"""With less room on its disk a training ends: rows and checkpoints would be cut off, and a trainer may not notice."""
+
+
+@dataclass
+class LiveRun:
+    """A run that goes on; what a trainer is given.
+
+    Attributes:
+        folder: The run's folder. `data/train.parquet` and `data/val.parquet` in it hold the tasks in order.
+        train: Tasks of every step, one after the other; none where nothing is trained.
+        val: The validation tasks.
+        model: Folder or Hugging Face id of the policy that is trained; what is measured, in a word, elsewhere.
+        done: Steps that earlier launches have trained: go on from their checkpoint. 0 where there is none.
+        validate_first: Whether the validation after step `done` is still to be made.
+        on_progress: Called with every `poll`.
+    """
+
+    config: Config
+    folder: RunFolder
+    task_set: TaskSet
+    train: Sequence[Task]
+    val: Sequence[Task]
+    model: str
+    device: str
+    done: int = 0
+    validate_first: bool = True
+    on_progress: Callable[[Progress], None] = field(default=lambda progress: None, repr=False)
+
+    @property
+    def steps(self) -> int:
+        """Training steps in all."""
+        return len(self.train) // self.config.train.batch_size
+
+    def poll(self) -> None:
+        """Take in the rows written since the last call and show the progress; call it a few times a second.
+
+        Raises:
+            RunFailed: Too large a share of a step's rollouts failed.
+        """
+        self.on_progress(self._monitor.poll())
+
+    def full(self) -> str:
+        """What to say where the disk has no room to go on; empty where it has."""
+        if self.folder.free_bytes() >= LEAST_BYTES:
+            return ""
+        path = self.folder.path
+        return f"No space left on the disk of {path}: make room, then `harness train --resume {path}`"
+
+    @cached_property
+    def _monitor(self) -> Monitor:
+        rollouts = {"train": self.config.train.batch_size * self.config.rollout.group_size, "val": len(self.val)}
+        limit = self.config.rollout.max_failed_share
+        return Monitor(self.folder, self.steps, rollouts, limit, self.config.train.trainer)
+
+
+def train(
+    config: Config,
+    folder: RunFolder,
+    *,
+    resume: bool = False,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> None:
+    """Train to the end; everything learned about the run is in its folder, also when this raises.
+
+    Args:
+        resume: Go on from the newest checkpoint in the folder.
+        on_progress: Called a few times a second.
+
+    Raises:
+        UserError: Another process trains this run.
+        ConfigError: The configuration cannot be trained; nothing is recorded then.
+        EnvironmentProblem: The disk has no room for the run.
+        RunFailed: The run ended early for a reason that the message names; it can be resumed.
+        KeyboardInterrupt: It was interrupted; it can be resumed.
+    """
+    trainer: Trainer = load(trainer_spec(config.train.trainer))()
+    with folder.locked():
+        folder.write_config(config)
+        task_set = make_task_set(config)
+        run = LiveRun(
+            config,
+            folder,
+            task_set,
+            training_order(task_set.load(config.task.train_split), config),
+            validation_order(task_set.load(config.task.val_split), config),
+            resolve(config.policy.path),
+            resolve_device(config.device),
+            on_progress=on_progress,
+        )
+        write_dataset(folder.path / "data" / "train.parquet", run.train, "train")
+        write_dataset(folder.path / "data" / "val.parquet", run.val, "val")
+        checkpoints = trainer.checkpoints(folder) if resume else {}
+        if checkpoints:
+            run.done = max(checkpoints)
+            run.validate_first = validation_due(config.train, run.steps, run.done) and not validated(run, run.done)
+        needed = trainer.prepare(run)
+
+        def set_aside() -> None:
+            if resume:
+                folder.drop_after(run.done if checkpoints else -1, validation=run.validate_first)
+
+        def result(record: Mapping[str, Any]) -> dict[str, Any]:
+            return training_result(folder, record, max(trainer.checkpoints(folder), default=0))
+
+        with recorded(run, "train", result, needed=needed, resumed=resume, before=set_aside):
+            if run.done < run.steps or run.validate_first:
+                run.poll()  # what earlier launches left is known from here on
+                trainer.fit(run)
+
+
+@contextmanager
+def recorded(
+    run: LiveRun,
+    kind: Literal["train", "eval"],
+    result: Callable[[Mapping[str, Any]], dict[str, Any]],
+    *,
+    needed: int = 0,
+    resumed: bool = False,
+    parent: dict[str, Any] | None = None,
+    before: Callable[[], None] = lambda: None,
+) -> Iterator[None]:
+    """The record of a run around the work itself: written before it, and finished however the work ends.
+
+    Args:
+        result: What came of the run, from its rows, given the record.
+        needed: Bytes that checkpoints take, those that are there included.
+        resumed: The run goes on: its record keeps the history of its launches.
+        parent: Where the policy was trained: id of the `run`, `step` of its checkpoint.
+        before: Called once there is room for the run.
+
+    Raises:
+        EnvironmentProblem: The disk has no room for the run.
+        RunFailed: The disk got full.
+    """
+    folder = run.folder
+    saved = sum(file.stat().st_size for file in folder.checkpoints.rglob("*") if file.is_file())
+    folder.reserve(ROWS_BYTES[kind] + max(needed - saved, 0))
+    before()
+    record = run_record(
+        run.config, folder, run.task_set, run.train, run.val, run.model, run.device, resumed=resumed, kind=kind
+    )
+    folder.write(record | ({"parent": parent} if kind == "eval" else {}))
+    began = time.time()
+    status, reason = "failed", ""
+    try:
+        yield
+        status = "finished"
+    except KeyboardInterrupt:
+        status, reason = "interrupted", "interrupted by the user"
+        raise
+    except HarnessError as error:
+        reason = str(error)
+        raise
+    except BaseException as error:
+        reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, OSError) and error.errno in FULL:
+            raise RunFailed(f"{reason}: {folder.path} has no room for the results") from error
+        raise
+    finally:
+        record = closed(folder.read(), status, reason, time.time() - began, changed_data(run.task_set))
+        unwritten = conclude(folder, record | {"result": record["result"] | result(record)})
+    if unwritten:
+        then = ": make room, then `harness train --resume` writes them" if kind == "train" else ""
+        raise RunFailed(f"{unwritten}{then}")
+
+
+def validation_due(train: TrainConfig, steps: int, step: int) -> bool:
+    """Whether a run of `steps` steps is validated after this one."""
+    return step == steps or (train.val_every > 0 and step > 0 and step % train.val_every == 0)
+
+
+def validated(run: LiveRun, step: int) -> bool:
+    """Whether the validation after a step ended, and well enough: trainers save a checkpoint before it."""
+    rows = [row for row in run.folder.rows("episodes") if row["phase"] == "val" and row["step"] == step]
+    failed = sum(row["reward"] is None for row in rows)
+    return len(rows) >= len(run.val) and failed <= run.config.rollout.max_failed_share * len(run.val)

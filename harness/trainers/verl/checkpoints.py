@@ -1,0 +1,38 @@
+"""verl's checkpoints in a run's folder."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from harness.errors import UserError
+from harness.results.folder import RunFolder
+
+MARKER = "latest_checkpointed_iteration.txt"
+PREFIX = "global_step_"
+
+
+def checkpoints(folder: RunFolder) -> dict[int, Path]:
+    """Whole checkpoints by step, the last one the one that verl goes on from.
+
+    Raises:
+        UserError: The file that names that one holds no number.
+    """
+    marker = folder.checkpoints / MARKER
+    if not marker.is_file():
+        return {}
+    try:
+        newest = int(marker.read_text())
+    except ValueError as error:
+        raise UserError(f"{marker} holds no step. Write the number of a folder {PREFIX}N into it") from error
+    # Of a dropped checkpoint verl leaves the folder, without the weights.
+    steps = {int(actor.parent.name.removeprefix(PREFIX)) for actor in folder.checkpoints.glob(f"{PREFIX}*/actor")}
+    return {step: folder.checkpoints / f"{PREFIX}{step}" for step in sorted({*steps, newest}) if step <= newest}
+
+
+def drop_broken(folder: RunFolder) -> None:
+    """Remove checkpoints that were cut off while they were written: verl would neither use nor ever remove them."""
+    newest = max(checkpoints(folder), default=-1)
+    for checkpoint in folder.checkpoints.glob(f"{PREFIX}*"):
+        if not (checkpoint / "data.pt").exists() and checkpoint.name != f"{PREFIX}{newest}":  # it is written last
+            shutil.rmtree(checkpoint)

@@ -1,0 +1,13 @@
+"""verl's names for what harness reads of a step."""
+
+from __future__ import annotations
+
+MEASURES: dict[str, tuple[str, ...]] = {
+    "step_s": ("timing_s/step",),
+    "rollout_s": ("timing_s/gen",),
+    "update_s": ("timing_s/update_actor", "timing_s/old_log_prob", "timing_s/ref"),
+    "weights_s": ("timing_s/update_weights",),
+    "checkpoint_s": ("timing_s/save_checkpoint",),
+    "gradient_norm": ("actor/grad_norm",),
+    "rollout_probs_diff": ("training/rollout_probs_diff_max",),
+}

@@ -1,0 +1,49 @@
+"""A run's record is finished however the run ends."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Literal
+
+import pyarrow.parquet as pq
+import pytest
+
+from harness.config import load_config
+from harness.errors import RunFailed
+from harness.plugins import make_task_set
+from harness.results.folder import RowLog, RunFolder
+from harness.run import LiveRun, recorded
+from harness.trainers.order import validation_order
+
+
+@pytest.mark.parametrize("kind", ["train", "eval"])
+@pytest.mark.parametrize(
+    ("error", "raised", "status", "reason"),
+    [
+        (KeyboardInterrupt(), KeyboardInterrupt, "interrupted", "interrupted by the user"),
+        (RunFailed("the gateway died"), RunFailed, "failed", "the gateway died"),
+        (ValueError("oh"), ValueError, "failed", "ValueError: oh"),
+        (OSError(errno.ENOSPC, "No space left"), RunFailed, "failed", "OSError: [Errno 28] No space left"),
+    ],
+)
+def test_an_error_closes_record_launch_and_tables(
+    tmp_path: Path,
+    kind: Literal["train", "eval"],
+    error: BaseException,
+    raised: type[BaseException],
+    status: str,
+    reason: str,
+) -> None:
+    config = load_config("cpu", None, ["task.val_limit=2"], plugin="reference_sql")
+    folder, task_set = RunFolder.create(tmp_path, "x"), make_task_set(config)
+    run = LiveRun(config, folder, task_set, [], validation_order(task_set.load("val"), config), "m", "cpu")
+    with pytest.raises(raised), recorded(run, kind, lambda record: {"scored": 1}):
+        assert folder.read()["status"] == "running"
+        RowLog(folder, "steps").add([{"step": 1, "data": {"step_s": 1.0}}])
+        raise error
+    record = folder.read()
+    (launch,) = record["launches"]
+    assert (record["status"], record["reason"]) == (launch["status"], launch["reason"]) == (status, reason)
+    assert launch["ended"] and record["result"]["scored"] == 1 and record["result"]["data_changed"] == []
+    assert pq.read_table(folder.path / "steps.parquet")["step_s"].to_pylist() == [1.0]
