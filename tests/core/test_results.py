@@ -103,7 +103,7 @@ def test_silent_failures_stop_the_run(tmp_path: Path) -> None:
 
 def test_a_reward_that_always_fails_stops_the_run_by_name(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "x")
-    monitor = Monitor(folder, 2, {"train": 4, "val": 2}, 0.5)
+    monitor = Monitor(folder, 2, {"train": 4, "val": 2}, 0.5, "verl")
     fault = "reward judge of harness-judge raised ValueError: no key"
     lost = [row(1, None, outcome="reward_error", detail=fault, reward_reason=fault) for _ in range(3)]
     RowLog(folder, "episodes").add([row(1, None, outcome="endpoint_error"), *lost])

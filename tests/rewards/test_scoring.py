@@ -23,7 +23,7 @@ from harness.errors import PluginError, RewardError, RunFailed
 from harness.evaluation import Endpoint, evaluate
 from harness.hookspecs import RewardSpec, hookimpl
 from harness.plugins import Registry, make_reward, reward_spec
-from harness.records import Attempt, Task, Turn, Verdict
+from harness.records import Attempt, Task, ToolCall, Verdict
 from harness.results.folder import RunFolder
 from harness.results.record import run_record
 from harness.rewards.scoring import Scorer
@@ -275,7 +275,8 @@ def test_a_fault_over_the_first_query_is_a_fault(offer: Offer) -> None:
 
     session = object.__new__(Session)
     session._scorer = Scorer(offer(dislikes_the_first))
-    rewritten = replace(ATTEMPT, turns=(Turn("SELECT 0", "", True, 0.0), Turn("SELECT 1", "", True, 0.0)))
+    calls = [ToolCall("query_database", {"sql": f"SELECT {n}"}, "", True, 0.0, 0.0) for n in range(2)]
+    rewritten = replace(ATTEMPT, tool_calls=tuple(calls))
     attempt, verdict, first = asyncio.run(session._score(TASK, rewritten))
     assert (attempt.outcome, verdict.value, first) == ("reward_error", None, None)
 

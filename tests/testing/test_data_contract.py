@@ -15,10 +15,9 @@ from typing import Any
 
 import pytest
 
-from harness.config import Config
 from harness.environments.sql.environment import DATABASE, database_of
 from harness.hookspecs import RewardSpec, TaskSetSpec, hookimpl
-from harness.plugins import Registry, make_task_set
+from harness.plugins import Registry, make
 from harness.programs.self_correcting_sql.scenarios import build_database
 from harness.records import Attempt, Task, Verdict
 from harness.rewards.execution_accuracy import ExecutionAccuracy
@@ -216,7 +215,7 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
 
 def _check_task_set(spec: TaskSetSpec, test: str) -> None:
     """One test of the suite, its fixtures made by hand."""
-    made = make_task_set(Config.model_validate({"task": {"name": "broken"}}))
+    made = make(spec, {}, "task.options")
     given = {"spec": spec, "options": {}, "made": made, "loaded": {split: made.load(split) for split in spec.splits}}
     _call(TaskSetContract, test, given)
 

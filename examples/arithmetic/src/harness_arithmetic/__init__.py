@@ -31,5 +31,6 @@ def harness_rewards() -> list[RewardSpec]:
             "arithmetic",
             "harness_arithmetic.reward:Arithmetic",
             "1 for the number, less the further away, a little for having calculated",
+            parts=("near", "calculated"),
         )
     ]
