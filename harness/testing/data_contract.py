@@ -8,8 +8,8 @@
     class TestReward(RewardContract):
         reward = "my_reward"
 
-The tests cannot be overridden, the fixtures can: `options` for a part that cannot be made without, `tasks` for a reward
-that needs tasks of another kind. Needs pytest and nothing else.
+The tests cannot be overridden, the fixtures can: `options` for a part that cannot be made without, `tasks` and
+`unscorable` for a reward of tasks of another kind. Needs pytest and nothing else.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from typing import Any, ClassVar
 import pytest
 
 from harness.config import Config
-from harness.environments.sql.databases import databases_of
-from harness.environments.sql.environment import DATABASE, database_of
+from harness.environments.sql.environment import DATABASE
 from harness.errors import ConfigError, TaskSetError
 from harness.hookspecs import RewardSpec, TaskSetSpec
 from harness.plugins import environment, environment_of, make, reward_spec, reward_version, task_set_spec
@@ -216,6 +215,13 @@ class RewardContract(Contract):
 
     @pytest.fixture(scope="class")
     @classmethod
+    def unscorable(cls, tasks: Sequence[Task], tmp_path_factory: pytest.TempPathFactory) -> Sequence[Task]:
+        """Tasks whose gold or data are broken; none where a reward has no such."""
+        nowhere = str(tmp_path_factory.mktemp("unscorable") / "no.sqlite")
+        return [replace(tasks[0], gold="SELECT nope"), replace(tasks[0], data={DATABASE: nowhere})]
+
+    @pytest.fixture(scope="class")
+    @classmethod
     def spec(cls) -> RewardSpec:
         """What the plugin says of the reward."""
         assert cls.reward, "set `reward` to the reward's name"
@@ -237,19 +243,16 @@ class RewardContract(Contract):
         self, spec: RewardSpec, made: Asked, tasks: Sequence[Task]
     ) -> None:
         for task in tasks:
-            before = [Path(file).read_bytes() for file in databases_of(database_of(task))]
+            before = _files(task)
             for answer in BROKEN_ANSWERS:
                 verdict = made.score(task, answer)
                 assert verdict.value is None or verdict.value < spec.high, (answer, verdict)
-            assert [Path(file).read_bytes() for file in databases_of(database_of(task))] == before, "changed a database"
+            assert _files(task) == before, f"changed files of {task.id}"
 
-    def test_a_gold_or_database_that_fails_does_not_raise_nor_score_the_most(
-        self, spec: RewardSpec, made: Asked, tasks: Sequence[Task], tmp_path: Path
+    def test_a_gold_or_data_that_fail_do_not_raise_nor_score_the_most(
+        self, spec: RewardSpec, made: Asked, unscorable: Sequence[Task]
     ) -> None:
-        for task in (
-            replace(tasks[0], gold="SELECT nope"),
-            replace(tasks[0], data={DATABASE: str(tmp_path / "no.sqlite")}),
-        ):
+        for task in unscorable:
             verdict = made.score(task, "SELECT 1")
             assert verdict.value is None or verdict.value < spec.high, verdict
 
@@ -281,6 +284,12 @@ class RewardContract(Contract):
     def test_an_unknown_option_is_refused(self, spec: RewardSpec, options: Mapping[str, Any]) -> None:
         with pytest.raises(ConfigError, match="no_such_option"), asked(spec, {**options, **UNKNOWN}):
             pass
+
+
+def _files(task: Task) -> dict[Path, bytes]:
+    """The files that a task's data name, and those of their kind beside them."""
+    named = [Path(value) for value in task.data.values() if isinstance(value, str) and Path(value).is_file()]
+    return {file: file.read_bytes() for path in named for file in path.parent.glob(f"*{path.suffix}")}
 
 
 def _task_set(spec: TaskSetSpec, options: Mapping[str, Any]) -> TaskSet:

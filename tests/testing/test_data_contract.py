@@ -221,7 +221,8 @@ def _check_task_set(spec: TaskSetSpec, test: str) -> None:
 
 
 def _check_reward(spec: RewardSpec, test: str, tasks: Sequence[Task], tmp_path: Path) -> None:
-    given = {"spec": spec, "options": {}, "tasks": tasks, "tmp_path": tmp_path}
+    broken = [replace(tasks[0], gold="SELECT nope"), replace(tasks[0], data={DATABASE: str(tmp_path / "no.sqlite")})]
+    given = {"spec": spec, "options": {}, "tasks": tasks, "unscorable": broken}
     with nullcontext() if test == "test_the_class_states_the_version" else asked(spec, {}) as made:
         _call(RewardContract, test, {**given, "made": made})
 
@@ -272,7 +273,7 @@ REWARDS = [
         "test_a_broken_answer_does_not_raise_nor_score_the_most",
         r"reward broken of \? raised ValueError: no answer",
     ),
-    (Silent, "test_a_gold_or_database_that_fails_does_not_raise_nor_score_the_most", "unscored without a reason"),
+    (Silent, "test_a_gold_or_data_that_fail_do_not_raise_nor_score_the_most", "unscored without a reason"),
     (Raising, "test_an_attempt_that_failed_does_not_raise_nor_score_the_most", "no answer"),
     (Moody, "test_the_same_attempt_scores_the_same_again", "SELECT .* scores .*'mood': 0.0.* and then .*'mood': 1.0"),
     (Confused, "test_attempts_at_once_score_what_each_scores_alone", "SELECT .* alone and .* among others"),

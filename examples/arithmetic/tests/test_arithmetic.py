@@ -38,3 +38,8 @@ class TestReward(RewardContract):
     @classmethod
     def tasks(cls) -> Sequence[Task]:
         return _tasks()[:3]
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def unscorable(cls) -> Sequence[Task]:
+        return []
