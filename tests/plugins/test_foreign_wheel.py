@@ -1,4 +1,4 @@
-"""A framework that harness does not ship joins by its wheel alone, and leaves without a trace."""
+"""Parts that harness does not ship join by their wheel alone, and leave without a trace."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import sysconfig
 import venv
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "pydantic_ai_sql"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 FRAMEWORK = ("pydantic-ai-slim==2.31.1", "pydantic-graph==2.31.1", "genai-prices", "griffelib", "logfire-api")
 
@@ -24,41 +25,70 @@ def call(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
         env={**os.environ, **environment},
-        cwd=EXAMPLE.parent,
+        cwd=EXAMPLES,
     )
 
 
-@pytest.mark.train
-@pytest.mark.timeout(1200)
-def test_example_wheel_installs_proves_itself_trains_and_uninstalls(tmp_path: Path) -> None:
-    home = tmp_path / "venv"
+# Hypothesis' plugin imports it only at the end, where CPython 3.11.7 now and then fails to compile it (gh-106905).
+PLAIN = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+
+
+def installed(name: str, folder: Path, *others: str) -> str:
+    """The interpreter of a copy of this environment with an example's wheel in it."""
+    home = folder / "venv"
     venv.create(home, with_pip=True)
     python = str(home / "bin" / "python")
     packages = Path(call(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").stdout.strip())
     base = sysconfig.get_path("purelib")
     (packages / "zz_base.pth").write_text(f"import site; site.addsitedir({base!r})\n")
     pip = (python, "-m", "pip", "--disable-pip-version-check", "-q")
-
-    built = call(*pip, "wheel", "--no-deps", "-w", str(tmp_path), str(EXAMPLE))
+    built = call(*pip, "wheel", "--no-deps", "-w", str(folder), str(EXAMPLES / name))
     if built.returncode:
         pytest.skip(f"no package index to build with: {built.stderr.strip().splitlines()[-1]}")
-    wheel = next(tmp_path.glob("harness_pydantic_ai_sql-*.whl"))
     before = json.loads(call(python, "-m", "harness", "plugins", "--json").stdout)
-    assert "pydantic_ai_sql" not in [row["name"] for row in before]
+    assert name not in [row["name"] for row in before]
     # By name and without dependencies: what else the base environment holds would keep pip's resolver busy for minutes.
-    installed = call(*pip, "install", "--no-deps", str(wheel), *FRAMEWORK)
-    assert installed.returncode == 0, installed.stderr
+    done = call(*pip, "install", "--no-deps", *map(str, folder.glob("*.whl")), *others)
+    assert done.returncode == 0, done.stderr
+    contract = call(python, "-m", "pytest", "-q", *PLAIN, str(EXAMPLES / name))
+    assert contract.returncode == 0, contract.stdout[-3000:] + contract.stderr[-3000:]
+    return python
 
+
+@pytest.mark.train
+@pytest.mark.timeout(1200)
+def test_a_framework_s_wheel_proves_itself_and_uninstalls(tmp_path: Path) -> None:
+    python = installed("pydantic_ai_sql", tmp_path, *FRAMEWORK)
     rows = {row["name"]: row for row in json.loads(call(python, "-m", "harness", "plugins", "--json").stdout)}
     assert rows["pydantic_ai_sql"]["usable"] and rows["pydantic_ai_sql"]["frameworks"]["pydantic-ai-slim"]
-    # Hypothesis' plugin imports it only at the end, where CPython 3.11.7 now and then fails to compile it (gh-106905).
-    plain = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
-    contract = call(python, "-m", "pytest", "-q", *plain, str(EXAMPLE))
-    assert contract.returncode == 0, contract.stdout[-3000:] + contract.stderr[-3000:]
     parity = call(python, "-m", "harness", "parity", "pydantic_ai_sql", HARNESS_CACHE_DIR=str(tmp_path / "cache"))
     assert parity.returncode == 0, parity.stdout[-3000:] + parity.stderr[-2000:]
 
-    assert call(*pip, "uninstall", "-y", "harness-pydantic-ai-sql").returncode == 0
+    assert call(python, "-m", "pip", "-q", "uninstall", "-y", "harness-pydantic-ai-sql").returncode == 0
     after = call(python, "-m", "harness", "train", "--plugin", "pydantic_ai_sql", "--ci-fast")
     assert after.returncode == 2 and "no agent called 'pydantic_ai_sql'" in after.stderr
     assert sys.executable != python
+
+
+@pytest.mark.train
+@pytest.mark.timeout(1200)
+def test_a_task_without_a_database_is_trained_and_its_reward_s_parts_are_kept(tmp_path: Path) -> None:
+    python = installed("arithmetic", tmp_path)
+    few = ("train.steps=2", "train.batch_size=4", "train.val_every=0", "task.val_limit=8", "device=cpu")
+    settings = [part for one in ("reward.name=arithmetic", "agent_match=.", *few) for part in ("--set", one)]
+    runs = str(tmp_path / "runs")
+    arguments = ("--plugin", "reference_tools", "--task", "arithmetic", *settings, "--runs-dir", runs)
+    done = call(python, "-m", "harness", "train", *arguments)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (run,) = Path(runs).glob("*/run.json")
+    record = json.loads(run.read_text())
+    assert (record["status"], record["result"]["steps"]) == ("finished", 2)
+    rows = pd.read_parquet(run.with_name("episodes.parquet"))
+    assert len(rows) == 2 * 4 * 4 + 2 * 8 and (rows["outcome"] == "ok").all()
+    assert all(json.loads(parts).keys() == {"near", "calculated"} for parts in rows["reward_parts"])
+
+
+@pytest.mark.train
+@pytest.mark.timeout(1200)
+def test_a_trainer_that_is_not_verl_trains_and_goes_on(tmp_path: Path) -> None:
+    installed("own_trainer", tmp_path)
