@@ -117,7 +117,7 @@ def measure_all(names: list[str], repeat: int) -> dict[str, dict[str, Any]]:
     here = Path(__file__).resolve()
     path = os.pathsep.join([str(here.parent), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": path}
-    command = [sys.executable, "-m", "harness.testing.scripted_server", "--script", f"{here.stem}:script"]
+    command = [sys.executable, "-m", "harness.scripted.server", "--script", f"{here.stem}:script"]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     found: dict[str, dict[str, Any]] = {}
     try:

@@ -35,8 +35,8 @@ import orjson
 import psutil
 
 from harness.gateway.server import GatewayServer
-from harness.testing.scripted_completion import Reply, prompt_token_ids, response_token_ids
-from harness.testing.scripted_server import ReceivedRequest
+from harness.scripted.completion import Reply, prompt_token_ids, response_token_ids
+from harness.scripted.server import ReceivedRequest
 
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "max_tokens": 512}
 ROLE = "write_query"
@@ -81,7 +81,7 @@ def model_server() -> Iterator[str]:
     command = [
         sys.executable,
         "-m",
-        "harness.testing.scripted_server",
+        "harness.scripted.server",
         "--script",
         "gateway:think",
         "--forget",

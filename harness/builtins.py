@@ -14,10 +14,6 @@ from harness.hookspecs import (
 from harness.programs.self_correcting_sql.prompts import ROLES
 
 HARNESS_API = 1
-FIRST_PROGRAM = "self_correcting_sql"
-"""What an agent does whose spec names no program."""
-FIRST_ENVIRONMENT = "sql"
-"""What a task set is about whose spec names no environment."""
 
 
 @hookimpl

@@ -21,7 +21,7 @@ class Spec:
     """A named part that a plugin offers.
 
     Attributes:
-        name: What users write, for example `langgraph_sql`.
+        name: What users write, for example `my_agent`.
         target: The class as `package.module:Name`; imported on first use only.
         summary: One line for `harness plugins`.
     """

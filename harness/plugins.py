@@ -156,6 +156,10 @@ class Registry:
         """All parts of a kind, by name."""
         return [spec for _, spec in sorted(self._kinds[kind].items())]
 
+    def first(self, kind: str) -> str:
+        """Name of the first part of a kind that harness itself offers: what a spec means that names none."""
+        return next(iter(self._kinds[kind]))
+
     def owner(self, kind: str, name: str) -> str:
         """Name of the plugin that offers a part."""
         return self._owners[(kind, name)]
@@ -251,16 +255,17 @@ def trainer_spec(name: str) -> TrainerSpec:
 
 def program_of(agent: str) -> str:
     """Name of the program that an agent is a version of."""
-    from harness.builtins import FIRST_PROGRAM
+    return agent_spec(agent).program or registry().first("program")
 
-    return agent_spec(agent).program or FIRST_PROGRAM
+
+def is_reference(agent: str) -> bool:
+    """Whether an agent is what others of its program are compared with."""
+    return any(program(spec.name).reference == agent for spec in registry().specs("program"))
 
 
 def environment_of(task_set: str) -> str:
     """Name of the environment that a task set is about."""
-    from harness.builtins import FIRST_ENVIRONMENT
-
-    return task_set_spec(task_set).environment or FIRST_ENVIRONMENT
+    return task_set_spec(task_set).environment or registry().first("environment")
 
 
 @cache

@@ -13,9 +13,9 @@ from harness.config import Config, TrainConfig, resolve_device
 from harness.errors import HarnessError, RunFailed
 from harness.plugins import load, make_task_set, trainer_spec
 from harness.policies import resolve
+from harness.record import changed_data, closed, run_record, training_result
 from harness.records import Task
 from harness.results.folder import FULL, RunFolder
-from harness.results.record import changed_data, closed, run_record, training_result
 from harness.results.tables import conclude
 from harness.tasks import TaskSet
 from harness.trainers import Progress, Trainer

@@ -67,18 +67,3 @@ def first_model(endpoint: str, api_key: str | None) -> str:
 def emit_json(data: Any) -> None:
     """One JSON document on stdout."""
     sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False, default=str) + "\n")
-
-
-def percent(value: float | None) -> str:
-    """`62.5 %`, or a dash where there is no value."""
-    return "-" if value is None else f"{100 * value:.1f} %"
-
-
-def duration(seconds: float | None) -> str:
-    """`1 h 02 min`, `3 min 20 s`, `12 s`, or a dash."""
-    if seconds is None:
-        return "-"
-    whole = round(seconds)
-    if whole >= 3600:
-        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{whole} s"

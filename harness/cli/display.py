@@ -6,7 +6,7 @@ import time
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from harness.cli.common import duration, percent
+from harness.wording import duration, percent
 
 if TYPE_CHECKING:
     from rich.console import Console

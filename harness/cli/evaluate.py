@@ -9,20 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.cli.common import (
-    duration,
-    emit_json,
-    first_model,
-    interrupt,
-    percent,
-    progress_console,
-    results,
-    say_what_is_awaited,
-)
+from harness.cli.common import emit_json, first_model, interrupt, progress_console, results, say_what_is_awaited
 from harness.config import Config, load_config, resolve_device
 from harness.errors import UserError
 from harness.records import AGENT_OUTCOMES
 from harness.results.folder import RunFolder
+from harness.wording import duration, percent
 
 app = typer.Typer()
 

@@ -9,10 +9,11 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from harness.cli.common import emit_json, percent, results
+from harness.cli.common import emit_json, results
 from harness.errors import UserError
 from harness.layers import at, nested
 from harness.results.folder import RunFolder
+from harness.wording import percent
 
 app = typer.Typer()
 
@@ -34,7 +35,7 @@ def export(
     """Write a checkpoint as a Hugging Face folder that transformers and vLLM load, with its export.json."""
     from harness.policies.export import checkpoint_dir, checkpoint_model
     from harness.policies.proof import choose_engine, compare_answers, recorded_prompts, refuse_other_answers
-    from harness.results.record import model_hash
+    from harness.record import model_hash
 
     folder = RunFolder.open(run)
     number, checkpoint = checkpoint_dir(folder, step)

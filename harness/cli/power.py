@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.cli.common import duration, emit_json, results
+from harness.cli.common import emit_json, results
 from harness.errors import UserError
+from harness.wording import duration
 
 app = typer.Typer()
 

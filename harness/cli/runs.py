@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.cli.common import duration, emit_json, percent, progress_console, results
+from harness.cli.common import emit_json, progress_console, results
+from harness.wording import duration, percent
 
 app = typer.Typer(no_args_is_help=True)
 RunsDir = Annotated[Path, typer.Option(help="The folder of runs; studies inside it are searched too.")]
@@ -181,7 +182,7 @@ def _policy(parent: dict[str, Any]) -> str:
 
 
 def _study(record: dict[str, Any]) -> str:
-    from harness.study.slots import with_cores
+    from harness.wording import with_cores
 
     launch = record["launches"][-1]
     study = record["study"]

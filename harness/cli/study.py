@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from harness.cli.common import duration, emit_json, interrupt, progress_console, results
+from harness.cli.common import emit_json, interrupt, progress_console, results
 from harness.errors import RunFailed, UserError
+from harness.wording import duration
 
 if TYPE_CHECKING:
     from harness.study.execute import Standing
@@ -153,12 +154,12 @@ def _plan(name: str, steps: list[Step], runs_dir: Path, slots: list[Slot]) -> di
 def _uncertified(jobs: list[Job]) -> list[str]:
     """Strict agents without a valid certificate, where agents are to be compared with each other."""
     from harness.parity.certificate import certificate_for
-    from harness.plugins import agent_spec
+    from harness.plugins import agent_spec, is_reference
 
     names = dict.fromkeys(job.config.plugin for job in jobs)
     if len(names) < 2:
         return []
-    strict = [name for name in names if name != "reference_sql" and agent_spec(name).strict]
+    strict = [name for name in names if not is_reference(name) and agent_spec(name).strict]
     return [name for name in strict if certificate_for(name) is None]
 
 
@@ -197,7 +198,7 @@ def _show_plan(plan: dict[str, Any]) -> None:
 
 def _sharing(plan: dict[str, Any]) -> str:
     """`4 at a time with 16 cores each`."""
-    from harness.study.slots import with_cores
+    from harness.wording import with_cores
 
     text = f"{plan['runs_at_once']} at a time {with_cores(plan['cores_per_run'])}"
     if plan["gpus"]:

@@ -9,11 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.cli.common import duration, emit_json, interrupt, percent, progress_console, results, say_what_is_awaited
+from harness.cli.common import emit_json, interrupt, progress_console, results, say_what_is_awaited
 from harness.config import Config, load_config, resolve_device
 from harness.errors import ConfigError, UserError
 from harness.layers import flatten
 from harness.results.folder import RunFolder
+from harness.wording import duration, percent
 
 app = typer.Typer()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import NotComparable
 from harness.layers import flatten
-from harness.study.slots import with_cores
+from harness.wording import with_cores
 
 if TYPE_CHECKING:
     from harness.compare.runs import Run
@@ -225,7 +225,9 @@ def _machine(run: Run) -> str:
 
 
 def _excused(name: str) -> bool:
-    return name == "reference_sql" or _idiomatic(name)
+    from harness.plugins import is_reference
+
+    return is_reference(name) or _idiomatic(name)
 
 
 def _idiomatic(name: str) -> bool:

@@ -172,8 +172,10 @@ def optimizer_steps(run: Run) -> list[tuple[int, int, int]]:
 
 def parity_label(record: Mapping[str, Any]) -> str:
     """`reference`, `strict HASH`, `idiomatic` or `none`."""
+    from harness.plugins import is_reference
+
     found = record.get("parity")
-    if record["plugin"] == "reference_sql":
+    if is_reference(record["plugin"]):
         return "reference"
     if not found:
         return "none"

@@ -298,9 +298,13 @@ def _find(path: Path, runs_dir: Path) -> Path:
     if path.is_dir():
         return path
     if path.suffix in (".yaml", ".yml") and path.is_file():
-        from harness.study.plan import read_study
+        import yaml
 
-        folder: Path = runs_dir / read_study(path).name
+        try:
+            described = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except yaml.YAMLError as error:
+            raise UserError(f"{path} is no study: {' '.join(str(error).split())}") from error
+        folder: Path = runs_dir / str(described.get("name") if isinstance(described, dict) else path.stem)
         if not (folder / STUDY_FILE).is_file():
             raise UserError(f"study {path} has no runs under {folder} yet. Start it: harness study {path}")
         return folder

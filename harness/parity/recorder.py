@@ -31,7 +31,7 @@ from harness.rollout.request import RolloutRequest
 from harness.toolbox import Agent
 
 if TYPE_CHECKING:
-    from harness.testing.scripted_server import ReceivedRequest, Reply
+    from harness.scripted.server import ReceivedRequest, Reply
 
 SAMPLING = {"temperature": 0.7, "top_p": 0.9, "max_tokens": 96}
 """Unlike any framework's defaults, so that a forgotten parameter shows."""
@@ -53,7 +53,7 @@ class Recording:
 
     Attributes:
         play: `alone`, or `together` with all other scenarios.
-        executed: Queries handed to the host, in order.
+        executed: Tool calls, in order.
         prompt_chars: Characters of all messages sent.
         leaks: Places where the gold's canary turned up; must be empty.
     """
@@ -94,7 +94,7 @@ async def record(
 
     from harness.gateway.server import GatewayServer
     from harness.parity.tap import Tap
-    from harness.testing.scripted_server import ScriptedServer
+    from harness.scripted.server import ScriptedServer
 
     of = plugins.program(program)
     scenarios = of.scenarios if scenarios is None else scenarios

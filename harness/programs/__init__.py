@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from harness.records import Attempt, Problem, Task
 
 if TYPE_CHECKING:
-    from harness.testing.scripted_completion import Reply
+    from harness.scripted.completion import Reply
 
 PLAYS = ("alone", "together")
 """How every scenario is played: one after the other, then all of them at once by the same agent."""

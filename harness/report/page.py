@@ -142,7 +142,7 @@ def _headline(
 
 
 def _runs(runs: Sequence[Run]) -> Table:
-    from harness.cli.common import duration
+    from harness.wording import duration
 
     heads = ["run", "arm", "seed", "status", "launches", "time", "commit", "machine", "framework versions"]
     rows = []
@@ -176,13 +176,15 @@ def _identity(runs: Sequence[Run]) -> Table:
 
 
 def _parity(runs: Sequence[Run]) -> Table:
+    from harness.plugins import is_reference
+
     rows = []
     for plugin in dict.fromkeys(run.record["plugin"] for run in runs):
         found = next(
             (run.record["parity"] for run in runs if run.record["plugin"] == plugin and run.record["parity"]), None
         )
         if found is None:
-            rows.append([plugin, "the yardstick" if plugin == "reference_sql" else "no certificate", "", "", ""])
+            rows.append([plugin, "the yardstick" if is_reference(plugin) else "no certificate", "", "", ""])
             continue
         kind = "same agent, certified" if found.get("strict") else "idiomatic: measured, not the same"
         accepted = ", ".join(found.get("accepted") or []) or "none"

@@ -63,7 +63,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, root: Path, label: str) -> RunFolder:
-        """A new folder whose name sorts by time: `20261120-101500-langgraph_sql-a1b2`."""
+        """A new folder whose name sorts by time: `20261120-101500-AGENT-a1b2`."""
         name = f"{time.strftime('%Y%m%d-%H%M%S')}-{re.sub(r'[^A-Za-z0-9_.-]+', '-', label)}-{secrets.token_hex(2)}"
         folder = cls(root.absolute() / name)
         try:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from harness.record import STUDY_VARIABLE
 from harness.results.folder import RunFolder
-from harness.results.record import STUDY_VARIABLE
 from harness.study.plan import Job
 from harness.study.slots import Slot, make_slots, nearest
 from harness.study.state import Step, StudyFolder, now
@@ -345,7 +345,7 @@ def last_line(log: Path, since: int = 0) -> str:
 
 
 def _outcome(record: dict[str, object]) -> str:
-    from harness.cli.common import percent
+    from harness.wording import percent
 
     result = record.get("result")
     if not isinstance(result, dict):

@@ -217,7 +217,7 @@ def _chosen(combination: Sequence[tuple[str, str, dict[str, Any]]], only: Sequen
     for item in only:
         axis, separator, label = item.partition("=")
         if not separator:
-            raise ConfigError(f"--only wants axis=label, got {item!r}. Example: --only plugin=reference_sql")
+            raise ConfigError(f"--only wants axis=label, got {item!r}. Example: --only plugin=NAME")
         found = [(one, name, values.get(one)) for one, name, values in combination]
         if axis not in [one for one, _, _ in found]:
             raise ConfigError(f"--only {item}: the study has no axis {axis!r}. Axes: {', '.join(o for o, *_ in found)}")

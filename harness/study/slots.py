@@ -31,11 +31,6 @@ class Slot:
     gpus: tuple[str, ...] | None = None
 
 
-def with_cores(cores: int) -> str:
-    """`with 4 cores each`."""
-    return f"with {cores} core{'s' * (cores > 1)} each"
-
-
 def make_slots(jobs: int, gpus_per_run: int = 1) -> list[Slot]:
     """Equal slots over the processors and GPUs that this process may use; one slot takes everything.
 

@@ -154,7 +154,7 @@ class StudyFolder:
 def same_code(recorded: dict[str, Any] | None) -> bool:
     """Whether the code that decides a run is as it was; unknown commits (an installed wheel) count as the same."""
     import harness
-    from harness.results.record import commit
+    from harness.record import commit
 
     current = commit()
     if recorded is None or current is None or recorded["hash"] == current["hash"]:

@@ -35,8 +35,8 @@ from harness.programs import CANARY, Scenario
 from harness.records import Attempt
 from harness.rollout.host import HostToolbox, run_attempt
 from harness.rollout.request import RolloutRequest
+from harness.scripted.server import Reply, ScriptedServer
 from harness.testing.data_contract import Contract
-from harness.testing.scripted_server import Reply, ScriptedServer
 from harness.toolbox import Agent
 
 PROMPT_END_S = 2.0

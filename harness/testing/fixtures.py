@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.testing.scripted_server import Script, ScriptedServer
+from harness.scripted.server import Script, ScriptedServer
 
 StartServer = Callable[..., ScriptedServer]
 

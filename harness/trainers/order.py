@@ -59,7 +59,7 @@ def write_dataset(path: Path, tasks: Sequence[Task], split: str) -> None:
         {
             "data_source": task.task_set,
             "prompt": [{"role": "user", "content": task.question}],
-            "ability": "sql",
+            "ability": task.task_set,
             "reward_model": {"style": "rule", "ground_truth": ""},
             "extra_info": {"index": index, "split": split, "task_id": task.id},
         }

@@ -12,10 +12,10 @@ from typing import Any
 
 from harness.config import load_config
 from harness.plugins import load, task_set_spec
+from harness.record import closed, run_record, training_result
 from harness.records import Attempt, Outcome, Task, ToolCall, Transition, Verdict
 from harness.results.episodes import episode_row, transition_rows
 from harness.results.folder import RowLog, RunFolder
-from harness.results.record import closed, run_record, training_result
 from harness.results.tables import conclude
 from harness.trainers.order import training_order, validation_order
 

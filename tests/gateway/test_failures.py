@@ -16,7 +16,7 @@ import pytest
 from harness.errors import EndpointError, EnvironmentProblem
 from harness.gateway.client import GatewayControl
 from harness.gateway.server import GatewayServer
-from harness.testing.scripted_completion import Reply
+from harness.scripted.completion import Reply
 
 from .conftest import MESSAGES, Attempt, error_code, events
 

@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from harness.gateway.attempts import call_seed
-from harness.testing.scripted_completion import END, Reply, logprob, prompt_token_ids, response_token_ids
+from harness.scripted.completion import END, Reply, logprob, prompt_token_ids, response_token_ids
 
 from .conftest import MESSAGES, SAMPLING, Attempt, error_code, events
 

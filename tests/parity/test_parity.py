@@ -22,23 +22,29 @@ from harness.testing.contract import AgentContract
 from harness.toolbox import LLM, Toolbox
 
 pytest.importorskip("langchain_openai")
+PROGRAM = "self_correcting_sql"
 CHOSEN = [one for one in SCENARIOS if one.name in ("wrong_then_fixed", "unicode", "server_error")]
+
+
+class OfReference(AgentContract):
+    __test__ = False
+    agent = "reference_sql"
 
 
 @pytest.fixture(scope="module")
 def reference() -> list[Recording]:
-    return asyncio.run(record(ReferenceSQL(), CHOSEN))
+    return asyncio.run(record(ReferenceSQL(), PROGRAM, CHOSEN))
 
 
 @pytest.fixture(scope="module")
 def everything() -> list[Recording]:
-    return asyncio.run(record(ReferenceSQL()))
+    return asyncio.run(record(ReferenceSQL(), PROGRAM))
 
 
 def langgraph_recordings(scenarios: list[Scenario] = CHOSEN) -> list[Recording]:
     from harness_langgraph_sql.agent import LangGraphSQL
 
-    return asyncio.run(record(LangGraphSQL(), scenarios))
+    return asyncio.run(record(LangGraphSQL(), PROGRAM, scenarios))
 
 
 def test_the_langgraph_plugin_is_the_reference(reference: list[Recording]) -> None:
@@ -157,7 +163,7 @@ class Remembers(Longer):
 def test_state_that_rollouts_share_is_named(
     agent: type[ReferenceSQL], shows: tuple[str, ...], everything: list[Recording]
 ) -> None:
-    recordings = asyncio.run(record(agent()))
+    recordings = asyncio.run(record(agent(), PROGRAM))
     short = {one.name for one in SCENARIOS if one.max_turns <= 3}
     short_and_alone = [one for one in recordings if one.play == "alone" and one.scenario in short]
     assert compare("shares", short_and_alone, everything).passed  # one at a time, three turns: nothing to be seen
@@ -168,11 +174,11 @@ def test_state_that_rollouts_share_is_named(
 @pytest.mark.parametrize("agent", [ByTask, Remembers])
 def test_the_contract_catches_state_that_rollouts_share(agent: type[ReferenceSQL]) -> None:
     with pytest.raises(AssertionError, match=r"\(together\)"):
-        AgentContract().test_scenarios_at_once_go_as_they_do_alone(agent())
+        OfReference().test_scenarios_at_once_go_as_they_do_alone(agent())
 
 
 def test_another_course_of_calls_is_named(reference: list[Recording]) -> None:
-    recordings = asyncio.run(record(Skips(), CHOSEN[:1]))
+    recordings = asyncio.run(record(Skips(), PROGRAM, CHOSEN[:1]))
     places = [one.place for one in compare("skips", recordings, reference).mismatches]
     assert places == ["sequence of roles", "tool call 0", "answer"]
 
@@ -183,7 +189,7 @@ def test_a_leaked_gold_is_named(reference: list[Recording]) -> None:
 
 
 def test_a_deviation_is_measured_not_judged(reference: list[Recording]) -> None:
-    deviation = measure("skips", asyncio.run(record(Skips(), CHOSEN[:1])), reference)
+    deviation = measure("skips", asyncio.run(record(Skips(), PROGRAM, CHOSEN[:1])), reference)
     assert deviation.calls == (1, 4)
     assert deviation.same_answer == (0, 1)
     assert deviation.prompt_chars[0] < deviation.prompt_chars[1]

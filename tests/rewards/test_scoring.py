@@ -23,9 +23,9 @@ from harness.errors import PluginError, RewardError, RunFailed
 from harness.evaluation import Endpoint, evaluate
 from harness.hookspecs import RewardSpec, hookimpl
 from harness.plugins import Registry, make_reward, reward_spec
+from harness.record import run_record
 from harness.records import Attempt, Task, ToolCall, Verdict
 from harness.results.folder import RunFolder
-from harness.results.record import run_record
 from harness.rewards.scoring import Scorer
 from harness.testing.fixtures import StartServer
 
@@ -266,6 +266,7 @@ def test_one_fault_among_verdicts_leaves_out_its_rollout_alone(
 
 
 def test_a_fault_over_the_first_query_is_a_fault(offer: Offer) -> None:
+    from harness.plugins import program
     from harness.rollout.session import Session
 
     async def dislikes_the_first(attempt: Attempt) -> Verdict:
@@ -275,6 +276,7 @@ def test_a_fault_over_the_first_query_is_a_fault(offer: Offer) -> None:
 
     session = object.__new__(Session)
     session._scorer = Scorer(offer(dislikes_the_first))
+    session._program = program("self_correcting_sql")
     calls = [ToolCall("query_database", {"sql": f"SELECT {n}"}, "", True, 0.0, 0.0) for n in range(2)]
     rewritten = replace(ATTEMPT, tool_calls=tuple(calls))
     attempt, verdict, first = asyncio.run(session._score(TASK, rewritten))

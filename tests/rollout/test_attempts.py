@@ -21,8 +21,8 @@ from harness.rollout.host import run_attempt
 from harness.rollout.request import RolloutRequest, rollout_seed
 from harness.rollout.spans import from_spans, to_spans
 from harness.rollout.worker import keep_running
+from harness.scripted.server import Reply, ScriptedServer
 from harness.testing.fixtures import StartServer
-from harness.testing.scripted_server import Reply, ScriptedServer
 from harness.toolbox import Agent, Toolbox
 
 WRITE = "```sql\nSELECT name FROM singer\n```"

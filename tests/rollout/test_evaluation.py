@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from harness.environments.sql.environment import database_of
+from harness.scripted.server import ReceivedRequest, Reply
 from harness.tasks.pocket import PocketTasks
 from harness.testing.fixtures import StartServer
-from harness.testing.scripted_server import ReceivedRequest, Reply
 
 
 def harness(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

@@ -17,8 +17,8 @@ import pytest
 
 from harness.errors import ConfigError
 from harness.rollout.joining import FILE_NAME, FIRST_NUMBER, LOST_S, Invitation, watch_joined
+from harness.scripted.server import ReceivedRequest, Reply
 from harness.testing.fixtures import StartServer
-from harness.testing.scripted_server import ReceivedRequest, Reply
 
 
 @contextlib.contextmanager

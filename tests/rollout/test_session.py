@@ -21,8 +21,8 @@ from harness.records import Attempt, Transition
 from harness.results.folder import RunFolder
 from harness.rollout.session import RewardShuffle, Session
 from harness.rollout.stack import RolloutWork
+from harness.scripted.server import ReceivedRequest, Reply, ScriptedServer
 from harness.testing.fixtures import StartServer
-from harness.testing.scripted_server import ReceivedRequest, Reply, ScriptedServer
 
 
 class Work(RolloutWork):

@@ -13,8 +13,8 @@ import pytest
 
 from harness.programs.self_correcting_sql.prompts import PROMPTS
 from harness.records import Problem
-from harness.testing.scripted_completion import END, Reply, logprob, prompt_token_ids, response_token_ids
-from harness.testing.scripted_server import ReceivedRequest, ScriptedServer
+from harness.scripted.completion import END, Reply, logprob, prompt_token_ids, response_token_ids
+from harness.scripted.server import ReceivedRequest, ScriptedServer
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 
@@ -172,7 +172,7 @@ def test_it_stops_although_a_call_hangs():
 
 
 def test_in_a_process_of_its_own():
-    command = [sys.executable, "-m", "harness.testing.scripted_server", "--reply", "from afar", "--plain"]
+    command = [sys.executable, "-m", "harness.scripted.server", "--reply", "from afar", "--plain"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None

@@ -13,7 +13,7 @@ from harness.environments.sql.schema import schema_text
 from harness.programs import CANARY, PLAYS, Scenario
 from harness.programs.self_correcting_sql.prompts import APPROVED, PROMPTS, REJECTED
 from harness.records import Problem, Task
-from harness.testing.scripted_completion import Reply
+from harness.scripted.completion import Reply
 
 DATABASE = """
 CREATE TABLE singer (singer_id INTEGER PRIMARY KEY, name TEXT, country TEXT, age INTEGER);

@@ -11,7 +11,7 @@ from typing import Any
 from harness.programs import PLAYS, Scenario
 from harness.programs.self_correcting_sql import scenarios as sql
 from harness.records import Problem, Task
-from harness.testing.scripted_completion import Reply
+from harness.scripted.completion import Reply
 
 TOOL = "query_database"
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING
 from harness.errors import RunFailed
 from harness.rollout.processes import stop_process
 from harness.rollout.stack import RolloutWork
-from harness.run import LiveRun
 from harness.trainers.verl.driver import OURS
 from harness.trainers.verl.shared import SessionFile
 
 if TYPE_CHECKING:
     from agentlightning.store.base import LightningStore
+
+    from harness.run import LiveRun
 
 POLL_S = 0.25
 

@@ -4,7 +4,7 @@
         ...  # point a client at server.base_url
         server.requests[0].body["messages"]
 
-In a process of its own: `python -m harness.testing.scripted_server --reply "SELECT 1" --delay-s 0.1`.
+In a process of its own: `python -m harness.scripted.server --reply "SELECT 1" --delay-s 0.1`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from typing import Any, Self
 import orjson
 from aiohttp import web
 
-from harness.testing.scripted_completion import Reply as Reply
-from harness.testing.scripted_completion import ScriptedCompletion
+from harness.scripted.completion import Reply as Reply
+from harness.scripted.completion import ScriptedCompletion
 
 KNOWN_FIELDS = frozenset(
     """
@@ -286,7 +286,7 @@ def _drop(request: web.Request, response: web.StreamResponse | None = None) -> w
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serve until killed; writes `{"port": N}` to stdout once it listens."""
-    parser = argparse.ArgumentParser(prog="python -m harness.testing.scripted_server", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m harness.scripted.server", description=__doc__)
     parser.add_argument("--reply", default="```sql\nSELECT 1\n```", help="what the model always says")
     parser.add_argument("--delay-s", type=float, default=0.0, help="time before each answer")
     parser.add_argument("--script", metavar="MODULE:NAME", help="a script to import instead of --reply")

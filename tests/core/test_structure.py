@@ -1,0 +1,83 @@
+"""What `docs/architecture.md` promises of the tree: arrows go one way, and shared rooms know no task."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[2]
+HARNESS = REPO / "harness"
+ROOMS = (
+    *("__init__", "errors", "deadlines", "layers", "wording", "config", "hookspecs", "records"),
+    *("toolbox", "scripted", "environments", "programs", "plugins", "tasks", "rewards", "gateway"),
+    *("results", "rollout", "policies", "trainers", "builtins", "parity", "record", "run"),
+    *("compare", "evaluation", "study", "report", "diagnosis", "testing", "cli", "__main__"),
+)
+"""From the bottom up: a room may import those before it, also inside functions. Types alone may point anywhere."""
+SHARED = ("records", "toolbox", "hookspecs", "gateway", "rollout", "trainers", "results", "compare", "study", "run")
+SHARED_PARTS = ("parity/recorder", "parity/comparison", "parity/tap", "parity/certificate", "record", "evaluation")
+WORDS = re.compile(
+    r"\bsql\b|_sql\b|\bquer(?:y|ies)\b|\bdb_|(?:write|check|rewrite)_query|\bschema of a database", re.IGNORECASE
+)
+OLDER = "results/renamed.py"
+"""What stands in runs from before the words were general."""
+
+
+def _modules() -> Iterator[Path]:
+    return (file for file in sorted(HARNESS.rglob("*.py")) if "__pycache__" not in file.parts)
+
+
+def _room(module: str) -> str:
+    names = module.split(".")
+    return names[1] if len(names) > 1 else "__init__"
+
+
+def _imports(file: Path) -> Iterator[tuple[int, str]]:
+    """Line and name of every import of harness's own modules that is carried out, wherever it stands."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    typed = {
+        id(below)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for below in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if id(node) in typed:
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module == "harness":
+            yield from ((node.lineno, f"harness.{one.name}") for one in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.lineno, node.module
+        elif isinstance(node, ast.Import):
+            yield from ((node.lineno, one.name) for one in node.names)
+
+
+def test_every_room_has_its_place() -> None:
+    there = {file.relative_to(HARNESS).parts[0].removesuffix(".py") for file in _modules()}
+    assert there == set(ROOMS)
+
+
+def test_arrows_go_one_way() -> None:
+    wrong = []
+    for file in _modules():
+        here = file.relative_to(HARNESS).parts[0].removesuffix(".py")
+        for line, name in _imports(file):
+            if name.split(".")[0] != "harness" or _room(name) == here:
+                continue
+            if ROOMS.index(_room(name)) > ROOMS.index(here):
+                wrong.append(f"{file.relative_to(REPO)}:{line}: {here} must not import {name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_shared_rooms_know_no_task() -> None:
+    wrong = []
+    for file in _modules():
+        place = file.relative_to(HARNESS).as_posix()
+        if place.split("/")[0].removesuffix(".py") not in SHARED and place.removesuffix(".py") not in SHARED_PARTS:
+            continue
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+            if place != OLDER and WORDS.search(line.replace("parts.query", "")):
+                wrong.append(f"harness/{place}:{number}: {line.strip()}")
+    assert not wrong, "\n".join(wrong)
