@@ -1,4 +1,4 @@
-"""Draws `cpu/curve.png` and `gpu-spider/curve.png` from the run records beside them: `python results/plot.py`.
+"""Draws the curves of `cpu/`, `determinism/` and `gpu-spider/` from the run records there: `python results/plot.py`.
 
 Needs a Chromium to rasterise.
 """
@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 from table import by_pass, rewards
 
 HERE = Path(__file__).parent
@@ -25,6 +27,7 @@ COLOURS = {
     "langgraph_sql write, rate 1e-4": "#8e63b5",
     "shuffled rewards (control)": "#777777",
 }
+COLOURS_OF_FIVE = ("#1f5fbf", "#1b9e77", "#d95f02", "#8e63b5", "#222222")
 
 
 def records(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
@@ -71,6 +74,26 @@ def spider() -> go.Figure:
     return figure
 
 
+def determinism() -> go.Figure:
+    """Norm of the gradient and validation accuracy of five agents, seed 0; every curve lies under the next."""
+    figure = make_subplots(1, 2, subplot_titles=("norm of the gradient", "validation accuracy, %"))
+    folder = HERE / "determinism"
+    runs = [run for pattern in ("*-seed0", "second-machine/*-seed0") for run in sorted(folder.glob(pattern))]
+    for place, run in enumerate(runs):
+        record = json.loads((run / "run.json").read_text())
+        steps = pd.read_parquet(run / "steps.parquet")
+        norms = steps.dropna(subset=["actor/grad_norm"])
+        validated = {int(step): 100 * value for step, value in record["result"]["val_curve"].items()}
+        look = {"name": record["plugin"], "mode": "lines+markers", "line_color": COLOURS_OF_FIVE[place]}
+        size = 24 - 5 * place  # so that all five are seen where they coincide
+        look |= {"marker": {"size": size, "symbol": "circle-open" if place < 4 else "circle"}, "line_width": 1}
+        figure.add_scatter(x=norms["step"], y=norms["actor/grad_norm"], row=1, col=1, **look)
+        figure.add_scatter(x=list(validated), y=list(validated.values()), row=1, col=2, showlegend=False, **look)
+    figure.update_layout(title="Five agents, seed 0, 20 steps on a CPU: all answers are the same")
+    figure.update_xaxes(title="GRPO step")
+    return figure
+
+
 def line(
     figure: go.Figure,
     curve: dict[int, float],
@@ -110,4 +133,5 @@ def save(figure: go.Figure, target: Path) -> None:
 
 if __name__ == "__main__":
     save(cpu(), HERE / "cpu" / "curve.png")
+    save(determinism(), HERE / "determinism" / "five.png")
     save(spider(), HERE / "gpu-spider" / "curve.png")

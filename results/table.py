@@ -9,6 +9,7 @@ A table stands between `<!-- table: KIND FOLDER [KEY...] -->` and `<!-- /table -
     compare results/studies/frameworks accuracy    of it only the tables of these keys (accuracy, learning, behaviour,
                                                    cost, evidence, views, ...; `notes` are the sentences below them)
     compare FOLDER "baseline=ARM" ...              the same against another arm than the first
+    compare FOLDER allow=KEY ...                   the same of runs that differ in a key of their identity
 
 Without files: README.md, results/README.md and docs/*.md.
 """
@@ -144,9 +145,10 @@ def _change(rows: pd.DataFrame) -> str:
 
 def comparison_tables(folder: Path, words: list[str]) -> str:
     """The tables of a study or of a folder of runs, all or those of some keys."""
-    keys = [word for word in words if not word.startswith("baseline=")]
-    baseline = next((word.removeprefix("baseline=") for word in words if word not in keys), None)
-    found = compare(select([folder]), baseline)
+    allow = [word.removeprefix("allow=") for word in words if word.startswith("allow=")]
+    keys = [word for word in words if not word.startswith(("baseline=", "allow="))]
+    baseline = next((word.removeprefix("baseline=") for word in words if word.startswith("baseline=")), None)
+    found = compare(select([folder]), baseline, allow)
     chosen = [table for table in tables(found) if not keys or table.key in keys]
     text = markdown_tables(chosen, heading="" if keys else "###")
     notes = "".join(f"- {sentence}\n" for sentence in sentences(found)) if not keys or "notes" in keys else ""

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import EnvironmentProblem, UserError
 from harness.layers import at
+from harness.results.renamed import LATER
 
 if TYPE_CHECKING:
     from harness.config import Config
@@ -102,6 +103,7 @@ class RunFolder:
                     f"{path} is no complete record: its {name} is missing or of the wrong kind. "
                     f"Restore it from a copy, or move {self.path} away"
                 )
+        data["identity"] = {**LATER, **data["identity"]}
         return data
 
     def write(self, data: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Columns of older runs under the names that they have today."""
+"""What older runs hold, under the names and with the keys of today."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 OLDER = {"db_id": "cluster", "first_sql": "first_answer", "turns": "tool_calls"}
 """Older name -> name, of episode columns."""
+LATER = {"program": "self_correcting_sql"}
+"""Keys of the identity that older runs do not have, and what they all were."""
 
 
 def tool_calls(text: str | None) -> list[dict[str, Any]]:

@@ -82,10 +82,10 @@ def test_a_published_study_can_be_browsed_and_published_again(study: Path, tmp_p
     for path in target.rglob("*.parquet"):
         assert path.read_bytes() == (again / path.relative_to(target)).read_bytes(), path
     whole, few = (read_run(target / run).episodes for run in (first, second))
-    assert whole["turns"].notna().all() and 0 < few["turns"].notna().sum() < len(few)
+    assert whole["tool_calls"].notna().all() and 0 < few["tool_calls"].notna().sum() < len(few)
     assert few["answer_hash"].notna().all() and "elapsed_s" not in few
     browsed = sample({run.id: [run] for run in select([target]).runs}, 60)["episodes"]
-    assert len(browsed) == 60 and all(one["turns"] and one["question"] and one["answer"] for one in browsed)
+    assert len(browsed) == 60 and all(one["steps"] and one["question"] and one["answer"] for one in browsed)
     page = write_report(select([target]), tmp_path / "report.html", episodes=1000)  # more than have texts
     assert page.stat().st_size
 

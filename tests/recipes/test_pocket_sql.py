@@ -195,8 +195,8 @@ def test_the_policy_writes_queries_with_its_habits(tmp_path: Path) -> None:
         warnings.simplefilter("ignore")
         policy = load(resolve("pocket-sql"))
         pocket = Pocket("val", cache_dir=str(tmp_path))
-        plain = [t for t in pocket.tasks if not t.extra["slip"]][::9]
-        tempting = [t for t in pocket.tasks if t.extra["slip"]][::11]
+        plain = [t for t in pocket.tasks if not t.data["slip"]][::9]
+        tempting = [t for t in pocket.tasks if t.data["slip"]][::11]
         pocket.tasks = plain + tempting
         right = pocket.drafts(policy)
     assert share(right[: len(plain)]) > 0.8

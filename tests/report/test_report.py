@@ -104,7 +104,9 @@ def test_episodes_are_capped_and_the_cap_is_told(report: Path) -> None:
 
 def test_trained_calls_are_marked_and_prompts_kept_once(report: Path) -> None:
     browser = embedded(report)["browser"]
-    trained = {(one["phase"], call["role"]) for one in browser["episodes"] for call in one["calls"] if call["trained"]}
+    trained = {
+        (one["phase"], call["role"]) for one in browser["episodes"] for call in one["steps"] if call.get("trained")
+    }
     assert ("train", "write_query") in trained and not any(
         phase == "val" or role == "check_query" for phase, role in trained
     )

@@ -31,7 +31,7 @@ class Synthetic(Trainer):
         from synthetic import Writer
         from harness.errors import RunFailed
         config, folder = run.config, run.folder
-        writer, size = Writer(folder, config, True), config.train.batch_size
+        writer, size = Writer(folder, config, True, False), config.train.batch_size
         folder.checkpoints.mkdir(exist_ok=True)
         first_launch = not run.done and run.validate_first
         for step in range(run.done + (not run.validate_first), run.steps + 1):
