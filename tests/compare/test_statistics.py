@@ -244,7 +244,7 @@ def estimates(
 
 
 @pytest.mark.parametrize(
-    ("seeds", "sizes", "by_seed", "by_cluster", "graded"),
+    ("seeds", "sizes", "by_seed", "by_database", "graded"),
     [
         (1, UNEQUAL, 0.0, 0.05, False),
         (3, EQUAL, 0.0, 0.0, False),
