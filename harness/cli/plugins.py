@@ -80,7 +80,7 @@ def list_plugins() -> list[dict[str, Any]]:
     import sys
 
     from harness.hookspecs import AgentSpec
-    from harness.plugins import framework_versions, registry
+    from harness.plugins import KINDS, framework_versions, registry
     from harness.rollout.environments import python_for
 
     found = registry()
@@ -88,7 +88,7 @@ def list_plugins() -> list[dict[str, Any]]:
     for state in found.states:
         offers: list[str] = []
         frameworks: dict[str, str] = {}
-        for kind in ("agent", "task set", "reward", "trainer"):
+        for kind in KINDS:
             for spec in found.specs(kind):
                 if found.owner(kind, spec.name) == state.name:
                     idiomatic = isinstance(spec, AgentSpec) and not spec.strict
