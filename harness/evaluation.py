@@ -14,6 +14,7 @@ from harness.errors import RunFailed
 from harness.plugins import make_reward, make_task_set
 from harness.records import AGENT_OUTCOMES, Task
 from harness.results.folder import RunFolder
+from harness.results.model import RunRecord
 from harness.rollout.session import Session
 from harness.rollout.stack import RolloutWork
 from harness.run import LiveRun, recorded
@@ -47,7 +48,7 @@ def evaluate(
     on_progress: Callable[[int, int], None],
     policy: str = "",
     parent: dict[str, Any] | None = None,
-) -> dict[str, Any]:
+) -> RunRecord:
     """Run every task of the validation split greedily against an endpoint and score it.
 
     Args:

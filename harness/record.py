@@ -68,7 +68,7 @@ def run_record(
     from harness.parity.certificate import certificate_for
 
     spec = agent_spec(config.plugin)
-    launches = list(folder.read()["launches"]) if resumed else []
+    launches: list[dict[str, Any]] = [{**one} for one in folder.read()["launches"]] if resumed else []
     study = json.loads(os.environ.get(STUDY_VARIABLE) or "null")
     launch = {"started": _now(), "commit": commit(), "cores": available_cores()}
     launches.append(launch | ({"runs_at_once": study["runs_at_once"]} if study else {}))
@@ -151,7 +151,7 @@ def changed_data(task_set: TaskSet) -> list[str]:
 
 
 def closed(
-    record: dict[str, Any], status: str, reason: str, wall_s: float, data_changed: Sequence[str] = ()
+    record: Mapping[str, Any], status: str, reason: str, wall_s: float, data_changed: Sequence[str] = ()
 ) -> dict[str, Any]:
     """The record at a run's end: its last launch closed, and what is known of all launches as its `result`.
 
@@ -169,7 +169,8 @@ def closed(
     launches = [*record["launches"][:-1], launch]
     changed = sorted({name for one in launches for name in one.get("data_changed", ())})
     result = {"data_changed": changed, "wall_s": round(wall_s + earlier_s, 2)}
-    return record | {"status": status, "launches": launches, "result": result} | ({"reason": reason} if reason else {})
+    end = {"status": status, "launches": launches, "result": result}
+    return {**record, **end, **({"reason": reason} if reason else {})}
 
 
 def training_result(folder: RunFolder, record: Mapping[str, Any], checkpointed: int = 0) -> dict[str, Any]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +16,9 @@ from harness.errors import UserError
 from harness.records import AGENT_OUTCOMES
 from harness.results.folder import RunFolder
 from harness.wording import duration, percent
+
+if TYPE_CHECKING:
+    from harness.results.model import RunRecord
 
 app = typer.Typer()
 
@@ -98,7 +102,7 @@ def _measure(
     token_ids: bool,
     policy: str,
     parent: dict[str, Any] | None,
-) -> dict[str, Any]:
+) -> RunRecord:
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -130,7 +134,7 @@ def _measure(
         )
 
 
-def _show(folder: RunFolder, record: dict[str, Any]) -> None:
+def _show(folder: RunFolder, record: Mapping[str, Any]) -> None:
     result = record["result"]
     out = results()
     low, high = result["interval_95"] or (None, None)

@@ -53,10 +53,10 @@ def power(
         raise UserError("--arms is 1 or more; a margin lies between 0 and 1 (0.05 is 5 points)")
     found = variances(found_arms, baseline or chosen.study.get("baseline"))
     walls = [
-        run.record["result"]["wall_s"]
+        result["wall_s"]
         for group in found_arms.values()
-        for run in group
-        if run.record["result"].get("wall_s")
+        for result in (run.record["result"] for run in group)
+        if result and result.get("wall_s")
     ]
     run_s = statistics.median(walls) if walls else None
     strictest = alpha / family  # Holm's first step, which every arm passes in the worst case

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -161,7 +162,7 @@ def _one(path: Path, runs_dir: Path) -> Any:
     return found[0]
 
 
-def _summary(record: dict[str, Any]) -> dict[str, Any]:
+def _summary(record: Mapping[str, Any]) -> dict[str, Any]:
     result = record.get("result") or {}
     return {
         "id": record["id"],
@@ -181,7 +182,7 @@ def _policy(parent: dict[str, Any]) -> str:
     return f"of {parent['run']}, step {parent['step']}"
 
 
-def _study(record: dict[str, Any]) -> str:
+def _study(record: Mapping[str, Any]) -> str:
     from harness.wording import with_cores
 
     launch = record["launches"][-1]

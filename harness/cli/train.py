@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -166,7 +167,7 @@ def show_config(config: Config, as_json: bool) -> None:
         results().out(yaml.safe_dump(config.dump(), sort_keys=False, allow_unicode=True), end="")
 
 
-def summary(folder: RunFolder, record: dict[str, Any]) -> None:
+def summary(folder: RunFolder, record: Mapping[str, Any]) -> None:
     """The few lines that end a training."""
     result = record["result"]
     out = results()

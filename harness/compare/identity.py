@@ -98,7 +98,8 @@ def check_data(runs: Iterable[Run]) -> None:
         NotComparable: One did; the message names it and the databases.
     """
     for run in runs:
-        changed = (run.record.get("result") or {}).get("data_changed")
+        result = run.record["result"]
+        changed = result.get("data_changed") if result else None
         if changed:
             raise NotComparable(
                 f"{run.id}: its databases changed while it ran ({', '.join(map(str, changed))}), so nobody knows what "
@@ -156,13 +157,14 @@ def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
 def circumstances(runs: Sequence[Run]) -> list[str]:
     """Remarks on what is not decisive but may matter: code, library versions, machines."""
     remarks: list[str] = []
-    commits = {(run.record.get("commit") or {}).get("hash", "unknown") for run in runs}
+    codes = [run.record["commit"] for run in runs]
+    commits = {code["hash"] if code else "unknown" for code in codes}
     if commits == {"unknown"}:
         installed = ", ".join(sorted({str(run.record.get("harness_version")) for run in runs}))
         remarks.append(f"The commit of the code is not known: harness {installed}, installed.")
     if len(commits) > 1:
         remarks.append(f"Runs were made by {len(commits)} commits: {', '.join(sorted(one[:10] for one in commits))}.")
-    if any((run.record.get("commit") or {}).get("dirty") for run in runs):
+    if any(code["dirty"] for code in codes if code):
         remarks.append("Some runs were made with uncommitted changes in the source tree.")
     names = dict.fromkeys(name for run in runs for name in run.record.get("versions", {}))
     for name in names:

@@ -28,7 +28,7 @@ def measure(run: Run) -> dict[str, Any]:
     first = min(curve) if curve else None
     last = max(curve) if curve else None
     trained = run.record.get("kind", "train") == "train"
-    result = run.record.get("result") or {}
+    result: Mapping[str, Any] = run.record["result"] or {}
     return {
         "run": run.id,
         "seed": run.seed,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import UserError
 from harness.layers import at
 from harness.results.folder import RunFolder, read_json
+from harness.results.model import RunRecord
 from harness.results.renamed import OLDER
 from harness.trainers.measures import columns
 
@@ -42,7 +43,7 @@ class Run:
     """
 
     folder: RunFolder
-    record: dict[str, Any]
+    record: RunRecord
     arm: str = ""
 
     @property

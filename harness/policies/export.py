@@ -81,5 +81,5 @@ def _merge_adapter(folder: Path) -> None:
 
 
 def _trained(folder: RunFolder) -> int:
-    result = folder.read().get("result") or {}
-    return int(result.get("steps", 0))
+    result = folder.read()["result"]
+    return int(result.get("steps", 0)) if result else 0

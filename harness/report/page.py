@@ -148,12 +148,12 @@ def _runs(runs: Sequence[Run]) -> Table:
     rows = []
     for run in runs:
         record = run.record
-        commit = record.get("commit") or {}
-        code = f"{commit.get('hash', 'no checkout')[:10]}{' (changed)' if commit.get('dirty') else ''}"
+        commit, result = record["commit"], record["result"]
+        code = f"{commit['hash'][:10]}{' (changed)' if commit['dirty'] else ''}" if commit else "no checkout"
         hardware = record.get("hardware", {})
         machine = f"{hardware.get('processor', '?')}, {hardware.get('cores', '?')} cores"
         versions = ", ".join(f"{name} {version}" for name, version in record.get("frameworks", {}).items())
-        wall_s = (record.get("result") or {}).get("wall_s")
+        wall_s = result["wall_s"] if result else None
         cells = [run.id, run.arm, str(run.seed), record["status"], str(len(record.get("launches", [])) or 1)]
         rows.append([*cells, duration(wall_s), code, machine, versions or "none"])
     return Table("runs", "Runs", heads, rows)

@@ -8,67 +8,12 @@ from dataclasses import asdict
 from typing import Any
 
 from harness.records import Attempt, Task, Transition, Verdict
+from harness.results.model import EPISODE, TRANSITION
 
-EPISODE_COLUMNS: dict[str, str] = {
-    "step": "int64",
-    "phase": "string",
-    "session": "int64",
-    "rollout_id": "string",
-    "attempt_id": "string",
-    "task_id": "string",
-    "cluster": "string",
-    "difficulty": "string",
-    "question": "string",
-    "agent": "string",
-    "outcome": "string",
-    "detail": "string",
-    "answer": "string",
-    "reward": "double",
-    "used_reward": "double",
-    "reward_reason": "string",
-    "reward_flags": "list<string>",
-    "reward_version": "string",
-    "reward_parts": "string",
-    "reward_by_role": "string",
-    "first_answer": "string",
-    "first_reward": "double",
-    "calls": "int64",
-    "failed_calls": "int64",
-    "rewrites": "int64",
-    "transitions": "int64",
-    "trained_transitions": "int64",
-    "trained_tokens": "int64",
-    "prompt_tokens": "int64",
-    "response_tokens": "int64",
-    "overridden_calls": "int64",
-    "call_roles": "list<string>",
-    "tool_calls": "string",
-    "started_s": "double",
-    "elapsed_s": "double",
-}
-"""Name and Arrow type of every episode column. `reward` is the verdict, null when unscored; `used_reward`
-is what training was given (it differs only in the shuffled-reward control). `reward_parts` and `reward_by_role` are
-JSON objects of numbers, null where a verdict has none."""
-
-TRANSITION_COLUMNS: dict[str, str] = {
-    "step": "int64",
-    "phase": "string",
-    "rollout_id": "string",
-    "attempt_id": "string",
-    "index": "int64",
-    "role": "string",
-    "trained": "bool",
-    "response_id": "string",
-    "messages": "string",
-    "response_text": "string",
-    "finish_reason": "string",
-    "prompt_ids": "list<int32>",
-    "response_ids": "list<int32>",
-    "logprobs": "list<float>",
-    "started_s": "double",
-    "latency_s": "double",
-    "gateway_s": "double",
-}
+EPISODE_COLUMNS = {name: kind for name, (kind, _) in EPISODE.items()}
+"""Name and Arrow type of every episode column."""
+TRANSITION_COLUMNS = {name: kind for name, (kind, _) in TRANSITION.items()}
+"""Name and Arrow type of every transition column."""
 
 
 def episode_row(

@@ -24,16 +24,16 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from harness.errors import EnvironmentProblem, UserError
 from harness.layers import at
+from harness.results.model import SCHEMA_VERSION, RunRecord
 from harness.results.renamed import LATER
 
 if TYPE_CHECKING:
     from harness.config import Config
 
-SCHEMA_VERSION = 1
 ROWS = ("episodes", "transitions", "steps")
 _FIELDS: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("id", "status", "plugin", "agent_match", "identity.model", "config.plugin"), str),
@@ -85,7 +85,7 @@ class RunFolder:
             raise UserError(f"{path} is not a run folder: it has no run.json. `harness runs list` shows those found")
         return folder
 
-    def read(self) -> dict[str, Any]:
+    def read(self) -> RunRecord:
         """The content of `run.json`.
 
         Raises:
@@ -104,7 +104,7 @@ class RunFolder:
                     f"Restore it from a copy, or move {self.path} away"
                 )
         data["identity"] = {**LATER, **data["identity"]}
-        return data
+        return cast(RunRecord, data)
 
     def write(self, data: Mapping[str, Any]) -> None:
         """Replace `run.json` in one step, so that a crash leaves the old or the new one."""

@@ -8,11 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -220,7 +220,7 @@ class StudyRun:
             self._folder.set(job, "finished", again.folder)
             return None
         run = self._find_run(one)
-        record = RunFolder(run).read() if run is not None else {}
+        record: Mapping[str, Any] = RunFolder(run).read() if run is not None else {}
         status, line = record.get("status", "failed"), last_line(one.log, one.since)
         done = status == "finished" and one.child.returncode == 0
         if not done and status == "running":  # it was killed
@@ -330,7 +330,8 @@ def _bound_to(cores: frozenset[int]) -> Iterator[None]:
 
 
 def _job_of(run: Path) -> str | None:
-    return (RunFolder(run).read().get("study") or {}).get("job")
+    study = RunFolder(run).read().get("study")
+    return study["job"] if study else None
 
 
 def last_line(log: Path, since: int = 0) -> str:
@@ -344,7 +345,7 @@ def last_line(log: Path, since: int = 0) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-def _outcome(record: dict[str, object]) -> str:
+def _outcome(record: Mapping[str, Any]) -> str:
     from harness.wording import percent
 
     result = record.get("result")

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 from harness.compare.runs import STUDY_FILE, Run, read_run, read_state, readable
 from harness.results.folder import held
+from harness.results.model import Commit
 from harness.study.plan import Job, Study, config_hash, varied_keys
 
 Action = Literal["run", "resume", "skip", "wait"]
@@ -151,7 +152,7 @@ class StudyFolder:
         return list(data["jobs"])
 
 
-def same_code(recorded: dict[str, Any] | None) -> bool:
+def same_code(recorded: Commit | None) -> bool:
     """Whether the code that decides a run is as it was; unknown commits (an installed wheel) count as the same."""
     import harness
     from harness.record import commit
@@ -173,8 +174,8 @@ def _made_by(run: Run, job: Job, entry: dict[str, Any]) -> bool:
     """Whether an evaluation is this job's; those of several policies may have one configuration."""
     if run.folder.id == entry.get("run"):
         return True
-    made_by = (run.record.get("study") or {}).get("job")
-    return made_by == job.key and config_hash(run.record["config"]) == job.config_hash
+    study = run.record.get("study")
+    return study is not None and study["job"] == job.key and config_hash(run.record["config"]) == job.config_hash
 
 
 def now() -> str:

@@ -1,0 +1,282 @@
+"""What `run.json` holds and what a row of a run is: the one place where each field is explained.
+
+Plain dictionaries with types: they are JSON as they stand, and nothing has to be imported to list a hundred runs.
+`docs/records.md` is made of this module (`python -m harness.results.model`), and a test holds every published record
+against it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,  # pydantic reads those of `typing` from Python 3.12 on only
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from typing_extensions import TypedDict
+
+SCHEMA_VERSION = 1
+"""Raised when a reader of today could misread a record; older ones are then brought up to it where they are read."""
+
+
+class Commit(TypedDict):
+    """The code that ran."""
+
+    hash: Annotated[str, "of the commit, 40 hex digits"]
+    dirty: Annotated[bool, "whether files had changes that the commit does not have"]
+
+
+class Launch(TypedDict):
+    """One start of a run: the first, or a resumption."""
+
+    started: Annotated[str, "UTC, ISO 8601"]
+    commit: Annotated[Commit | None, "the code of this launch; None where it is not known"]
+    cores: NotRequired[Annotated[int | None, "logical processors that it could use"]]
+    runs_at_once: NotRequired[Annotated[int, "runs of its study that shared the machine"]]
+    ended: NotRequired[Annotated[str, "UTC, ISO 8601; missing where it was killed outright"]]
+    status: NotRequired[Annotated[str, "how it ended: `finished`, `failed`, `interrupted`"]]
+    reason: NotRequired[Annotated[str, "why it ended early, in a line"]]
+    wall_s: NotRequired[Annotated[float, "seconds from its start to its end"]]
+    data_changed: NotRequired[Annotated[list[str], "files of the task set that changed while it ran"]]
+
+
+class Study(TypedDict):
+    """The study that a run is of."""
+
+    name: Annotated[str, "the study's"]
+    job: Annotated[str, "arm and seed"]
+    runs_at_once: Annotated[int, "runs that shared the machine"]
+
+
+class Hardware(TypedDict):
+    """The machine of the last launch."""
+
+    machine: Annotated[str, "as `uname -m` says"]
+    processor: Annotated[str, "the model's name"]
+    cores: Annotated[int | None, "logical processors that the run could use"]
+    memory_gib: Annotated[float, "of the machine"]
+    gpus: NotRequired[Annotated[list[str], "names of the GPUs that it could use"]]
+    cuda: NotRequired[Annotated[str | None, "version of CUDA that torch was built for"]]
+
+
+class Counts(TypedDict):
+    """Different tasks of a run."""
+
+    train: Annotated[int, "of training"]
+    val: Annotated[int, "of validation"]
+
+
+class Distribution(TypedDict):
+    """Where the agent comes from."""
+
+    name: Annotated[str, "of the distribution"]
+    version: Annotated[str, "of the distribution"]
+
+
+class Sampling(TypedDict):
+    """How a phase samples."""
+
+    temperature: Annotated[float, "0 decodes greedily"]
+    top_p: Annotated[float, "share of the probability that is sampled from"]
+    max_tokens: Annotated[int, "tokens of one reply at most"]
+
+
+class Identity(TypedDict):
+    """What must be equal between runs that are compared; they may differ in agent, trained roles and seed only."""
+
+    program: Annotated[str, "what the agent does; older runs: the only one there was"]
+    prompts: Annotated[str, "hash of the program's texts"]
+    task_set: Annotated[dict[str, Any], "what the task set says of itself: name, licence, counts, hashes, options"]
+    train_tasks: Annotated[str, "hash of the ids of training, sorted; may follow the seed"]
+    val_tasks: Annotated[str, "hash of the ids of validation"]
+    data_order: Annotated[str, "hash of the ids of training in order; follows the seed"]
+    reward: Annotated[str, "name and version"]
+    reward_options: Annotated[dict[str, Any], "as configured"]
+    reward_shuffled: Annotated[bool, "whether this is the control in which nothing can be learned"]
+    model: Annotated[str, "hash of the first policy's weights and tokenizer"]
+    sampling_train: Annotated[Sampling, "of training"]
+    sampling_val: Annotated[Sampling, "of validation"]
+    max_prompt_tokens: Annotated[int, "tokens of one prompt at most"]
+    max_turns: Annotated[int, "answers that an agent may write, or rounds of tool calls"]
+    sandbox: Annotated[dict[str, Any], "limits of one tool call"]
+    group_size: Annotated[int, "rollouts of a task in a step"]
+    rollout_timeout_s: Annotated[float, "deadline of one attempt"]
+    rollout_retries: Annotated[int, "further attempts after a failure of the infrastructure"]
+    train: Annotated[dict[str, Any], "the section `train` without what cannot change what is learned"]
+    steps: Annotated[int, "training steps in all"]
+    deterministic: NotRequired[Annotated[bool, "as configured; older runs: not"]]
+    verl: Annotated[dict[str, Any], "the trainer's own settings, as configured"]
+
+
+class Result(TypedDict):
+    """What came of a run; a training has the first part, an evaluation the second."""
+
+    val_accuracy_initial: NotRequired[Annotated[float | None, "mean validation reward before the first step"]]
+    val_accuracy_final: NotRequired[Annotated[float | None, "mean validation reward after the last validated step"]]
+    val_curve: NotRequired[Annotated[dict[str, float], "mean validation reward by step"]]
+    steps: NotRequired[Annotated[int, "steps that were trained"]]
+    step_s_median: NotRequired[Annotated[float | None, "seconds of a step, the median"]]
+    rollout_probs_diff_max: NotRequired[
+        Annotated[float | None, "largest difference of a token's probability between rollout and trainer"]
+    ]
+    wall_s: Annotated[float, "seconds of all launches together"]
+    data_changed: NotRequired[Annotated[list[str], "files of the task set that changed while it ran: not compared"]]
+    accuracy: NotRequired[Annotated[float | None, "mean reward of scored rollouts"]]
+    interval_95: NotRequired[Annotated[list[float] | None, "95 % interval of it"]]
+    tasks: NotRequired[Annotated[int, "tasks asked"]]
+    scored: NotRequired[Annotated[int, "of them, with a verdict"]]
+    unscored: NotRequired[Annotated[int, "of them, without"]]
+    agent_failed: NotRequired[Annotated[int, "failed by the agent itself, scored 0"]]
+    bounds: NotRequired[Annotated[list[float] | None, "accuracy if all unscored were wrong, and if all were right"]]
+    outcomes: NotRequired[Annotated[dict[str, int], "how attempts ended"]]
+    by_difficulty: NotRequired[Annotated[dict[str, Any], "accuracy and number of tasks"]]
+    reward_flags: NotRequired[Annotated[dict[str, int], "documented deviations met while scoring"]]
+    empty_golds: NotRequired[Annotated[int, "golds that gave nothing"]]
+
+
+class RunRecord(TypedDict):
+    """The whole of `run.json`."""
+
+    schema_version: Annotated[int, "1"]
+    id: Annotated[str, "name of the run's folder"]
+    kind: Annotated[Literal["train", "eval"], "trained, or measured"]
+    status: Annotated[str, "`running`, `finished`, `failed` or `interrupted`"]
+    reason: NotRequired[Annotated[str, "why it did not finish, in a line"]]
+    plugin: Annotated[str, "name of the agent"]
+    agent_match: Annotated[str, "expression that chose the trained roles"]
+    seed: Annotated[int, "the run's"]
+    launches: Annotated[list[Launch], "every start of it"]
+    study: NotRequired[Annotated[Study | None, "None where it is of none"]]
+    parent: NotRequired[Annotated[dict[str, Any] | None, "of an evaluation: `run` and `step` of the policy's training"]]
+    harness_version: Annotated[str, "of this package"]
+    commit: Annotated[Commit | None, "the code of the last launch"]
+    versions: Annotated[dict[str, str | None], "of Python and of the libraries that decide what is computed"]
+    frameworks: Annotated[dict[str, str], "versions of the agent's frameworks"]
+    hardware: Annotated[Hardware, "the machine"]
+    device: Annotated[str, "`cpu`, `cuda` or `npu`"]
+    tasks: Annotated[Counts, "how many"]
+    identity: Annotated[Identity, "what must be equal where runs are compared"]
+    parity: Annotated[dict[str, Any] | None, "certificate that the agent does what its reference does"]
+    plugin_distribution: Annotated[Distribution | None, "where the agent comes from"]
+    config: Annotated[dict[str, Any], "the resolved configuration, which runs again as it stands"]
+    result: Annotated[Result | None, "None until the run ends"]
+
+
+EPISODE: dict[str, tuple[str, str]] = {
+    "step": ("int64", "training step; of a validation, the steps trained before it"),
+    "phase": ("string", "`train` or `val`"),
+    "session": ("int64", "number within the task's group, from 0"),
+    "rollout_id": ("string", "of the store"),
+    "attempt_id": ("string", "of the attempt that counted"),
+    "task_id": ("string", "the task's"),
+    "cluster": ("string", "what tasks share, so that statistics do not take them as independent"),
+    "difficulty": ("string", "as the task set has it"),
+    "question": ("string", "as the agent saw it"),
+    "agent": ("string", "its name"),
+    "outcome": ("string", "how the attempt ended: `ok`, or which failure"),
+    "detail": ("string", "of a failure, in a line"),
+    "answer": ("string", "null where there is none"),
+    "reward": ("double", "the verdict, null when unscored"),
+    "used_reward": ("double", "what training was given; differs in the shuffled control and for `failed_rollouts`"),
+    "reward_reason": ("string", "why this value, or why none"),
+    "reward_flags": ("list<string>", "documented deviations met while scoring"),
+    "reward_version": ("string", "name and version of the reward"),
+    "reward_parts": ("string", "JSON: named parts of the value; null where there are none"),
+    "reward_by_role": ("string", "JSON: values by role; null where there are none"),
+    "first_answer": (
+        "string",
+        "what the agent would have answered without a revision; null where the program has none",
+    ),
+    "first_reward": ("double", "the verdict on it"),
+    "calls": ("int64", "calls of the model, failed ones included"),
+    "failed_calls": ("int64", "of them, without an answer"),
+    "rewrites": ("int64", "calls whose reply replaced an earlier answer"),
+    "transitions": ("int64", "calls with an answer"),
+    "trained_transitions": ("int64", "of them, given to the trainer"),
+    "trained_tokens": ("int64", "tokens of their replies"),
+    "prompt_tokens": ("int64", "of all calls"),
+    "response_tokens": ("int64", "of all calls"),
+    "overridden_calls": ("int64", "calls that asked for sampling which the run did not grant"),
+    "call_roles": ("list<string>", "roles in order of the calls"),
+    "tool_calls": ("string", "JSON: tool, arguments, text, ok, times and fault of each"),
+    "started_s": ("double", "Unix time"),
+    "elapsed_s": ("double", "seconds of the attempt"),
+}
+"""Columns of `episodes.parquet`, a row a rollout: Arrow type, meaning."""
+
+TRANSITION: dict[str, tuple[str, str]] = {
+    "step": ("int64", "as of its episode"),
+    "phase": ("string", "as of its episode"),
+    "rollout_id": ("string", "as of its episode"),
+    "attempt_id": ("string", "as of its episode"),
+    "index": ("int64", "position within the attempt, from 0, in order of arrival"),
+    "role": ("string", "who called"),
+    "trained": ("bool", "whether the trainer was given it"),
+    "response_id": ("string", "of the engine; belongs to one rollout only"),
+    "messages": ("string", "JSON: the prompt's messages as sent"),
+    "response_text": ("string", "the reply"),
+    "finish_reason": ("string", "`stop`, `length` or `tool_calls`"),
+    "prompt_ids": ("list<int32>", "token ids of the prompt, by the engine; null where it reports none"),
+    "response_ids": ("list<int32>", "token ids of the reply, by the engine"),
+    "logprobs": ("list<float>", "log-probability of each under the sampling distribution"),
+    "started_s": ("double", "Unix time at which the gateway received the call"),
+    "latency_s": ("double", "seconds until the answer was whole"),
+    "gateway_s": ("double", "of them, in the gateway itself, queueing included"),
+}
+"""Columns of `transitions.parquet`, a row a call: Arrow type, meaning."""
+
+PARTS = (RunRecord, Launch, Identity, Result, Sampling, Hardware, Study, Counts, Commit, Distribution)
+
+
+INTRODUCTION = f"""\
+# What a run leaves behind
+
+Made of `harness/results/model.py` by `python -m harness.results.model > docs/records.md`; a test compares.
+
+A run's folder has `run.json` (schema version {SCHEMA_VERSION}), `config.yaml` (runs again as it stands), and three
+tables:
+`steps.parquet` (a row a step: `step`, what the trainer logged, and means over its episodes), `episodes.parquet` and
+`transitions.parquet`. Records and columns of older runs are read under today's names (`harness/results/renamed.py`)."""
+
+
+def document() -> str:
+    """`docs/records.md`: tables of every field and column."""
+    lines = [INTRODUCTION]
+    for part in PARTS:
+        name = "`run.json`" if part is RunRecord else part.__name__
+        lines += ["", f"## {name}", "", str(part.__doc__).strip(), "", "| field | type | meaning |", "|---|---|---|"]
+        lines += [
+            f"| `{field}` | {kind.replace('|', chr(92) + '|')} | {meaning} |" for field, kind, meaning in fields(part)
+        ]
+    for name, columns in (("episodes.parquet", EPISODE), ("transitions.parquet", TRANSITION)):
+        lines += ["", f"## `{name}`", "", "| column | type | meaning |", "|---|---|---|"]
+        lines += [f"| `{column}` | {kind} | {meaning} |" for column, (kind, meaning) in columns.items()]
+    return "\n".join(lines) + "\n"
+
+
+def fields(part: type) -> Iterator[tuple[str, str, str]]:
+    """Name, type in words and meaning of every field."""
+    for name, hint in get_type_hints(part, include_extras=True).items():
+        optional = get_origin(hint) is NotRequired
+        kind, meaning = get_args(get_args(hint)[0] if optional else hint)[:2]
+        yield name, _named(kind) + (", may be missing" if optional else ""), meaning
+
+
+def _named(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return " or ".join(f"`{one}`" for one in get_args(kind))
+    return (
+        kind.__name__
+        if isinstance(kind, type) and not get_args(kind)
+        else str(kind).replace(f"{__name__}.", "").replace("typing.", "")
+    )
+
+
+if __name__ == "__main__":
+    sys.stdout.write(document())

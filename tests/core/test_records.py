@@ -1,0 +1,50 @@
+"""Records are of the types that they are documented with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ConfigDict, TypeAdapter, with_config
+
+from harness.results import model
+from harness.results.episodes import EPISODE_COLUMNS, TRANSITION_COLUMNS
+from harness.results.folder import RunFolder
+
+REPO = Path(__file__).resolve().parents[2]
+PUBLISHED = sorted((REPO / "results").rglob("run.json"))
+
+
+@pytest.fixture(scope="module")
+def strict() -> TypeAdapter[Any]:
+    """Refuses keys that the model does not name."""
+    for part in model.PARTS:
+        with_config(ConfigDict(extra="forbid"))(part)
+    return TypeAdapter(model.RunRecord)
+
+
+def test_the_page_is_made_of_the_model() -> None:
+    written = (REPO / "docs" / "records.md").read_text(encoding="utf-8")
+    assert written == model.document(), "run: python -m harness.results.model > docs/records.md"
+
+
+def test_every_published_record_opens_and_is_of_the_model(strict: TypeAdapter[Any]) -> None:
+    assert len(PUBLISHED) > 70
+    for path in PUBLISHED:
+        strict.validate_python(RunFolder(path.parent).read())
+
+
+def test_a_field_that_is_not_documented_is_seen(strict: TypeAdapter[Any]) -> None:
+    record = json.loads(PUBLISHED[0].read_text()) | {"surprise": 1}
+    with pytest.raises(ValueError, match="surprise"):
+        strict.validate_python(record)
+
+
+def test_every_column_and_field_says_what_it_is() -> None:
+    for columns in (model.EPISODE, model.TRANSITION):
+        assert all(kind and meaning for kind, meaning in columns.values())
+    assert list(EPISODE_COLUMNS) == list(model.EPISODE) and list(TRANSITION_COLUMNS) == list(model.TRANSITION)
+    for part in model.PARTS:
+        assert part.__doc__ and all(meaning for _, _, meaning in model.fields(part)), part
