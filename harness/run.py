@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,8 +11,17 @@ from functools import cached_property
 from typing import Any, Literal
 
 from harness.config import Config, TrainConfig, resolve_device
-from harness.errors import HarnessError, RunFailed
-from harness.plugins import load, make_task_set, trainer_spec
+from harness.errors import ConfigError, HarnessError, RunFailed
+from harness.plugins import (
+    agent_spec,
+    check_fit,
+    checked_options,
+    load,
+    make_reward,
+    make_task_set,
+    task_set_spec,
+    trainer_spec,
+)
 from harness.policies import resolve
 from harness.record import changed_data, closed, run_record, training_result
 from harness.records import Task
@@ -78,6 +88,45 @@ class LiveRun:
         rollouts = {"train": self.config.train.batch_size * self.config.rollout.group_size, "val": len(self.val)}
         limit = self.config.rollout.max_failed_share
         return Monitor(self.folder, self.steps, rollouts, limit, self.config.train.trainer)
+
+
+def check(config: Config, *, trains: bool = True) -> None:
+    """Refuse before anything is started what could only fail later.
+
+    Args:
+        trains: Whether the trainer is to be used on the device, not just the agent.
+
+    Raises:
+        PluginError: A part that the configuration names is not installed or does not import.
+        ConfigError: An option of task set or reward is unknown or does not fit, the task set has no such split, the
+            trainer does not train on the device, or `agent_match` is no regular expression or matches none of the
+            agent's roles.
+    """
+    spec = agent_spec(config.plugin)
+    task_set = task_set_spec(config.task.name)
+    for key, split in (("train_split", config.task.train_split), ("val_split", config.task.val_split)):
+        if split not in task_set.splits:
+            raise ConfigError(
+                f"task.{key}: {task_set.name!r} has no split {split!r}. Use one of: {', '.join(task_set.splits)}"
+            )
+    check_fit(spec.name, task_set.name)
+    checked_options(task_set, config.task.options, "task.options")
+    make_reward(config)
+    trainer = trainer_spec(config.train.trainer)
+    device = resolve_device(config.device)
+    if trains and device not in trainer.devices:
+        raise ConfigError(
+            f"device: {trainer.name!r} does not train on {device!r}. Use one of: {', '.join(trainer.devices)}"
+        )
+    try:
+        matched = [role for role in spec.roles if re.search(config.agent_match, role)]
+    except re.error as error:
+        raise ConfigError(f"agent_match {config.agent_match!r} is not a regular expression: {error}") from error
+    if not matched:
+        raise ConfigError(
+            f"agent_match {config.agent_match!r} matches none of the roles of {spec.name}: {', '.join(spec.roles)}. "
+            "Give --agent-match what finds one, `.` for all"
+        )
 
 
 def train(

@@ -34,10 +34,10 @@ def dev(
     json_: Annotated[bool, typer.Option("--json", help="Print every span as JSON.")] = False,
 ) -> None:
     """Dry run through agentlightning's Trainer.dev: a few tasks, every span shown as a tree."""
-    from harness.cli.train import check
     from harness.gateway.client import checked_url
     from harness.plugins import make_task_set
     from harness.rollout.request import RolloutRequest
+    from harness.run import check
     from harness.trainers.order import validation_order
 
     overrides = [f"task.name={task}", f"task.val_limit={tasks}", *(set_ or [])]

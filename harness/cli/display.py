@@ -25,6 +25,7 @@ class TrainingDisplay:
         self._began = time.monotonic()
         self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
         self._last: tuple[int, int] = (-1, 0)
+        self._phase = ""
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -44,6 +45,9 @@ class TrainingDisplay:
 
             self._live.update(Panel(self._body(progress), title=self._title, title_align="left"))
             return
+        if progress.phase != self._phase and not progress.step and not progress.val_curve:
+            self._phase = progress.phase
+            self._console.print(f"{progress.phase}  {duration(time.monotonic() - self._began)}")
         seen = (progress.step, len(progress.val_curve))
         if seen != self._last and (progress.step or progress.val_curve):
             self._last = seen

@@ -43,9 +43,10 @@ def evaluate(
     json_: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Measure accuracy: of a run's checkpoint, of a policy served here (--model), or of any endpoint."""
-    from harness.cli.train import check, default_preset
+    from harness.cli.train import default_preset
     from harness.gateway.client import checked_url
     from harness.plugins import make_task_set
+    from harness.run import check
 
     overrides = list(set_ or [])
     for name, value in (("task.name", task), ("task.val_split", split), ("task.val_limit", limit)):

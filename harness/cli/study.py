@@ -41,7 +41,7 @@ def study(
     json_: Annotated[bool, typer.Option("--json", help="The plan, or what came of it, as JSON on stdout.")] = False,
 ) -> None:
     """Run a matrix of trainings: what is missing runs, what was interrupted goes on, what is finished stays."""
-    from harness.cli.train import check
+    from harness.run import check
     from harness.study.execute import StudyRun
     from harness.study.plan import jobs_of, read_study, study_path
     from harness.study.slots import make_slots

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 
 from harness.cli.common import emit_json, interrupt, progress_console, results, say_what_is_awaited
 from harness.config import Config, load_config, resolve_device
-from harness.errors import ConfigError, UserError
+from harness.errors import UserError
 from harness.layers import flatten
 from harness.results.folder import RunFolder
 from harness.wording import duration, percent
@@ -55,6 +54,8 @@ def train(
         overrides = list(set_ or [])
         if task is not None:
             overrides.insert(0, f"task.name={task}")
+        if ci and ci_fast:
+            raise UserError("--ci is twenty steps and --ci-fast is one: give one of them")
         if ci or ci_fast:
             overrides += _ci(fast=ci_fast)
         if steps is not None:
@@ -63,6 +64,8 @@ def train(
         if preset is None and config is None:
             preset = default_preset(task, resolve_device(device))
         resolved = load_config(preset, config, overrides, plugin=plugin, agent_match=agent_match, seed=seed)
+    from harness.run import check
+
     check(resolved)
     if dry_run:
         show_config(resolved, json_)
@@ -106,53 +109,17 @@ def default_preset(task: str | None, device: str) -> str:
     return "qwen-1.5b" if task == "spider" else "gpu"
 
 
-def check(config: Config, *, trains: bool = True) -> None:
-    """Refuse before anything is started what could only fail later.
-
-    Args:
-        trains: Whether the trainer is to be used on the device, not just the agent.
-
-    Raises:
-        PluginError: A part that the configuration names is not installed or does not import.
-        ConfigError: An option of task set or reward is unknown or does not fit, the task set has no such split, the
-            trainer does not train on the device, or `agent_match` is no regular expression or matches none of the
-            agent's roles.
-    """
-    from harness.plugins import agent_spec, checked_options, make_reward, task_set_spec, trainer_spec
-
-    spec = agent_spec(config.plugin)
-    task_set = task_set_spec(config.task.name)
-    for key, split in (("train_split", config.task.train_split), ("val_split", config.task.val_split)):
-        if split not in task_set.splits:
-            raise ConfigError(
-                f"task.{key}: {task_set.name!r} has no split {split!r}. Use one of: {', '.join(task_set.splits)}"
-            )
-    checked_options(task_set, config.task.options, "task.options")
-    make_reward(config)
-    trainer = trainer_spec(config.train.trainer)
-    device = resolve_device(config.device)
-    if trains and device not in trainer.devices:
-        raise ConfigError(
-            f"device: {trainer.name!r} does not train on {device!r}. Use one of: {', '.join(trainer.devices)}"
-        )
-    try:
-        matched = [role for role in spec.roles if re.search(config.agent_match, role)]
-    except re.error as error:
-        raise ConfigError(f"agent_match {config.agent_match!r} is not a regular expression: {error}") from error
-    if not matched:
-        raise ConfigError(
-            f"agent_match {config.agent_match!r} matches none of the roles of {config.plugin}: {', '.join(spec.roles)}"
-        )
-
-
 def fit(config: Config, folder: RunFolder, *, resume: bool) -> None:
     """Train with a live display on stderr."""
-    from harness import run
     from harness.cli.display import TrainingDisplay
 
     signal.signal(signal.SIGTERM, interrupt)
+    agent = f"{config.plugin} on {config.task.name}, {resolve_device(config.device)}"
+    progress_console().print(f"{folder.path}: {agent}; {config.train.trainer} is being started", soft_wrap=True)
     say_what_is_awaited(config, folder)
     title = f"{config.plugin} · train {config.agent_match!r} · seed {config.seed}"
+    from harness import run  # takes a second
+
     with TrainingDisplay(progress_console(), title) as view:
         run.train(config, folder, resume=resume, on_progress=view.show)
 

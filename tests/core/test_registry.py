@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from harness.cli.train import check
 from harness.config import load_config
 from harness.errors import ConfigError, PluginError
 from harness.hookspecs import (
@@ -25,6 +24,7 @@ from harness.hookspecs import (
     hookimpl,
 )
 from harness.plugins import KINDS, Registry, load, make_reward, registry
+from harness.run import check
 
 
 def _plugin(monkeypatch: pytest.MonkeyPatch, name: str, api: int = 1, **members: object) -> EntryPoint:

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from harness.cli.train import check
 from harness.config import Config, load_config
 from harness.results.folder import RunFolder
-from harness.run import train
+from harness.run import check, train
 
 
 def _config(steps: int) -> Config:
