@@ -25,7 +25,7 @@ class TrainingDisplay:
         self._began = time.monotonic()
         self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
         self._last: tuple[int, int] = (-1, 0)
-        self._phase = ""
+        self._phase = "starting"
 
     def __enter__(self) -> Self:
         if self._live is not None:

@@ -120,8 +120,23 @@ def fit(config: Config, folder: RunFolder, *, resume: bool) -> None:
     title = f"{config.plugin} · train {config.agent_match!r} · seed {config.seed}"
     from harness import run  # takes a second
 
-    with TrainingDisplay(progress_console(), title) as view:
-        run.train(config, folder, resume=resume, on_progress=view.show)
+    try:
+        with TrainingDisplay(progress_console(), title) as view:
+            run.train(config, folder, resume=resume, on_progress=view.show)
+    except KeyboardInterrupt:
+        progress_console().print(_kept(config, folder), soft_wrap=True)
+        raise
+
+
+def _kept(config: Config, folder: RunFolder) -> str:
+    """What an interrupted training leaves, and how it goes on."""
+    from harness.plugins import load, trainer_spec
+
+    if not (folder.path / "run.json").is_file():
+        return f"nothing was started yet; {folder.path} can be removed"
+    step = max(load(trainer_spec(config.train.trainer))().checkpoints(folder), default=0)
+    kept = f"step {step} and all before it are kept" if step else "no checkpoint was saved yet, so it begins anew"
+    return f"{kept}. Go on: harness train --resume {folder.path}"
 
 
 def show_config(config: Config, as_json: bool) -> None:
