@@ -128,7 +128,14 @@ def test_runs_that_differ_in_what_must_be_identical_are_refused(write_run: Write
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("prompts", "another"), ("reward", "execution_accuracy/0"), ("model", "b"), ("data_order", "x")]
+    ("key", "value"),
+    [
+        ("program", "tool_loop"),
+        ("prompts", "another"),
+        ("reward", "execution_accuracy/0"),
+        ("model", "b"),
+        ("data_order", "x"),
+    ],
 )
 def test_another_prompt_evaluator_model_or_data_order_is_refused_and_allow_is_recorded(
     write_run: Write, key: str, value: str
