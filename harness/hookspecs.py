@@ -66,10 +66,14 @@ class TaskSetSpec(Spec):
     Attributes:
         splits: Every split that it loads; a configuration that names another is refused.
         environment: What its tasks are about; by default the first of harness's own.
+        presets: Device and preset, for where a command names no preset; by default `cpu` or `gpu`.
+        eval_split: What an evaluation measures where it names no split; by default the configuration's validation.
     """
 
     splits: tuple[str, ...] = ("train", "val")
     environment: str = ""
+    presets: tuple[tuple[str, str], ...] = ()
+    eval_split: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ def evaluate(
     step: Annotated[int | None, typer.Option(help="A checkpoint other than the newest.")] = None,
     task: Annotated[str | None, typer.Option(help="The task set.")] = None,
     split: Annotated[
-        str | None, typer.Option(help="The split; by default the one of validation, for --task spider dev.")
+        str | None, typer.Option(help="The split; by default the one of validation, or the one that the task set names.")
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Only so many tasks, a fixed sample.")] = None,
     preset: Annotated[str | None, typer.Option(help="A preset of `harness config list`.")] = None,
@@ -45,15 +45,15 @@ def evaluate(
     """Measure accuracy: of a run's checkpoint, of a policy served here (--model), or of any endpoint."""
     from harness.cli.train import default_preset
     from harness.gateway.client import checked_url
-    from harness.plugins import make_task_set
+    from harness.plugins import make_task_set, task_set_spec
     from harness.run import check
 
     overrides = list(set_ or [])
+    if task is not None and split is None:
+        split = task_set_spec(task).eval_split or None
     for name, value in (("task.name", task), ("task.val_split", split), ("task.val_limit", limit)):
         if value is not None:
             overrides.append(f"{name}={value}")
-    if task == "spider" and split is None:
-        overrides.append("task.val_split=dev")
     trained = RunFolder.open(run) if run is not None else None
     if trained is not None:
         if endpoint is not None or model is not None:

@@ -104,9 +104,10 @@ def _same_run(before: Config, after: Config) -> None:
 
 def default_preset(task: str | None, device: str) -> str:
     """The preset of a task set on a device, where none is named."""
-    if device == "cpu":
-        return "cpu-spider" if task == "spider" else "cpu"
-    return "qwen-1.5b" if task == "spider" else "gpu"
+    from harness.plugins import task_set_spec
+
+    own = dict(task_set_spec(task).presets) if task is not None else {}
+    return own.get(device, "cpu" if device == "cpu" else "gpu")
 
 
 def fit(config: Config, folder: RunFolder, *, resume: bool) -> None:
