@@ -72,7 +72,7 @@ def harness_tasks() -> list[TaskSetSpec]:
                 *("train", "train_a", "train_b", "train_b_fit", "train_b_held", "train_others"),
                 *("dev", "dev_500", "val"),
             ),
-            presets=(("cpu", "cpu-spider"), ("cuda", "qwen-1.5b")),
+            presets=(("cpu", "cpu-spider"), ("cuda", "qwen-1.5b"), ("npu", "qwen-1.5b")),
             eval_split="dev",
         ),
     ]

@@ -33,7 +33,7 @@ def evaluate(
     step: Annotated[int | None, typer.Option(help="A checkpoint other than the newest.")] = None,
     task: Annotated[str | None, typer.Option(help="The task set.")] = None,
     split: Annotated[
-        str | None, typer.Option(help="The split; by default the one of validation, or the one that the task set names.")
+        str | None, typer.Option(help="The split; by default that of validation, or what the task set names.")
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Only so many tasks, a fixed sample.")] = None,
     preset: Annotated[str | None, typer.Option(help="A preset of `harness config list`.")] = None,
