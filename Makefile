@@ -46,7 +46,7 @@ $(UV_BIN):
 
 $(INSTALLED): pyproject.toml uv.lock $(wildcard plugins/*/pyproject.toml) | $(UV_BIN)
 	test -x $(BIN)/python || $(UV) venv --quiet --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" $(VENV)
-	$(UV) sync --quiet --frozen --inexact --extra $(EXTRAS) --extra plugins
+	$(UV) sync --quiet --frozen --inexact --compile-bytecode --extra $(EXTRAS) --extra plugins
 	touch $@
 
 clean:
