@@ -6,6 +6,7 @@ needs a library.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -130,6 +131,12 @@ class CallFailure:
 
 ToolFault = Literal["", "unknown_tool", "bad_arguments", "failed", "timeout"]
 """What kept a tool call from being carried out; empty where it was, whatever came of it."""
+
+
+def arguments_text(arguments: Mapping[str, Any]) -> str:
+    """Arguments of a tool call in one text: the only one by itself where it is text, else JSON."""
+    values = list(arguments.values())
+    return values[0] if len(values) == 1 and isinstance(values[0], str) else json.dumps(arguments)
 
 
 @dataclass(frozen=True, slots=True)

@@ -305,7 +305,7 @@ def _find(path: Path, runs_dir: Path) -> Path:
             described = yaml.safe_load(path.read_text(encoding="utf-8"))
         except yaml.YAMLError as error:
             raise UserError(f"{path} is no study: {' '.join(str(error).split())}") from error
-        folder: Path = runs_dir / str(described.get("name") if isinstance(described, dict) else path.stem)
+        folder: Path = runs_dir / str(described.get("name", path.stem) if isinstance(described, dict) else path.stem)
         if not (folder / STUDY_FILE).is_file():
             raise UserError(f"study {path} has no runs under {folder} yet. Start it: harness study {path}")
         return folder

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from harness import plugins
 from harness.errors import PluginError
 from harness.programs import CANARY, PLAYS, Program, Scenario
-from harness.records import ToolCall
+from harness.records import ToolCall, arguments_text
 from harness.rollout.request import RolloutRequest
 from harness.toolbox import Agent
 
@@ -224,11 +224,10 @@ async def _record_one(
 
 
 def _said(call: ToolCall) -> str:
-    """A tool call in one text: of a tool with one argument, that argument."""
-    values = list(call.arguments.values())
-    if call.fault == "unknown_tool":
-        return f"{call.tool} {json.dumps(call.arguments)}"
-    return values[0] if len(values) == 1 and isinstance(values[0], str) else json.dumps(call.arguments)
+    """A tool call in one text: its arguments, with the name where there is no such tool."""
+    return (
+        f"{call.tool} {json.dumps(call.arguments)}" if call.fault == "unknown_tool" else arguments_text(call.arguments)
+    )
 
 
 def record_in_process(agent_name: str, scenarios: Sequence[str] = (), timeout_s: float = 600.0) -> list[Recording]:

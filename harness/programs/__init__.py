@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -81,3 +84,35 @@ class Program(Protocol):
 
     def script(self, scenario: Scenario) -> Callable[[Any], Reply]:
         """What the scripted model answers to one rollout's requests, in order, strict agent or idiomatic."""
+
+
+class Played:
+    """A program's scenarios from a module of its own, which is imported when they are played or counted.
+
+    The module has `SCENARIOS`, `DATABASE`, `stage` and `Script`.
+    """
+
+    scenes: str
+    """Name of the module."""
+
+    @cached_property
+    def _module(self) -> Any:
+        return importlib.import_module(self.scenes)
+
+    @property
+    def scenarios(self) -> tuple[Scenario, ...]:
+        found: tuple[Scenario, ...] = self._module.SCENARIOS
+        return found
+
+    @cached_property
+    def scenarios_hash(self) -> str:
+        played = repr((self._module.DATABASE, self.scenarios, PLAYS))
+        return hashlib.sha256(played.encode()).hexdigest()[:16]
+
+    def stage(self, scenario: Scenario, folder: Path) -> tuple[Task, Problem]:
+        staged: tuple[Task, Problem] = self._module.stage(scenario, folder)
+        return staged
+
+    def script(self, scenario: Scenario) -> Callable[[Any], Reply]:
+        script: Callable[[Any], Reply] = self._module.Script(scenario)
+        return script

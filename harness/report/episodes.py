@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from harness.records import arguments_text
 from harness.results.renamed import tool_calls
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ def _steps(
         while left and left[0].get("started_s", math.inf) < call["started_s"]:
             steps.append(_tool(left.pop(0)))
         steps.append(_call(call, texts))
-        if left and "started_s" not in left[0] and _arguments(left[0]) in call["response_text"]:
+        if left and "started_s" not in left[0] and arguments_text(left[0]["arguments"]) in call["response_text"]:
             steps.append(_tool(left.pop(0)))  # of an older run: it follows the reply that has its argument
     return steps + [_tool(call) for call in left]
 
@@ -122,16 +123,10 @@ def _tool(call: Mapping[str, Any]) -> dict[str, Any]:
     fault = call.get("fault", "")
     return {
         "tool": call["tool"],
-        "arguments": _cut(_arguments(call)),
+        "arguments": _cut(arguments_text(call["arguments"])),
         "text": _cut(call["text"]),
         "said": "result" if call["ok"] else fault.replace("_", " ") or "error",
     }
-
-
-def _arguments(call: Mapping[str, Any]) -> str:
-    """The arguments as one text: the only one by itself, else as JSON."""
-    values = list(call["arguments"].values())
-    return values[0] if len(values) == 1 and isinstance(values[0], str) else json.dumps(call["arguments"])
 
 
 def _call(call: Mapping[str, Any], texts: dict[str, int]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from harness.deadlines import DeadlinePassed, Raised, within
@@ -73,7 +74,7 @@ class HostToolbox:
         if found is None:
             names = ", ".join(one.name for one in self.tools) or "none"
             return given, Observation(f"There is no tool {_storable(tool)!r}. Tools: {names}.", False), "unknown_tool"
-        wrong = wrong or _misfit(given, found)
+        wrong = wrong or _misfit(given, self.request.environment, tool)
         if wrong:
             return given, Observation(f"The arguments of {tool} {wrong}.", False), "bad_arguments"
         limit_s = self.request.tool_timeout_s
@@ -195,11 +196,17 @@ def _arguments(given: Mapping[str, Any] | str) -> tuple[dict[str, Any], str]:
     return _storable_in(parsed), ""
 
 
-def _misfit(given: Mapping[str, Any], tool: Tool) -> str:
-    """What keeps arguments from fitting a tool's schema, or nothing."""
+@cache
+def _validator(where: str, tool: str) -> Any:
+    """Of the arguments of an environment's tool; made once a process, since every call is held against it."""
     from jsonschema import Draft202012Validator
 
-    error = next(iter(Draft202012Validator(dict(tool.parameters)).iter_errors(dict(given))), None)
+    return Draft202012Validator(next(dict(one.parameters) for one in environment(where).tools if one.name == tool))
+
+
+def _misfit(given: Mapping[str, Any], where: str, tool: str) -> str:
+    """What keeps arguments from fitting a tool's schema, or nothing."""
+    error = next(iter(_validator(where, tool).iter_errors(dict(given))), None)
     if error is None:
         return ""
     where = ".".join(map(str, error.absolute_path))

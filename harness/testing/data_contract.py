@@ -25,9 +25,11 @@ from typing import Any, ClassVar
 import pytest
 
 from harness.config import Config
+from harness.environments import Environment
 from harness.environments.sql.environment import DATABASE
 from harness.errors import ConfigError, TaskSetError
 from harness.hookspecs import RewardSpec, TaskSetSpec
+from harness.parity.recorder import LIMITS
 from harness.plugins import environment, environment_of, make, reward_spec, reward_version, task_set_spec
 from harness.programs.self_correcting_sql.scenarios import build_database
 from harness.records import Attempt, Outcome, Task, Verdict
@@ -154,14 +156,7 @@ class TaskSetContract(Contract):
     def test_its_environment_can_act_on_every_task(
         self, spec: TaskSetSpec, loaded: Mapping[str, Sequence[Task]]
     ) -> None:
-        where = environment(environment_of(spec.name))
-        for task in _different(loaded):
-            payload = where.payload(task, {"timeout_s": 5.0, "max_rows": 5, "max_chars": 400})
-            assert json.loads(json.dumps(payload)) == payload, f"what a runner gets of {task.id} is no plain JSON"
-            assert len(task.gold) < SHORT_GOLD or task.gold not in json.dumps(payload), (
-                f"{task.id} sends its gold along"
-            )
-            where.check(payload)
+        check_payloads(environment(environment_of(spec.name)), _different(loaded))
 
     def test_context_is_text_and_the_same_again(
         self, spec: TaskSetSpec, options: Mapping[str, Any], made: TaskSet, loaded: Mapping[str, Sequence[Task]]
@@ -284,6 +279,16 @@ class RewardContract(Contract):
     def test_an_unknown_option_is_refused(self, spec: RewardSpec, options: Mapping[str, Any]) -> None:
         with pytest.raises(ConfigError, match="no_such_option"), asked(spec, {**options, **UNKNOWN}):
             pass
+
+
+def check_payloads(where: Environment, tasks: Sequence[Task]) -> None:
+    """What a runner gets of every task is plain JSON without gold, and the environment can act on it here."""
+    for task in tasks:
+        payload = where.payload(task, LIMITS)
+        sent = json.dumps(payload)
+        assert json.loads(sent) == payload, f"what a runner gets of {task.id} is no plain JSON"
+        assert len(task.gold) < SHORT_GOLD or task.gold not in sent, f"{task.id} sends its gold along"
+        where.check(payload)
 
 
 def _files(task: Task) -> dict[Path, bytes]:

@@ -26,12 +26,12 @@ import pytest
 from harness import plugins
 from harness.environments import Environment
 from harness.hookspecs import EnvironmentSpec
+from harness.parity.recorder import LIMITS
 from harness.records import Problem, Task, ToolCall
 from harness.rollout.host import HostToolbox
 from harness.rollout.request import RolloutRequest
-from harness.testing.data_contract import SHORT_GOLD, Contract
+from harness.testing.data_contract import Contract, check_payloads
 
-LIMITS = {"timeout_s": 5.0, "max_rows": 5, "max_chars": 400}
 NOT_JSON = ("", "{", "[1]", '"text"', "null")
 """Arguments that no tool takes."""
 
@@ -70,13 +70,7 @@ class EnvironmentContract(Contract):
             assert json.loads(json.dumps(tool.definition)) == tool.definition, tool.name
 
     def test_a_payload_is_plain_json_without_gold_and_fits_here(self, made: Environment, tasks: Sequence[Task]) -> None:
-        for task in tasks:
-            payload = made.payload(task, LIMITS)
-            assert json.loads(json.dumps(payload)) == payload, f"the payload of {task.id} is no plain JSON"
-            assert len(task.gold) < SHORT_GOLD or task.gold not in json.dumps(payload), (
-                f"{task.id} sends its gold along"
-            )
-            made.check(payload)
+        check_payloads(made, tasks)
 
     def test_another_process_sends_the_same_payload(self, made: Environment, tasks: Sequence[Task]) -> None:
         other = plugins.load(plugins.registry().spec("environment", self.environment, EnvironmentSpec))()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sqlite3
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 
 from harness.environments.sql.environment import DATABASE as DATABASE_KEY
 from harness.environments.sql.schema import schema_text
-from harness.programs import CANARY, PLAYS, Scenario
+from harness.programs import CANARY, Scenario
 from harness.programs.self_correcting_sql.prompts import APPROVED, PROMPTS, REJECTED
 from harness.records import Problem, Task
 from harness.scripted.completion import Reply
@@ -118,11 +117,6 @@ SCENARIOS: tuple[Scenario, ...] = (
     _scenario("broken_connection", "the connection breaks", (_sql(_COUNT), Reply(drop="before"))),
     _scenario("timeout", "the model never answers", (_sql(_COUNT), _NO, Reply(hang=True)), timeout_s=3.0),
 )
-
-
-def scenario_set_hash() -> str:
-    """Changes with anything that decides what the scenarios test."""
-    return hashlib.sha256(repr((DATABASE, SCENARIOS, PLAYS)).encode()).hexdigest()[:16]
 
 
 def build_database(folder: Path) -> Path:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from harness.programs import PLAYS, Scenario
+from harness.programs import Scenario
 from harness.programs.self_correcting_sql import scenarios as sql
-from harness.records import Problem, Task
 from harness.scripted.completion import Reply
 
+DATABASE, stage = sql.DATABASE, sql.stage
+"""What the SQL scenarios are played on."""
 TOOL = "query_database"
 
 
@@ -85,17 +84,11 @@ SCENARIOS: tuple[Scenario, ...] = (
 )
 
 
-def scenarios_hash() -> str:
-    """Changes with anything that decides what the scenarios test."""
-    return hashlib.sha256(repr((sql.DATABASE, SCENARIOS, PLAYS)).encode()).hexdigest()[:16]
-
-
-def stage(scenario: Scenario, folder: Path) -> tuple[Task, Problem]:
-    """The scenario's task and problem, over the database of the SQL scenarios."""
-    return sql.stage(scenario, folder)
-
-
-def script(scenario: Scenario) -> Callable[[Any], Reply]:
+class Script:
     """Plays a scenario's replies in order, whoever asks."""
-    left = list(scenario.replies)
-    return lambda request: left.pop(0) if left else Reply.failure(500, "the scenario is over")
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._left = list(scenario.replies)
+
+    def __call__(self, request: Any) -> Reply:
+        return self._left.pop(0) if self._left else Reply.failure(500, "the scenario is over")
