@@ -25,6 +25,20 @@ TRIES = 3
 """How often Ray is started before a run gives up."""
 VERLS_OWN_S = 5.0
 """How long verl may take to end by itself once an actor has died: where it notices, it says more."""
+_ANYWHERE = (
+    "harness.trainers.verl.batches",
+    "harness.trainers.verl.loop",
+    "harness.trainers.verl.sampler",
+    "harness.rollout.store",
+    "verl.experimental.agent_loop.agent_loop",
+    "verl.experimental.reward_loop",
+    "verl.workers.engine_workers",
+)
+PRELOADED = {
+    "cpu": (*_ANYWHERE, "harness.trainers.verl.cpu_worker", "harness.policies.decoder", "harness.policies.server"),
+    "cuda": _ANYWHERE,
+}
+"""What the run's Ray workers import, by device, beside what this process does."""
 OURS = "harness: "
 """Begins the line of the log that says why a run ends."""
 
@@ -40,6 +54,9 @@ def main() -> None:
 
     signal.signal(signal.SIGTERM, leave)
 
+    from harness.trainers.verl import forks
+
+    forks.import_ray()
     import ray
     import yaml
     from omegaconf import OmegaConf
@@ -53,11 +70,25 @@ def main() -> None:
     config = compose(yaml.safe_load((data_dir / "verl-settings.yaml").read_text(encoding="utf-8")))
     OmegaConf.save(config, data_dir / "verl.yaml", resolve=True)
     validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
+    fork_workers(config)
     ray.init = patient(ray.init)
     over = threading.Event()
     threading.Thread(target=watch, args=(over,), daemon=True).start()
     run_ppo(config, task_runner_class=TaskRunnerV1)
     over.set()
+
+
+def fork_workers(config: Any) -> None:
+    """Have Ray's workers forked, where Ray is this run's own and what they import does not depend on later variables."""
+    from omegaconf import OmegaConf
+
+    options = config.ray_kwargs.ray_init
+    exact = config.actor_rollout_ref.rollout.full_determinism  # verl then sets PYTHONHASHSEED, which Python reads once
+    if sys.platform == "linux" and options.get("address") == "local" and not exact:
+        from harness.trainers.verl import forks
+
+        command = forks.serve(PRELOADED[config.trainer.device])
+        OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.py_executable", command, force_add=True)
 
 
 def patient(start: Callable[..., Any]) -> Callable[..., Any]:
