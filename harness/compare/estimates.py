@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from harness.compare.model import EstimateData, Unit
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-Unit = Literal["seed", "database", "task"]
 CONFIDENCE = 0.95
 ROUNDING = 1e-12  # what floats of scores between -1 and 1 may differ by without meaning it
 MIN_SEEDS = 8
@@ -51,6 +52,10 @@ class Estimate:
     scores: int
     unit: Unit
     by_seed: tuple[float, ...]
+
+    def data(self) -> EstimateData:
+        """The same as it stands in a comparison."""
+        return cast(EstimateData, asdict(self))
 
     def p_difference(self) -> float:
         """Two-sided p value of "the mean is 0" (t test)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.compare.estimates import crossed_df, detectable_effect, share_df
 from harness.compare.scores import paired_differences, scores
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
+    from harness.compare.model import Plan
     from harness.compare.runs import Run
 
 MOST_SEEDS = 1000
@@ -141,12 +142,12 @@ def needed(found: Variances, effect: float, power: float, alpha: float, sizes: S
     return low
 
 
-def plan(found: Variances, effect: float, power: float, alpha: float, run_s: float | None) -> list[dict[str, Any]]:
+def plan(found: Variances, effect: float, power: float, alpha: float, run_s: float | None) -> list[Plan]:
     """Seeds needed for several validation sets, with measured machine time of two arms.
 
     Sets grow by as many more questions of the same databases, or by as many more databases of the same sizes.
     """
-    rows = []
+    rows: list[Plan] = []
     for factor in (1, 2, 4):
         more_questions, more_databases = [size * factor for size in found.sizes], list(found.sizes) * factor
         for sizes in (more_questions, more_databases) if factor > 1 else (more_questions,):

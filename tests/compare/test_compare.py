@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -122,9 +123,30 @@ def test_runs_that_differ_in_what_must_be_identical_are_refused(write_run: Write
     chosen = select([one.path, other.path])
     with pytest.raises(NotComparable) as caught:
         compare(chosen)
-    message = str(caught.value)
-    assert message.startswith(f"{key} differs: ") and one.id in message and other.id in message
-    assert f"--allow {key}" in message and "\n" not in message
+    *lines, advice = str(caught.value).splitlines()
+    text = "\n".join(lines or [advice])
+    assert f"{key} differs: " in text and str(one.path) in text and str(other.path) in text
+    assert f"--allow {key.partition('.')[0]}" in advice and compare(chosen, allow=re.findall(r"--allow (\S+)", advice))
+
+
+def test_all_that_differs_is_told_at_once_by_what_it_is_about(write_run: Write, tmp_path: Path) -> None:
+    overrides = ["train.learning_rate=1e-5", "sampling.max_response_tokens=32", "task.val_limit=20", "verl.x=1"]
+    for seed in (0, 1):
+        write_run(seed=seed)
+        write_run("langgraph_sql", seed=seed, overrides=overrides)
+    with pytest.raises(NotComparable) as caught:
+        compare(select([tmp_path / "runs"]))
+    head, *lines, advice = str(caught.value).splitlines()
+    assert head == "the runs differ in 5 keys that must be the same"
+    assert [line for line in lines if line.endswith(":")] == ["task set:", "sampling:", "training:"]
+    runs = select([tmp_path / "runs"]).runs
+    first, second = (
+        " and ".join(run.name for run in runs if run.record["plugin"] == name)
+        for name in ("reference_sql", "langgraph_sql")
+    )
+    assert any(re.fullmatch(f"  train.learning_rate differs: .* in {first}, 1e-05 in {second}", line) for line in lines)
+    allowed = "val_tasks sampling_train.max_tokens sampling_val.max_tokens train.learning_rate verl.x".split()
+    assert re.findall(r"--allow (\S+)", advice) == allowed
 
 
 @pytest.mark.parametrize(
@@ -159,7 +181,7 @@ def test_a_cpu_and_a_gpu_run_are_refused_by_the_options_of_their_presets_and_the
     one = write_run()
     other = write_run(overrides=[f"{verl}.enforce_eager=true", f"{verl}.max_num_seqs=256", "rollout.runners=8"])
     other.update(device="cuda")
-    with pytest.raises(NotComparable, match=r"^verl\.\S+ differs: not set in .* say --allow verl$"):
+    with pytest.raises(NotComparable, match=r"(?s)  verl\.\S+ differs: not set in .* say --allow verl$"):
         compare(select([one.path, other.path]))
     found = compare(select([one.path, other.path]), allow=["verl"])
     assert [arm["name"] for arm in found["arms"]] == ["reference_sql on cpu", "reference_sql on cuda"]
@@ -256,18 +278,18 @@ def test_what_the_agent_fails_is_wrong_and_what_the_machine_loses_is_bounded(wri
     assert "failed by agent" not in plain and "unscored wrong" not in plain
 
 
-def test_a_run_whose_databases_changed_under_it_is_refused_in_a_line(write_run: Write) -> None:
+def test_a_run_whose_task_set_changed_under_it_is_refused_in_a_line(write_run: Write) -> None:
     one, other = write_run(), write_run("langgraph_sql")
     record = other.read()
     record["result"]["data_changed"] = ["zoo_keeping"]
     other.write(record)
-    with pytest.raises(NotComparable, match=r"its databases changed while it ran \(zoo_keeping\)") as caught:
+    with pytest.raises(NotComparable, match=r"its task set changed while it ran \(zoo_keeping\)") as caught:
         compare(select([one.path, other.path]))
     assert "\n" not in str(caught.value)
 
 
 def test_statistics_of_checkpoints_are_shown_for_checkpoints_only(write_run: Write, compared: dict[str, Any]) -> None:
-    assert "McNemar" not in render(compared, "md") and "bootstrap over databases" not in render(compared, "md")
+    assert "McNemar" not in render(compared, "md") and "bootstrap over clusters" not in render(compared, "md")
     assert pair(compared, "crewai_sql")["item"]["mcnemar"][0]["p"] < 0.05
     text = render(compare(select([write_run().path, write_run("langgraph_sql").path])), "md")
     assert "These checkpoints alone" in text and "Of other trainings it says nothing" in text
@@ -277,7 +299,7 @@ def test_evaluations_compare_with_evaluations_only(write_run: Write) -> None:
     one, other = write_run(kind="eval"), write_run("langgraph_sql", kind="eval", accuracy=(0.3, 0.2))
     found = compare(select([one.path, other.path]))
     assert found["kind"] == "eval" and found["views"] == [] and found["arms"][0]["accuracy_initial"] is None
-    with pytest.raises(NotComparable, match=r"^data_order differs|^kind differs"):
+    with pytest.raises(NotComparable, match=r"(?s)task set:\n  data_order differs.*run:\n  kind differs"):
         compare(select([one.path, write_run().path]))
 
 
