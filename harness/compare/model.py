@@ -347,15 +347,15 @@ class StudyLaunch(TypedDict):
     slots: list[dict[str, Any]]
 
 
-class Asked(TypedDict, total=False):
+class Asked(TypedDict):
     """What a study asks; empty where runs are compared that are of none."""
 
-    question: str
-    baseline: Annotated[str | None, "an arm, or its agent"]
-    margin: float | None
-    checkpoint: int | None
-    varied: Annotated[list[str], "configuration keys that differ on purpose"]
-    evaluate: Annotated[list[str], "agents in which trained policies are evaluated"]
+    question: NotRequired[str]
+    baseline: NotRequired[Annotated[str | None, "an arm, or its agent"]]
+    margin: NotRequired[float | None]
+    checkpoint: NotRequired[int | None]
+    varied: NotRequired[Annotated[list[str], "configuration keys that differ on purpose"]]
+    evaluate: NotRequired[Annotated[list[str], "agents in which trained policies are evaluated"]]
 
 
 class StudyState(Asked):

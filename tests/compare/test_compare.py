@@ -17,6 +17,7 @@ import pytest
 from harness.compare.comparison import compare
 from harness.compare.formats import render
 from harness.compare.layout import tables
+from harness.compare.model import Arm, Comparison, Pair
 from harness.compare.references import reference_rows
 from harness.compare.runs import select
 from harness.errors import NotComparable, UserError
@@ -24,20 +25,20 @@ from harness.errors import NotComparable, UserError
 Write = Callable[..., Any]
 
 
-def arm(comparison: dict[str, Any], name: str) -> dict[str, Any]:
+def arm(comparison: Comparison, name: str) -> Arm:
     return next(one for one in comparison["arms"] if one["name"] == name)
 
 
-def pair(comparison: dict[str, Any], name: str) -> dict[str, Any]:
+def pair(comparison: Comparison, name: str) -> Pair:
     return next(one for one in comparison["pairs"] if one["arm"] == name)
 
 
 @pytest.fixture(scope="module")
-def compared(three_arms: Path) -> dict[str, Any]:
+def compared(three_arms: Path) -> Comparison:
     return compare(select([three_arms]), "reference_sql", margin=0.15)
 
 
-def test_another_plugin_is_accepted_and_the_verdict_follows_the_truth(compared: dict[str, Any]) -> None:
+def test_another_plugin_is_accepted_and_the_verdict_follows_the_truth(compared: Comparison) -> None:
     assert pair(compared, "crewai_sql")["verdict"] == "different"
     assert pair(compared, "crewai_sql")["difference"]["mean"] == pytest.approx(-0.55, abs=0.08)
     assert pair(compared, "langgraph_sql")["verdict"] != "different"
@@ -45,7 +46,7 @@ def test_another_plugin_is_accepted_and_the_verdict_follows_the_truth(compared: 
     assert compared["checkpoint_rule"] == "last" and not compared["one_seed"]
 
 
-def test_figures_of_an_arm_are_those_of_its_rollouts(compared: dict[str, Any]) -> None:
+def test_figures_of_an_arm_are_those_of_its_rollouts(compared: Comparison) -> None:
     reference, langgraph = arm(compared, "reference_sql"), arm(compared, "langgraph_sql")
     assert reference["transitions_per_rollout"] == 3 and langgraph["transitions_per_rollout"] == 2
     assert reference["prompt_tokens_per_rollout"] == 80 + 100 + 120
@@ -64,7 +65,7 @@ def test_figures_of_an_arm_are_those_of_its_rollouts(compared: dict[str, Any]) -
     assert langgraph["trained_by_role"] == {"write_query": {"transitions": 32, "tokens": 320}}
 
 
-def test_unscored_is_never_zero_and_failed_runs_are_told(compared: dict[str, Any]) -> None:
+def test_unscored_is_never_zero_and_failed_runs_are_told(compared: Comparison) -> None:
     crewai = arm(compared, "crewai_sql")
     assert crewai["unscored"] == 9 and crewai["failures"]["endpoint_error"] == 9
     assert crewai["accuracy_final"]["tasks"] <= 120 and crewai["accuracy_final"]["scores"] == 3 * 117
@@ -73,7 +74,7 @@ def test_unscored_is_never_zero_and_failed_runs_are_told(compared: dict[str, Any
     assert failed["arm"] == "autogen_sql" and "server went away" in failed["reason"]
 
 
-def test_parts_of_the_reward_are_means_of_those_that_have_them(write_run: Write, compared: dict[str, Any]) -> None:
+def test_parts_of_the_reward_are_means_of_those_that_have_them(write_run: Write, compared: Comparison) -> None:
     assert "reward_parts" not in {table.key for table in tables(compared)}
     run = write_run("langgraph_sql", parts=True, unscored=3)
     plain = write_run("reference_sql")
@@ -86,7 +87,7 @@ def test_parts_of_the_reward_are_means_of_those_that_have_them(write_run: Write,
     assert table.rows == [["langgraph_sql", f"{right:.3f}", "0.250"], ["reference_sql", "-", "-"]]
 
 
-def test_equal_optimizer_steps_and_tokens_look_at_earlier_checkpoints(compared: dict[str, Any]) -> None:
+def test_equal_optimizer_steps_and_tokens_look_at_earlier_checkpoints(compared: Comparison) -> None:
     views = {view["key"]: view for view in compared["views"]}
     assert views["stock"]["budget"] is None
     # 16 calls a step in mini-batches of 4 x 2 = 8 sequences: two optimizer steps; langgraph trains half of it.
@@ -288,7 +289,7 @@ def test_a_run_whose_task_set_changed_under_it_is_refused_in_a_line(write_run: W
     assert "\n" not in str(caught.value)
 
 
-def test_statistics_of_checkpoints_are_shown_for_checkpoints_only(write_run: Write, compared: dict[str, Any]) -> None:
+def test_statistics_of_checkpoints_are_shown_for_checkpoints_only(write_run: Write, compared: Comparison) -> None:
     assert "McNemar" not in render(compared, "md") and "bootstrap over clusters" not in render(compared, "md")
     assert pair(compared, "crewai_sql")["item"]["mcnemar"][0]["p"] < 0.05
     text = render(compare(select([write_run().path, write_run("langgraph_sql").path])), "md")
@@ -310,7 +311,7 @@ def test_runs_without_transitions_leave_dashes(write_run: Write) -> None:
 
 
 @pytest.mark.parametrize("form", ["md", "csv", "json", "latex", "html"])
-def test_every_format_holds_every_arm(compared: dict[str, Any], form: Any) -> None:
+def test_every_format_holds_every_arm(compared: Comparison, form: Any) -> None:
     text = render(compared, form, reference_rows("spider"))
     for name in ("reference_sql", "langgraph_sql", "crewai_sql"):
         assert name.replace("_", r"\_") in text if form == "latex" else name in text
@@ -328,7 +329,7 @@ def test_foreign_figures_are_shown_by_default_only_for_their_task_set() -> None:
     assert all("http" in row["source"] for row in reference_rows())
 
 
-def test_foreign_figures_that_nobody_checked_are_marked(compared: dict[str, Any]) -> None:
+def test_foreign_figures_that_nobody_checked_are_marked(compared: Comparison) -> None:
     rows = [{**row, "checked": False} for row in reference_rows("spider")[:1]]
     assert "(not checked with its source)" in render(compared, "md", rows)
     assert "(not checked" not in render(compared, "md", reference_rows("spider"))
@@ -368,7 +369,7 @@ def test_a_checkpoint_that_was_not_validated_is_told(three_arms: Path) -> None:
     assert any("not every run was validated at step 3" in one.lower() for one in found["remarks"])
 
 
-def test_a_saturated_task_set_is_said_to_separate_nothing(write_run: Write, compared: dict[str, Any]) -> None:
+def test_a_saturated_task_set_is_said_to_separate_nothing(write_run: Write, compared: Comparison) -> None:
     runs = [write_run(name, accuracy=(0.3, 1.0)).path for name in ("reference_sql", "langgraph_sql")]
     found = compare(select(runs), margin=0.05)
     assert found["ceiling"] and "The task set is saturated" in render(found, "md")
