@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, get_args
 
 from harness.compare.model import Exempt
 from harness.errors import NotComparable
 from harness.layers import flatten
-from harness.results.model import Key, Launch, keys
+from harness.results.model import Group, Launch, keys
 from harness.wording import with_cores
 
 if TYPE_CHECKING:
     from harness.compare.runs import Run
 
-GROUPS = (*get_args(get_type_hints(Key)["group"]), "run")
+GROUPS = (*get_args(Group), "run")
 _MISSING = object()
 
 
@@ -99,8 +99,8 @@ def check_identity(runs: Sequence[Run], allow: Iterable[str] = (), varied: Itera
     for one in differences(runs):
         if any(_covers(key, one.key) for key in [*allowed, *by_study]):
             values = {run.id: _comparable(run).get(one.key) for run in runs}
-            why: Literal["allowed", "varied"] = "allowed" if any(_covers(key, one.key) for key in allowed) else "varied"
-            exceptions.append({"key": one.key, "why": why, "values": values})
+            by_hand = any(_covers(key, one.key) for key in allowed)
+            exceptions.append({"key": one.key, "why": "allowed" if by_hand else "varied", "values": values})
         else:
             refused.append(one)
     if refused:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from harness.compare.model import Accuracy, Behaviour, Cost, Figures
 from harness.records import AGENT_OUTCOMES
@@ -13,6 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from harness.compare.runs import Run
+    from harness.results.model import RunRecord
 
 PARTS = {"rollout": "rollout_s", "update": "update_s", "weights": "weights_s"}
 """The measure of a step that each part of the cost split is."""
@@ -28,7 +28,7 @@ def measure(run: Run) -> Figures:
     train = run.episodes[run.episodes["phase"] == "train"] if len(run.episodes) else run.episodes
     first = min(curve) if curve else None
     last = max(curve) if curve else None
-    result: Mapping[str, Any] = run.record["result"] or {}
+    result = run.record["result"]
     return {
         "run": run.id,
         "seed": run.seed,
@@ -41,8 +41,8 @@ def measure(run: Run) -> Figures:
         "val_tasks": len(val),
         "unscored": int(val["reward"].isna().sum()) if len(val) else 0,
         "agent_failed": float(val["outcome"].isin(AGENT_OUTCOMES).mean()) if len(val) else None,
-        "steps": int(result.get("steps") or 0),
-        "wall_s": result.get("wall_s"),
+        "steps": result.get("steps", 0) if result else 0,
+        "wall_s": result["wall_s"] if result else None,
         "gpu_hours": gpu_hours(run.record),
         **behaviour(val),
         "reward_parts": reward_parts(val),
@@ -116,13 +116,12 @@ def cost(run: Run) -> Cost:
     return {"step_s": float(net.median()), "shares": shares}
 
 
-def gpu_hours(record: Mapping[str, Any]) -> float | None:
+def gpu_hours(record: RunRecord) -> float | None:
     """Accelerator hours of all launches; None where no accelerator was used."""
-    wall_s = (record.get("result") or {}).get("wall_s")
-    if wall_s is None or record.get("device") == "cpu":
+    result, config = record["result"], record["config"]
+    if result is None or record["device"] == "cpu":
         return None
-    config = record["config"]
-    return float(wall_s) * int(config.get("gpus", 1)) * int(config.get("nodes", 1)) / 3600
+    return result["wall_s"] * int(config.get("gpus", 1)) * int(config.get("nodes", 1)) / 3600
 
 
 def overhead_ms(run: Run) -> float | None:
@@ -171,11 +170,11 @@ def optimizer_steps(run: Run) -> list[tuple[int, int, int]]:
     return found or [(0, 0, 0)]
 
 
-def parity_label(record: Mapping[str, Any]) -> str:
+def parity_label(record: RunRecord) -> str:
     """`reference`, `strict HASH`, `idiomatic` or `none`."""
     from harness.plugins import is_reference
 
-    found = record.get("parity")
+    found = record["parity"]
     if is_reference(record["plugin"]):
         return "reference"
     if not found:

@@ -91,6 +91,9 @@ class Sampling(TypedDict):
     max_tokens: Annotated[int, "tokens of one reply at most"]
 
 
+Group = Literal["task set", "policy", "sampling", "training", "rollout", "reward", "agent"]
+
+
 class Key(NamedTuple):
     """A key of the identity.
 
@@ -100,40 +103,34 @@ class Key(NamedTuple):
         by_seed: Whether it must be equal between runs of one seed only.
     """
 
-    group: Literal["task set", "policy", "sampling", "training", "rollout", "reward", "agent"]
+    group: Group
     config: tuple[str, ...] = ()
     by_seed: bool = False
 
 
-_ORDER = ("task", "train.batch_size", "train.steps", "train.epochs")
+_LENGTH = ("task", "train.batch_size", "train.steps", "train.epochs")
+_AGENT, _TASKS, _ORDER = Key("agent"), Key("task set", ("task",)), Key("task set", _LENGTH, by_seed=True)
+_REWARD, _POLICY, _SAMPLING = Key("reward", ("reward",)), Key("policy", ("policy",)), Key("sampling", ("sampling",))
 
 
 class Identity(TypedDict):
     """What must be equal between runs that are compared; they may differ in agent, trained roles and seed only."""
 
-    program: Annotated[str, "what the agent does; older runs: the only one there was", Key("agent")]
-    prompts: Annotated[str, "hash of the program's texts", Key("agent")]
+    program: Annotated[str, "what the agent does; older runs: the only one there was", _AGENT]
+    prompts: Annotated[str, "hash of the program's texts", _AGENT]
     task_set: Annotated[
-        dict[str, Any],
-        "what the task set says of itself: name, licence, counts, hashes, options",
-        Key("task set", ("task",)),
+        dict[str, Any], "what the task set says of itself: name, licence, counts, hashes, options", _TASKS
     ]
-    train_tasks: Annotated[
-        str, "hash of the ids of training, sorted; may follow the seed", Key("task set", _ORDER, by_seed=True)
-    ]
-    val_tasks: Annotated[str, "hash of the ids of validation", Key("task set", ("task",))]
-    data_order: Annotated[
-        str, "hash of the ids of training in order; follows the seed", Key("task set", _ORDER, by_seed=True)
-    ]
-    reward: Annotated[str, "name and version", Key("reward", ("reward",))]
-    reward_options: Annotated[dict[str, Any], "as configured", Key("reward", ("reward",))]
-    reward_shuffled: Annotated[
-        bool, "whether this is the control in which nothing can be learned", Key("reward", ("reward",))
-    ]
-    model: Annotated[str, "hash of the first policy's weights and tokenizer", Key("policy", ("policy",))]
-    sampling_train: Annotated[Sampling, "of training", Key("sampling", ("sampling",))]
-    sampling_val: Annotated[Sampling, "of validation", Key("sampling", ("sampling",))]
-    max_prompt_tokens: Annotated[int, "tokens of one prompt at most", Key("sampling", ("sampling",))]
+    train_tasks: Annotated[str, "hash of the ids of training, sorted; may follow the seed", _ORDER]
+    val_tasks: Annotated[str, "hash of the ids of validation", _TASKS]
+    data_order: Annotated[str, "hash of the ids of training in order; follows the seed", _ORDER]
+    reward: Annotated[str, "name and version", _REWARD]
+    reward_options: Annotated[dict[str, Any], "as configured", _REWARD]
+    reward_shuffled: Annotated[bool, "whether this is the control in which nothing can be learned", _REWARD]
+    model: Annotated[str, "hash of the first policy's weights and tokenizer", _POLICY]
+    sampling_train: Annotated[Sampling, "of training", _SAMPLING]
+    sampling_val: Annotated[Sampling, "of validation", _SAMPLING]
+    max_prompt_tokens: Annotated[int, "tokens of one prompt at most", _SAMPLING]
     max_turns: Annotated[int, "answers that an agent may write, or rounds of tool calls", Key("agent", ("max_turns",))]
     sandbox: Annotated[dict[str, Any], "limits of one tool call", Key("rollout", ("sandbox",))]
     group_size: Annotated[int, "rollouts of a task in a step", Key("training", ("rollout.group_size",))]
@@ -144,7 +141,7 @@ class Identity(TypedDict):
     train: Annotated[
         dict[str, Any], "the section `train` without what cannot change what is learned", Key("training", ("train",))
     ]
-    steps: Annotated[int, "training steps in all", Key("training", _ORDER)]
+    steps: Annotated[int, "training steps in all", Key("training", _LENGTH)]
     deterministic: NotRequired[Annotated[bool, "as configured; older runs: not", Key("training", ("deterministic",))]]
     verl: Annotated[dict[str, Any], "the trainer's own settings, as configured", Key("training", ("verl",))]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -13,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
+from rich.console import Console
 
 from harness.compare.comparison import compare
-from harness.compare.formats import render
+from harness.compare.formats import render, show
 from harness.compare.layout import tables
 from harness.compare.model import Arm, Comparison, Pair
 from harness.compare.references import reference_rows
@@ -145,7 +148,8 @@ def test_all_that_differs_is_told_at_once_by_what_it_is_about(write_run: Write, 
         " and ".join(run.name for run in runs if run.record["plugin"] == name)
         for name in ("reference_sql", "langgraph_sql")
     )
-    assert any(re.fullmatch(f"  train.learning_rate differs: .* in {first}, 1e-05 in {second}", line) for line in lines)
+    (line,) = (line for line in lines if line.startswith("  train.learning_rate differs: "))
+    assert f"1e-05 in {second}" in line and f" in {first}" in line
     allowed = "val_tasks sampling_train.max_tokens sampling_val.max_tokens train.learning_rate verl.x".split()
     assert re.findall(r"--allow (\S+)", advice) == allowed
 
@@ -310,6 +314,18 @@ def test_runs_without_transitions_leave_dashes(write_run: Write) -> None:
     assert "framework ms/call" not in render(found, "md")
 
 
+@pytest.mark.parametrize("width", [50, 80, 160])
+def test_tables_fit_the_terminal(compared: Comparison, width: int) -> None:
+    out = io.StringIO()
+    show(Console(file=out, width=width, soft_wrap=True), compared)
+    shown, _, _ = out.getvalue().partition("Baseline: ")
+    assert all(cell_len(line) <= width for line in shown.splitlines())
+    words = " ".join(shown.split())
+    for table in tables(compared):
+        assert table.title[:20] in words
+        assert len(table.heads[-1].split()) > 1 or table.heads[-1] in words  # the last column too
+
+
 @pytest.mark.parametrize("form", ["md", "csv", "json", "latex", "html"])
 def test_every_format_holds_every_arm(compared: Comparison, form: Any) -> None:
     text = render(compared, form, reference_rows("spider"))
@@ -405,10 +421,12 @@ def test_mistakes_are_one_line(three_arms: Path, tmp_path: Path) -> None:
 def test_the_command_prints_results_on_stdout_and_refuses_in_a_line(three_arms: Path) -> None:
     def harness(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "harness", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+        wide = {**os.environ, "COLUMNS": "100"}
+        return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False, env=wide)
 
     shown = harness("compare", str(three_arms), "--baseline", "reference_sql", "--margin", "0.15")
     assert shown.returncode == 0 and "different" in shown.stdout and shown.stderr == ""
+    assert all(len(line) <= 100 for line in shown.stdout.partition("Baseline: ")[0].splitlines())
     refused = harness("compare", str(three_arms), "--allow", "colour")
     assert refused.returncode == 2 and refused.stdout == "" and refused.stderr.count("\n") == 1
 
