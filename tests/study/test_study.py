@@ -320,7 +320,7 @@ else:
     config = json.loads((pathlib.Path(arguments[1]) / "run.json").read_text())["config"] | {"plugin": arguments[3]}
 time.sleep(0.3)
 record = json.loads(pathlib.Path(RECORD).read_text()) | {"id": folder.name, "kind": arguments[0], "result": None}
-record |= {"plugin": config["plugin"], "agent_match": config["agent_match"], "launches": [], "seed": 0}
+record |= {"plugin": config["plugin"], "agent_match": config["agent_match"], "launches": [], "seed": 0, "commit": None}
 (folder / "run.json").write_text(json.dumps(record | {"config": config, "study": study, "arguments": arguments}))
 """
 
