@@ -48,7 +48,7 @@ class EnvironmentProblem(UserError):
 
 
 class NotComparable(UserError):
-    """Runs that differ in something that must be identical."""
+    """Runs that differ in something that must be identical; several differences stand in a line each."""
 
 
 class RunFailed(HarnessError):

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import harness
 from harness.config import Config
@@ -28,6 +28,7 @@ from harness.plugins import (
 )
 from harness.records import Task
 from harness.results.folder import RunFolder
+from harness.results.model import Commit, Hardware, Identity, Sampling
 from harness.results.tables import step_rows
 from harness.rollout.request import sampling_of
 from harness.tasks import TaskSet
@@ -105,7 +106,7 @@ def run_record(
 
 def identity(
     config: Config, task_set: TaskSet, train: Sequence[Task], val: Sequence[Task], model_path: str
-) -> dict[str, Any]:
+) -> Identity:
     """Everything that must be equal between runs that differ in plugin, trained roles or seed only."""
     data = config.dump()
     return {
@@ -119,8 +120,8 @@ def identity(
         "reward_options": data["reward"]["options"],
         "reward_shuffled": config.reward.shuffle,
         "model": model_hash(model_path),
-        "sampling_train": sampling_of(config, "train"),
-        "sampling_val": sampling_of(config, "val"),
+        "sampling_train": cast(Sampling, sampling_of(config, "train")),
+        "sampling_val": cast(Sampling, sampling_of(config, "val")),
         "max_prompt_tokens": config.sampling.max_prompt_tokens,
         "max_turns": config.max_turns,
         "sandbox": data["sandbox"],
@@ -139,12 +140,12 @@ _NOT_IDENTITY = {"loggers", "keep_checkpoints", "save_every", "micro_batch_size"
 
 
 def changed_data(task_set: TaskSet) -> list[str]:
-    """Names of databases that changed under a run that ends now; said once if there are any."""
+    """Files of the task set that changed under a run that ends now; said once if there are any."""
     check = getattr(task_set, "check", list)  # foreign task sets may be older than the method
     changed: list[str] = check()
     if changed:
         log.error(
-            "databases changed during the run, so its scores mean nothing and it is not compared: %s",
+            "the task set changed during the run, so its scores mean nothing and it is not compared: %s",
             ", ".join(changed),
         )
     return changed
@@ -212,11 +213,11 @@ def library_versions() -> dict[str, str | None]:
     return found
 
 
-def hardware(device: str) -> dict[str, Any]:
+def hardware(device: str) -> Hardware:
     """The machine: processor, cores, memory, accelerators."""
     import psutil
 
-    data: dict[str, Any] = {
+    data: Hardware = {
         "machine": platform.machine(),
         "processor": _processor(),
         "cores": available_cores(),
@@ -236,7 +237,7 @@ def available_cores() -> int | None:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
-def commit() -> dict[str, Any] | None:
+def commit() -> Commit | None:
     """Commit of the source tree, or of the one that the wheel was built from, and whether it had changes."""
     root = Path(harness.__file__).parent.parent
 
@@ -252,7 +253,7 @@ def commit() -> dict[str, Any] | None:
     except (OSError, subprocess.SubprocessError):
         pass
     built = Path(harness.__file__).with_name("commit.json")
-    found: dict[str, Any] | None = json.loads(built.read_text()) if built.is_file() else None
+    found: Commit | None = json.loads(built.read_text()) if built.is_file() else None
     return found
 
 

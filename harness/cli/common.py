@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from functools import cache
 from types import FrameType
@@ -22,7 +23,7 @@ def results() -> Console:
     """Where results go: stdout."""
     from rich.console import Console
 
-    wide = None if sys.stdout.isatty() else 160  # a pipe has no width; do not cut to 80
+    wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160  # a pipe has no width; do not cut to 80
     return Console(highlight=False, soft_wrap=True, width=wide)
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, cast, get_args
 
 import typer
 
 from harness.errors import UserError
 
 app = typer.Typer()
-FORMATS = ("table", "md", "csv", "json", "latex", "html")
+Format = Literal["table", "md", "csv", "json", "latex", "html"]
+FORMATS = get_args(Format)
 
 
 @app.command()
@@ -44,12 +45,12 @@ def compare(
     if form not in FORMATS:
         raise UserError(f"no format called {form!r}. There are: {', '.join(FORMATS)}")
     found = compare_runs(select(runs, runs_dir), baseline, allow or [], margin)
-    task_set = None if references else str(found["task_set"])
+    task_set = None if references else found["task_set"]
     rows = [] if references is False else reference_rows(task_set)
     if form == "table" and out is None:
         show(results(), found, rows)
         return
-    text = render(found, "md" if form == "table" else form, rows)  # type: ignore[arg-type]
+    text = render(found, cast(Format, form), rows)
     if out is None:
         sys.stdout.write(text)
         return

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import statistics
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from harness.cli.common import emit_json, results
 from harness.errors import UserError
 from harness.wording import duration
+
+if TYPE_CHECKING:
+    from harness.compare.model import Plan
+    from harness.compare.power import Variances
 
 app = typer.Typer()
 
@@ -87,13 +91,13 @@ def power(
 
 
 def _show(
-    found: Any,
+    found: Variances,
     effect: float,
     power: float,
     alpha: float,
     family: int,
     run_s: float | None,
-    rows: list[dict[str, Any]],
+    rows: list[Plan],
     now: float,
 ) -> None:
     from rich import box
@@ -101,8 +105,8 @@ def _show(
 
     out = results()
     out.print(
-        f"Variances from {found.source}: {found.seeds} seeds, {len(found.sizes)} databases, {found.questions} "
-        f"questions. Standard deviation between seeds {100 * found.seed**0.5:.1f}, between databases "
+        f"Variances from {found.source}: {found.seeds} seeds, {found.questions} questions in {len(found.sizes)} "
+        f"clusters. Standard deviation between seeds {100 * found.seed**0.5:.1f}, between clusters "
         f"{100 * found.database**0.5:.1f}, between questions {100 * found.question**0.5:.1f}, between single scores "
         f"{100 * (found.cell + found.score) ** 0.5:.1f} points.",
         soft_wrap=True,
@@ -111,12 +115,12 @@ def _show(
     against = "one arm" if family == 1 else f"each of {family} arms (Holm)"
     title = f"For {effect:g} points, power {power:g}, alpha {alpha:g}, {against} against the baseline; runs of two arms"
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
-    for head in ("databases", "questions", "seeds", "runs", "machine time"):
+    for head in ("clusters", "questions", "seeds", "runs", "machine time"):
         table.add_column(head, justify="right")
     for row in rows:
         seeds = "no number is enough" if row["seeds"] is None else str(row["seeds"])
         cells = (str(row["questions"]), seeds, str(row["runs"] or "-"), duration(row["machine_s"]))
         table.add_row(str(row["databases"]), *cells)
-    out.print(table)
+    out.print(table, soft_wrap=False)
     if run_s is not None:
         out.print(f"By the measured {duration(run_s)} of a run. More questions cost validation time beyond that.")

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from harness.cli.common import emit_json, progress_console, results
 from harness.wording import duration, percent
+
+if TYPE_CHECKING:
+    from harness.compare.runs import Run
+    from harness.results.model import Launch, RunRecord, Study
 
 app = typer.Typer(no_args_is_help=True)
 RunsDir = Annotated[Path, typer.Option(help="The folder of runs; studies inside it are searched too.")]
@@ -78,7 +82,7 @@ def show(
         out.print(record["reason"], markup=False, soft_wrap=True)
     facts: dict[str, Any] = {
         "agent": f"{record['plugin']}, trains {record['agent_match']!r}, seed {record['seed']}",
-        **({"policy": _policy(record["parent"])} if record.get("parent") else {}),
+        **({"policy": f"of {parent['run']}, step {parent['step']}"} if (parent := record.get("parent")) else {}),
         "parity": figures["parity"],
         "accuracy": ", ".join(f"{step}: {percent(value)}" for step, value in figures["val_curve"].items()) or "-",
         "unscored": figures["unscored"],
@@ -94,9 +98,9 @@ def show(
         )
         or "-",
         "time": duration(figures["wall_s"]),
-        "code": (record.get("commit") or {}).get("hash", "no checkout"),
+        "code": record["commit"]["hash"] if record["commit"] else "no checkout",
         "launches": figures["launches"],
-        **({"study": _study(record)} if record.get("study") else {}),
+        **({"study": _study(study, record["launches"][-1])} if (study := record.get("study")) else {}),
     }
     for name, value in facts.items():
         out.print(f"{name:26} {value}", markup=False, soft_wrap=True)
@@ -114,22 +118,20 @@ def diff(
     json_: Json = False,
 ) -> None:
     """Every field that differs between two runs, and how many are equal."""
-    from harness.compare.identity import FOLLOWS_SEED
+    from harness.compare.identity import differences
     from harness.layers import flatten
 
     one, other = (_one(path, runs_dir) for path in (first, second))
     groups: dict[str, dict[str, tuple[Any, Any]]] = {}
     equal = 0
     for part in ("identity", "config", "versions", "frameworks", "hardware", "commit", "parity", "result"):
-        left, right = (flatten(run.record.get(part) or {}) for run in (one, other))
+        left, right = (flatten(dict[str, Any](run.record).get(part) or {}) for run in (one, other))
         for key in dict.fromkeys([*left, *right]):
             if left.get(key, _ABSENT) == right.get(key, _ABSENT):
                 equal += part != "result"
             else:
                 groups.setdefault(part, {})[key] = (left.get(key, _ABSENT), right.get(key, _ABSENT))
-    decisive = list(groups.get("identity", {}))
-    if one.seed != other.seed:
-        decisive = [key for key in decisive if key not in FOLLOWS_SEED]
+    decisive = [found.key for found in differences([one, other])]
     if json_:
         emit_json({"runs": [one.id, other.id], "equal": equal, "comparable": not decisive, "differs": groups})
         return
@@ -152,7 +154,7 @@ def diff(
 _ABSENT = "(absent)"
 
 
-def _one(path: Path, runs_dir: Path) -> Any:
+def _one(path: Path, runs_dir: Path) -> Run:
     from harness.compare.runs import select
     from harness.errors import UserError
 
@@ -162,11 +164,11 @@ def _one(path: Path, runs_dir: Path) -> Any:
     return found[0]
 
 
-def _summary(record: Mapping[str, Any]) -> dict[str, Any]:
-    result = record.get("result") or {}
+def _summary(record: RunRecord) -> dict[str, Any]:
+    result: Mapping[str, Any] = record["result"] or {}
     return {
         "id": record["id"],
-        "kind": record.get("kind", "train"),
+        "kind": record["kind"],
         "plugin": record["plugin"],
         "agent_match": record["agent_match"],
         "seed": record["seed"],
@@ -178,16 +180,11 @@ def _summary(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _policy(parent: dict[str, Any]) -> str:
-    return f"of {parent['run']}, step {parent['step']}"
-
-
-def _study(record: Mapping[str, Any]) -> str:
+def _study(study: Study, launch: Launch) -> str:
     from harness.wording import with_cores
 
-    launch = record["launches"][-1]
-    study = record["study"]
-    shared = f"{launch['runs_at_once']} at a time {with_cores(launch['cores'])}"
+    cores = launch.get("cores")
+    shared = f"{study['runs_at_once']} at a time{f' {with_cores(cores)}' if cores else ''}"
     return f"{study['name']}, {study['job']}, {shared}"
 
 

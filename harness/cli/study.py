@@ -6,7 +6,7 @@ import shutil
 import signal
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
 
 import typer
 
@@ -21,6 +21,35 @@ if TYPE_CHECKING:
     from harness.study.state import Step
 
 app = typer.Typer()
+
+
+class PlannedJob(TypedDict):
+    """One run, as `--dry-run` shows it."""
+
+    key: str
+    arm: str
+    seed: int
+    kind: str
+    action: str
+    why: str
+    steps: int | None
+    estimate_s: float | None
+    estimate_from: str | None
+
+
+class Plan(TypedDict):
+    """The whole of `--dry-run --json`."""
+
+    study: str
+    jobs: list[PlannedJob]
+    to_run: int
+    estimate_s: float | None
+    runs_at_once: int
+    cores_per_run: int
+    gpus: list[tuple[str, ...]] | None
+    without_estimate: int
+    differences: dict[str, dict[str, Any]]
+    uncertified: NotRequired[list[str]]
 
 
 @app.command()
@@ -107,14 +136,14 @@ def _refuse_shared_measuring(jobs: list[Job], slots: list[Slot]) -> None:
         )
 
 
-def _plan(name: str, steps: list[Step], runs_dir: Path, slots: list[Slot]) -> dict[str, Any]:
+def _plan(name: str, steps: list[Step], runs_dir: Path, slots: list[Slot]) -> Plan:
     from harness.compare.runs import find_all
     from harness.study.plan import differences
     from harness.study.timing import makespan_s, measured, steps_of, timing_for
 
     known = measured(find_all(runs_dir)) if runs_dir.is_dir() else []
     counted: dict[str, int | None] = {}
-    rows: list[dict[str, Any]] = []
+    rows: list[PlannedJob] = []
     for step in steps:
         timing = timing_for(step.job.config, known)
         if step.job.arm not in counted:
@@ -137,7 +166,7 @@ def _plan(name: str, steps: list[Step], runs_dir: Path, slots: list[Slot]) -> di
             }
         )
     missing = [row for row in rows if row["action"] != "skip"]
-    known_s: list[float] = [row["estimate_s"] for row in missing if row["estimate_s"] is not None]
+    known_s = [row["estimate_s"] for row in missing if row["estimate_s"] is not None]
     return {
         "study": name,
         "jobs": rows,
@@ -145,7 +174,7 @@ def _plan(name: str, steps: list[Step], runs_dir: Path, slots: list[Slot]) -> di
         "estimate_s": makespan_s(known_s, len(slots)) if known_s else None,
         "runs_at_once": len(slots),
         "cores_per_run": len(slots[0].cores),
-        "gpus": [slot.gpus for slot in slots] if slots[0].gpus else None,
+        "gpus": [slot.gpus for slot in slots if slot.gpus] or None,
         "without_estimate": len(missing) - len(known_s),
         "differences": differences(step.job for step in steps),
     }
@@ -163,7 +192,7 @@ def _uncertified(jobs: list[Job]) -> list[str]:
     return [name for name in strict if certificate_for(name) is None]
 
 
-def _show_plan(plan: dict[str, Any]) -> None:
+def _show_plan(plan: Plan) -> None:
     from rich import box
     from rich.table import Table
 
@@ -196,7 +225,7 @@ def _show_plan(plan: dict[str, Any]) -> None:
         out.print(f"No parity certificate: {names}. Run `harness parity {names}` first.", soft_wrap=True)
 
 
-def _sharing(plan: dict[str, Any]) -> str:
+def _sharing(plan: Plan) -> str:
     """`4 at a time with 16 cores each`."""
     from harness.wording import with_cores
 
@@ -227,7 +256,7 @@ def _seeds(text: str) -> list[int]:
 class _Display:
     """The whole matrix live on a terminal; a line a change elsewhere."""
 
-    def __init__(self, plan: dict[str, Any]) -> None:
+    def __init__(self, plan: Plan) -> None:
         self._whole = plan
         self._plan = {row["key"]: row for row in plan["jobs"]}
         self._name = plan["study"]

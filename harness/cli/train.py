@@ -39,7 +39,7 @@ def train(
     """Train an agent with GRPO and leave a run folder."""
     if resume is not None:
         folder = RunFolder.open(resume)
-        kind = folder.read().get("kind", "train")
+        kind = folder.read()["kind"]
         if kind != "train":
             raise UserError(f"{resume} is of kind {kind!r}, not a training: start it again with `harness {kind}`")
         if any(option is not None for option in (plugin, preset, config, task, agent_match, seed)) or ci or ci_fast:

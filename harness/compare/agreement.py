@@ -15,27 +15,19 @@ from harness.records import AGENT_OUTCOMES
 if TYPE_CHECKING:
     import pandas as pd
 
+    from harness.compare.model import Agreement, AgreementStep
     from harness.compare.runs import Run
 
 _DRAW = ["phase", "step", "task_id", "session"]
 
 
-def agree(arms: Mapping[str, Sequence[Run]], baseline: str) -> dict[str, dict[str, Any]]:
-    """Shares of equal answers with the baseline's run of the same seed, by arm.
-
-    Returns:
-        `start` (validation before training), `first` (rollouts of the first step), `training` (those of all steps),
-        `end` (last validation), each pooled over the seeds in common, None where there is nothing to pair; `draws`, the
-        number of pairs; `parted`, the first training step in which answers or gradients differ for any seed, None if
-        none does; `gradient`, the largest relative difference of a step's gradient norm, None where not recorded;
-        `identical`, whether there was a training and nothing at all differs; `steps`, one entry a seed and training
-        step with `seed`, `step`, `draws`, `same` (share) and `gradient`.
-    """
+def agree(arms: Mapping[str, Sequence[Run]], baseline: str) -> dict[str, Agreement]:
+    """Shares of equal answers with the baseline's run of the same seed, by arm, pooled over the seeds in common."""
     if any(column not in run.episodes for runs in arms.values() for run in runs for column in (*_DRAW, "answer")):
         return {}
     by_seed = {run.seed: run for run in arms[baseline]}
     answers = {seed: _answers(run) for seed, run in by_seed.items()}
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, Agreement] = {}
     for name, runs in arms.items():
         paired = [run for run in runs if run.seed in by_seed]
         if name == baseline or not paired:
@@ -44,9 +36,9 @@ def agree(arms: Mapping[str, Sequence[Run]], baseline: str) -> dict[str, dict[st
         same = [(table["answer"] == table["answer_base"]).rename("same").reset_index() for table in joined]
         last = [table[table["phase"] == "val"]["step"].max() for table in same]
         steps = [
-            {"seed": run.seed, **entry}
+            entry
             for run, table in zip(paired, same, strict=True)
-            for entry in _by_step(table[table["phase"] == "train"], _gradients(run), _gradients(by_seed[run.seed]))
+            for entry in _by_step(table[table["phase"] == "train"], run, by_seed[run.seed])
         ]
         parted = [entry["step"] for entry in steps if entry["same"] != 1 or entry["gradient"]]
         found[name] = {
@@ -87,10 +79,17 @@ def _answers(run: Run) -> pd.DataFrame:
     return rows["answer"].where(rows["outcome"] == "ok", rows["outcome"]).to_frame()
 
 
-def _by_step(same: pd.DataFrame, mine: dict[int, float], theirs: dict[int, float]) -> list[dict[str, Any]]:
+def _by_step(same: pd.DataFrame, run: Run, base: Run) -> list[AgreementStep]:
     groups = same.groupby("step")["same"].agg(["size", "mean"])
+    mine, theirs = _gradients(run), _gradients(base)
     return [
-        {"step": int(step), "draws": int(draws), "same": float(share), "gradient": _apart(mine, theirs, int(step))}
+        {
+            "seed": run.seed,
+            "step": int(step),
+            "draws": int(draws),
+            "same": float(share),
+            "gradient": _apart(mine, theirs, int(step)),
+        }
         for step, draws, share in groups.itertuples()
     ]
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 from harness.compare import statistics
 from harness.compare.agreement import agree
 from harness.compare.estimates import (
     COLLAPSE,
     MIN_SEEDS,
-    Estimate,
     accuracy,
     crossed_mean,
     seeds_for_equivalence,
@@ -20,6 +19,18 @@ from harness.compare.estimates import (
 from harness.compare.identity import check_data, check_identity, check_parity, circumstances
 from harness.compare.learning import learn
 from harness.compare.measures import measure
+from harness.compare.model import (
+    SCHEMA_VERSION,
+    Arm,
+    Comparison,
+    Figures,
+    McNemarData,
+    Means,
+    Pair,
+    Trained,
+    Training,
+    Verdict,
+)
 from harness.compare.scores import paired_differences, scores, worst_cases
 from harness.compare.views import views
 from harness.errors import UserError
@@ -31,30 +42,11 @@ ALPHA = 0.05
 POWER = 0.8
 CEILING = 0.97
 """Where all arms end above it, final accuracy can hardly tell them apart."""
-MEANS = (
-    "transitions_per_rollout",
-    "prompt_tokens_per_rollout",
-    "response_tokens_per_rollout",
-    "rewritten",
-    "helped",
-    "hurt",
-    "steps",
-    "step_s",
-    "wall_s",
-    "agent_failed",
-    "gpu_hours",
-    "overhead_ms_per_call",
-    "gateway_ms_per_call",
-    "optimizer_steps",
-    "trained_transitions",
-    "trained_tokens",
-)
-"""Figures of a run that an arm shows as the mean over its seeds."""
 
 
 def compare(
     selection: Selection, baseline: str | None = None, allow: Iterable[str] = (), margin: float | None = None
-) -> dict[str, Any]:
+) -> Comparison:
     """Compare every arm with the baseline, by the last checkpoint of every finished run.
 
     Args:
@@ -64,7 +56,7 @@ def compare(
             nothing can be called equivalent.
 
     Raises:
-        NotComparable: Runs differ in what must be identical, or one's databases changed while it ran.
+        NotComparable: Runs differ in what must be identical, or the files of one's task set changed while it ran.
         UserError: No run has finished, or there is no such baseline.
     """
     allow = list(allow)
@@ -73,7 +65,7 @@ def compare(
         raise UserError(f"a margin lies between 0 and 1 (0.05 is 5 points), got {margin:g}")
     usable, remarks = _usable(selection.runs)
     if not usable:
-        states = ", ".join(f"{run.id}: {run.record['status']}" for run in selection.runs[:4])
+        states = ", ".join(f"{run.name}: {run.record['status']}" for run in selection.runs[:4])
         raise UserError(f"no run has finished and been validated yet ({states})")
     check_data(usable)
     permitted = [name for name in allow if name != "parity"]
@@ -88,20 +80,21 @@ def compare(
     agreement = agree(by_arm, base)
     others = {name: runs for name, runs in by_arm.items() if name != base}
     pairs = [
-        _pair(name, runs, base, by_arm[base], margin, len(others), identical=agreement.get(name, {}).get("identical"))
+        _pair(name, runs, base, by_arm[base], margin, len(others), name in agreement and agreement[name]["identical"])
         for name, runs in others.items()
     ]
-    _decide(pairs, margin)
+    _decide(pairs)
     checkpoint = selection.study.get("checkpoint")
     learning = learn(by_arm, base, checkpoint)
     if checkpoint is not None and "checkpoint" not in learning["measures"]:
         remarks.append(f"Not every run was validated at step {checkpoint}, so nothing is compared there.")
     arms = [_arm(name, runs) for name, runs in by_arm.items()]
     return {
+        "schema_version": SCHEMA_VERSION,
         "name": selection.name,
         "question": selection.study.get("question", ""),
         "task_set": usable[0].record["identity"]["task_set"].get("name", ""),
-        "kind": usable[0].record.get("kind", "train"),
+        "kind": usable[0].record["kind"],
         "baseline": base,
         "margin": margin,
         "alpha": ALPHA,
@@ -125,9 +118,7 @@ def compare(
             for run in selection.runs
             if run not in usable
         ],
-        "identity": {
-            run.id: {"identity": run.record["identity"], "parity": run.record.get("parity")} for run in usable
-        },
+        "identity": {run.id: {"identity": run.record["identity"], "parity": run.record["parity"]} for run in usable},
     }
 
 
@@ -151,11 +142,11 @@ def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     for run in chosen.values():
         seen, all_of_it = len(run.validation()), run.validated_tasks()
         if seen < all_of_it:
-            remarks.append(f"{run.id}: its last validation holds {seen} of {all_of_it} questions.")
-        last, steps = run.validation()["step"].max(), run.record["identity"].get("steps")
-        if run.record.get("kind", "train") == "train" and steps is not None and last != steps:
-            remarks.append(f"{run.id}: its last validation is of step {last}, not of the last, {steps}.")
-    resumed = [run.id for run in chosen.values() if len(run.record.get("launches", [])) > 1]
+            remarks.append(f"{run.name}: its last validation holds {seen} of {all_of_it} questions.")
+        last, steps = run.validation()["step"].max(), run.record["identity"]["steps"]
+        if run.trained and last != steps:
+            remarks.append(f"{run.name}: its last validation is of step {last}, not of the last, {steps}.")
+    resumed = [run.name for run in chosen.values() if len(run.record["launches"]) > 1]
     if resumed:
         remarks.append(f"Resumed after an interruption: {', '.join(resumed)}.")
     return list(chosen.values()), remarks
@@ -166,7 +157,7 @@ def _baseline(name: str | None, arms: dict[str, list[Run]], *, asked: bool) -> s
         return next(iter(arms))
     if name in arms:
         return name
-    matching = [arm for arm, runs in arms.items() if name in (runs[0].record["plugin"], runs[0].id)]
+    matching = [arm for arm, runs in arms.items() if name in (runs[0].record["plugin"], runs[0].id, runs[0].name)]
     if len(matching) == 1:
         return matching[0]
     if not asked:  # the study's own baseline did not finish
@@ -174,11 +165,12 @@ def _baseline(name: str | None, arms: dict[str, list[Run]], *, asked: bool) -> s
     raise UserError(f"no arm called {name!r}. Arms: {', '.join(repr(arm) for arm in arms)}")
 
 
-def _arm(name: str, runs: Sequence[Run]) -> dict[str, Any]:
+def _arm(name: str, runs: Sequence[Run]) -> Arm:
     per_seed = [measure(run) for run in runs]
     final = scores(runs)
-    trained = runs[0].record.get("kind", "train") == "train"
-    initial = scores([run for run in runs if 0 in run.val_curve()] or runs, 0) if trained else final.iloc[:0]
+    initial = scores([run for run in runs if 0 in run.val_curve()] or runs, 0) if runs[0].trained else final.iloc[:0]
+    started, reached = accuracy(initial), accuracy(final)
+    assert reached is not None, f"{name} has scores"
     matrix = final.pivot_table(index="seed", columns="cluster", values="value").to_numpy(float)
     causes = dict.fromkeys(cause for figures in per_seed for cause in figures["failures"])
     return {
@@ -187,19 +179,13 @@ def _arm(name: str, runs: Sequence[Run]) -> dict[str, Any]:
         "agent_match": runs[0].record["agent_match"],
         "seeds": [run.seed for run in runs],
         "parity": per_seed[0]["parity"],
-        "accuracy_initial": _plain(accuracy(initial)),
-        "accuracy_final": _plain(accuracy(final)),
+        "accuracy_initial": started.data() if started else None,
+        "accuracy_final": reached.data(),
         "interquartile_mean": statistics.interquartile_mean(matrix.ravel().tolist()),
         "interquartile_mean_interval": statistics.interquartile_mean_interval(matrix),
-        **{key: _mean([figures[key] for figures in per_seed]) for key in MEANS},
-        "shares": {
-            part: _mean([figures["shares"].get(part) for figures in per_seed])
-            for part in dict.fromkeys(part for figures in per_seed for part in figures["shares"])
-        },
-        "reward_parts": {
-            part: _mean([figures["reward_parts"].get(part) for figures in per_seed])
-            for part in dict.fromkeys(part for figures in per_seed for part in figures["reward_parts"])
-        },
+        **_means(per_seed),
+        "shares": _mean_parts([figures["shares"] for figures in per_seed]),
+        "reward_parts": _mean_parts([figures["reward_parts"] for figures in per_seed]),
         "unscored": sum(figures["unscored"] for figures in per_seed),
         "accuracy_bounds": worst_cases(runs),
         "failures": {cause: sum(figures["failures"].get(cause, 0) for figures in per_seed) for cause in causes},
@@ -215,22 +201,23 @@ def _pair(
     base_runs: Sequence[Run],
     margin: float | None,
     family: int,
-    *,
-    identical: bool | None,
-) -> dict[str, Any]:
+    identical: bool,
+) -> Pair:
     mine, theirs = scores(runs), scores(base_runs)
     rows, paired = paired_differences(mine, theirs)
     difference = crossed_mean(rows)
     if difference is None:
         raise UserError(f"{name!r} and {base!r} have no scored validation question in common")
     binary = set(mine["value"]) | set(theirs["value"]) <= {0.0, 1.0}
-    items = []
+    items: list[McNemarData] = []
     if binary and paired == "seed":
         for seed in sorted(set(rows["seed"])):
             group = rows[rows["seed"] == seed]
             test = statistics.mcnemar_exact(group["value_first"].tolist(), group["value_second"].tolist())
-            items.append({"seed": int(seed), **asdict(test)})
-    training: dict[str, Any] = {}
+            items.append(
+                {"seed": int(seed), "only_first": test.only_first, "only_second": test.only_second, "p": test.p}
+            )
+    training: Training = {}
     if difference.seeds > 1:
         mine_by_seed, theirs_by_seed = (table.groupby("seed")["value"].mean().tolist() for table in (mine, theirs))
         training = {
@@ -239,17 +226,19 @@ def _pair(
             "interquartile_mean_difference": statistics.interquartile_mean(mine_by_seed)
             - statistics.interquartile_mean(theirs_by_seed),
         }
-    same = bool(identical) and paired == "seed" and difference.se == difference.mean == 0
+    same = identical and paired == "seed" and difference.se == difference.mean == 0
     beyond = sum(abs(one) >= (margin or COLLAPSE) for one in difference.by_seed)
+    shown = replace(difference, low=0.0, high=0.0) if same else difference
+    p, p_equivalence = difference.p_difference(), None if margin is None else difference.p_equivalence(margin)
     return {
         "arm": name,
         "baseline": base,
         "paired_by": paired,
         "identical": same,
-        "difference": {**asdict(difference), **({"low": 0.0, "high": 0.0} if same else {})},
+        "difference": shown.data(),
         "difference_bounds": _bounds(runs, base_runs, set(rows["seed"]) if paired == "seed" else None),
-        "p": difference.p_difference(),
-        "p_equivalence": None if margin is None else difference.p_equivalence(margin),
+        "p": p,
+        "p_equivalence": p_equivalence,
         "detectable": difference.detectable(POWER, ALPHA / family),
         "one_seed": difference.seeds == 1,
         "collapses": {
@@ -269,6 +258,9 @@ def _pair(
             "few_databases": difference.databases < statistics.FEW_CLUSTERS,
         },
         "training": training,
+        "p_holm": p,
+        "p_equivalence_holm": p_equivalence,
+        "verdict": "cannot tell",
     }
 
 
@@ -284,19 +276,19 @@ def _bounds(runs: Sequence[Run], base_runs: Sequence[Run], seeds: set[int] | Non
     return low - base_high, high - base_low
 
 
-def _decide(pairs: list[dict[str, Any]], margin: float | None) -> None:
-    """Add corrected p values and the verdict to every pair; the family is all pairs."""
-    corrected = statistics.holm([pair["p"] for pair in pairs])
-    equivalence = statistics.holm([pair["p_equivalence"] for pair in pairs]) if margin is not None else None
-    for index, pair in enumerate(pairs):
-        pair["p_holm"] = corrected[index]
-        pair["p_equivalence_holm"] = equivalence[index] if equivalence else None
-        pair["verdict"] = verdict(
-            pair["p_holm"], pair["p_equivalence_holm"], pair["difference"]["seeds"], identical=pair["identical"]
-        )
+def _decide(pairs: Sequence[Pair]) -> None:
+    """Correct the p values of every pair and give its verdict; the family is all pairs."""
+    for pair, corrected in zip(pairs, statistics.holm([pair["p"] for pair in pairs]), strict=True):
+        pair["p_holm"] = corrected
+    stated = [pair["p_equivalence"] for pair in pairs if pair["p_equivalence"] is not None]  # all, or none
+    for pair, corrected in zip(pairs, statistics.holm(stated), strict=False):
+        pair["p_equivalence_holm"] = corrected
+    for pair in pairs:
+        seeds = pair["difference"]["seeds"]
+        pair["verdict"] = verdict(pair["p_holm"], pair["p_equivalence_holm"], seeds, identical=pair["identical"])
 
 
-def verdict(p: float, p_equivalence: float | None, seeds: int, *, identical: bool = False) -> str:
+def verdict(p: float, p_equivalence: float | None, seeds: int, *, identical: bool = False) -> Verdict:
     """`equivalent`, `different` or `cannot tell`; a real difference inside the margin is equivalent.
 
     Args:
@@ -310,25 +302,30 @@ def verdict(p: float, p_equivalence: float | None, seeds: int, *, identical: boo
     return "different" if p < ALPHA else "cannot tell"
 
 
-def _roles(per_seed: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
+def _roles(per_seed: Sequence[Figures]) -> dict[str, Trained]:
     """Trained transitions and tokens by role, means over seeds."""
-    names = dict.fromkeys(role for figures in per_seed for role in figures["trained_by_role"])
-    return {
-        role: {
-            what: sum(figures["trained_by_role"].get(role, {}).get(what, 0) for figures in per_seed) / len(per_seed)
-            for what in ("transitions", "tokens")
-        }
-        for role in names
-    }
+    found: dict[str, Trained] = {}
+    for role in dict.fromkeys(role for figures in per_seed for role in figures["trained_by_role"]):
+        known = [figures["trained_by_role"][role] for figures in per_seed if role in figures["trained_by_role"]]
+        transitions, tokens = (sum(one["transitions"] for one in known), sum(one["tokens"] for one in known))
+        found[role] = {"transitions": transitions / len(per_seed), "tokens": tokens / len(per_seed)}
+    return found
+
+
+def _means(per_seed: Sequence[Figures]) -> Means:
+    rows = cast(Sequence[Mapping[str, float | None]], per_seed)
+    return cast(Means, {key: _mean(row[key] for row in rows) for key in Means.__annotations__})
+
+
+def _mean_parts(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of every part over the seeds that have it."""
+    known = {name: [one[name] for one in parts if name in one] for one in parts for name in one}
+    return {name: sum(values) / len(values) for name, values in known.items()}
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
-
-
-def _plain(estimate: Estimate | None) -> dict[str, Any] | None:
-    return None if estimate is None else asdict(estimate)
 
 
 def _reason(run: Run) -> str:

@@ -1,21 +1,22 @@
-"""Means of paired scores whose doubt comes from two sides: the seeds, and the databases that were asked about.
+"""Means of paired scores whose doubt comes from two sides: the seeds, and the clusters that were asked about.
 
-Every verdict rests on `crossed_mean`. Scores are rows of seed, database, task and value; the questions of one
-database are alike and so are all scores of one seed, so neither questions nor scores are independent.
+Every verdict rests on `crossed_mean`. Scores are rows of seed, cluster, task and value; the questions of one
+cluster are alike and so are all scores of one seed, so neither questions nor scores are independent.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from harness.compare.model import EstimateData, Unit
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-Unit = Literal["seed", "database", "task"]
 CONFIDENCE = 0.95
 ROUNDING = 1e-12  # what floats of scores between -1 and 1 may differ by without meaning it
 MIN_SEEDS = 8
@@ -34,9 +35,9 @@ class Estimate:
             unseen: in trainings where there are several seeds, in questions where there is one.
         df: Degrees of freedom of the t distribution that the interval uses.
         low, high: The 95 % interval.
-        seeds, databases, tasks: Distinct ones behind the estimate.
+        seeds, databases, tasks: Distinct ones behind the estimate; databases are clusters.
         scores: Rows behind the estimate.
-        unit: What was counted as independent: `seed` (and databases), `database`, or `task`.
+        unit: What was counted as independent: `seed` (and clusters), `database` (clusters), or `task`.
         by_seed: The mean of every seed, in their order.
     """
 
@@ -51,6 +52,10 @@ class Estimate:
     scores: int
     unit: Unit
     by_seed: tuple[float, ...]
+
+    def data(self) -> EstimateData:
+        """The same as it stands in a comparison."""
+        return cast(EstimateData, asdict(self))
 
     def p_difference(self) -> float:
         """Two-sided p value of "the mean is 0" (t test)."""
@@ -101,14 +106,14 @@ class Estimate:
 
 
 def crossed_mean(rows: pd.DataFrame) -> Estimate | None:
-    """The mean of `value` with an interval that holds for new seeds and new databases.
+    """The mean of `value` with an interval that holds for new seeds and new clusters.
 
-    With several seeds and databases the variance is clustered both ways: by seed, plus by database, minus
-    by both together, and never below the larger of the first two. With one seed it is clustered by database,
-    with one database by question.
+    With several seeds and clusters the variance is clustered both ways: by seed, plus by cluster, minus
+    by both together, and never below the larger of the first two. With one seed it is clustered by cluster,
+    with one cluster by question.
 
     Means of few clusters may coincide while answers differ: then this is 0, which is luck and no certainty. The
-    variance over questions stands in, or over single scores if that is larger: neither seeds nor databases can make
+    variance over questions stands in, or over single scores if that is larger: neither seeds nor clusters can make
     the true one smaller. Degrees of freedom are those of the fewest clusters, at least 1.
 
     Source: Cameron, Gelbach and Miller 2011, J. Bus. Econ. Stat. 29, 238-249, on cluster variances of Bell and
@@ -126,33 +131,33 @@ def crossed_mean(rows: pd.DataFrame) -> Estimate | None:
     import pandas as pd
 
     value = rows["value"].to_numpy(float)
-    seed, database, task = (pd.factorize(rows[name], sort=name == "seed")[0] for name in ("seed", "cluster", "task_id"))
-    seeds, databases, tasks = (int(codes.max()) + 1 for codes in (seed, database, task))
+    seed, cluster, task = (pd.factorize(rows[name], sort=name == "seed")[0] for name in ("seed", "cluster", "task_id"))
+    seeds, clusters, tasks = (int(codes.max()) + 1 for codes in (seed, cluster, task))
     mean = float(value.mean())
     unit: Unit
     if seeds > 1:
         unit = "seed"
         variance, df = by_seed, seed_df = cluster_variance(value, seed)
-        if databases > 1:
-            by_database, database_df = cluster_variance(value, database)
-            both, _ = cluster_variance(value, seed * databases + database)
-            variance = max(by_seed + by_database - both, by_seed, by_database)
-            df = float(crossed_df(variance, by_seed, by_database, both, seed_df, database_df))
-    elif databases > 1:
+        if clusters > 1:
+            by_cluster, cluster_df = cluster_variance(value, cluster)
+            both, _ = cluster_variance(value, seed * clusters + cluster)
+            variance = max(by_seed + by_cluster - both, by_seed, by_cluster)
+            df = float(crossed_df(variance, by_seed, by_cluster, both, seed_df, cluster_df))
+    elif clusters > 1:
         unit = "database"
-        variance, df = cluster_variance(value, database)
+        variance, df = cluster_variance(value, cluster)
     else:
         unit = "task"
         variance, df = cluster_variance(value, task)
     se = 0.0
     if np.ptp(value) > ROUNDING:
         if math.isnan(variance) or variance < ROUNDING**2:
-            fewest = min((count for count in (seeds, databases) if count > 1), default=tasks) - 1.0
+            fewest = min((count for count in (seeds, clusters) if count > 1), default=tasks) - 1.0
             variance, df = _least_variance(value, task), max(fewest, 1.0)
         se = math.sqrt(variance)
     means = np.bincount(seed, value) / np.bincount(seed)
     found = Estimate(
-        mean, se, df, mean, mean, seeds, databases, tasks, len(rows), unit, tuple(map(float, means.tolist()))
+        mean, se, df, mean, mean, seeds, clusters, tasks, len(rows), unit, tuple(map(float, means.tolist()))
     )
     low, high = _interval(found)
     return replace(found, low=low, high=high)
@@ -308,17 +313,17 @@ def detectable_effect(se: float, df: float, power: float = 0.8, alpha: float = 0
     return float(brentq(lacking, start / 2, start * 2)) * se
 
 
-def crossed_df(variance: Any, by_seed: Any, by_database: Any, both: Any, seed_df: float, database_df: float) -> Any:
+def crossed_df(variance: Any, by_seed: Any, by_cluster: Any, both: Any, seed_df: float, cluster_df: float) -> Any:
     """Satterthwaite's degrees of freedom of a variance clustered both ways, never fewer than those of either way.
 
     Args:
         variance: Of the mean, as `crossed_mean` takes it; numbers or arrays, like those it is made of.
-        by_seed, by_database, both: Variances clustered by seed, by database, and by both together.
+        by_seed, by_cluster, both: Variances clustered by seed, by cluster, and by both together.
     """
     import numpy as np
 
-    fewest = min(seed_df, database_df)
-    doubt = by_seed**2 / seed_df + by_database**2 / database_df + both**2 / (seed_df * database_df)
+    fewest = min(seed_df, cluster_df)
+    doubt = by_seed**2 / seed_df + by_cluster**2 / cluster_df + both**2 / (seed_df * cluster_df)
     known = np.where(doubt > 0, doubt, 1.0)
     found = np.where(doubt > 0, np.maximum(fewest, variance**2 / known), fewest)
     return np.where((variance == by_seed) & (doubt > 0), seed_df, found)

@@ -7,10 +7,11 @@ import html
 import io
 import json
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal
 
 from harness.compare.layout import Table, sentences, tables
+from harness.compare.model import Comparison, EstimateData, Reference
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,13 +24,13 @@ _LATEX = str.maketrans(
 )
 
 
-def render(comparison: Mapping[str, Any], form: Format, references: list[dict[str, Any]] | None = None) -> str:
+def render(comparison: Comparison, form: Format, references: Sequence[Reference] = ()) -> str:
     """The comparison as text in one of the formats for files."""
     if form == "json":
-        data = {**comparison, "references": references or []}
+        data = {**comparison, "references": list(references)}
         return json.dumps(data, indent=2, ensure_ascii=False, default=str) + "\n"
     found, words = tables(comparison, references), sentences(comparison)
-    if form == "md":
+    if form in ("md", "table"):
         return _markdown(comparison["name"], comparison["question"], found, words)
     if form == "csv":
         return _csv(comparison)
@@ -40,7 +41,7 @@ def render(comparison: Mapping[str, Any], form: Format, references: list[dict[st
     raise ValueError(f"{form} is not a format for files")
 
 
-def show(console: Console, comparison: Mapping[str, Any], references: list[dict[str, Any]] | None = None) -> None:
+def show(console: Console, comparison: Comparison, references: Sequence[Reference] = ()) -> None:
     """The comparison on a terminal."""
     from rich import box
     from rich.markup import escape
@@ -49,17 +50,38 @@ def show(console: Console, comparison: Mapping[str, Any], references: list[dict[
     if comparison["question"]:
         console.print(comparison["question"], style="bold")
     for table in tables(comparison, references):
-        shown = RichTable(
-            title=table.title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, caption=table.note or None
-        )
-        for index, head in enumerate(table.heads):
-            shown.add_column(head, justify="left" if index == 0 or not _numeric(table, index) else "right")
-        for row in table.rows:
-            shown.add_row(*(_styled(escape(cell)) for cell in row))
-        shown.caption_justify = "left"
-        console.print(shown)
+        title = table.title
+        for columns in _fitting(table, console.width):
+            shown = RichTable(title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+            for index in columns:
+                justify: Literal["left", "right"] = "right" if index and _numeric(table, index) else "left"
+                shown.add_column(table.heads[index], justify=justify, overflow="fold")
+            for row in table.rows:
+                shown.add_row(*(_styled(escape(row[index])) for index in columns))
+            console.print(shown, soft_wrap=False)
+            title = ""
+        if table.note:
+            console.print(table.note, style="dim italic", markup=False, soft_wrap=False)
     for sentence in sentences(comparison):
         console.print(sentence, markup=False, soft_wrap=True)
+
+
+def _fitting(table: Table, width: int) -> list[list[int]]:
+    """The columns in groups that fit a width, each with the first column; cells of more than half of it are folded."""
+    from rich.cells import cell_len
+
+    sizes = [
+        min(max(map(cell_len, (head, *(row[index] for row in table.rows)))), width // 2) + 3
+        for index, head in enumerate(table.heads)
+    ]
+    groups, left = [[0]], width - sizes[0] - 1
+    for index, size in enumerate(sizes[1:], 1):
+        if size > left and len(groups[-1]) > 1:
+            groups.append([0])
+            left = width - sizes[0] - 1
+        groups[-1].append(index)
+        left -= size
+    return groups
 
 
 def _styled(cell: str) -> str:
@@ -95,26 +117,26 @@ def _pipe(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def _csv(comparison: Mapping[str, Any]) -> str:
+def _csv(comparison: Comparison) -> str:
     """One row an arm, numbers unrounded."""
     by_arm = {pair["arm"]: pair for pair in comparison["pairs"]}
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     for arm in comparison["arms"]:
-        pair = by_arm.get(arm["name"], {})
-        row: dict[str, Any] = {"arm": arm["name"], "plugin": arm["plugin"], "agent_match": arm["agent_match"]}
+        pair = by_arm.get(arm["name"])
+        row: dict[str, object] = {"arm": arm["name"], "plugin": arm["plugin"], "agent_match": arm["agent_match"]}
         row["seeds"] = " ".join(map(str, arm["seeds"]))
-        for key in ("accuracy_initial", "accuracy_final"):
-            estimate = arm[key] or {}
-            row |= {f"{key}{suffix}": estimate.get(part) for part, suffix in _PARTS.items()}
-        for key, one in comparison["learning"]["arms"].get(arm["name"], {}).items():
-            row |= {f"{key}{suffix}": (one["estimate"] or {}).get(part) for part, suffix in _PARTS.items()}
-            row |= {f"{key}_difference{suffix}": (one["difference"] or {}).get(part) for part, suffix in _PARTS.items()}
-        row |= {f"difference{suffix}": (pair.get("difference") or {}).get(part) for part, suffix in _PARTS.items()}
-        row |= {
-            key: pair.get(key) for key in ("p", "p_holm", "p_equivalence_holm", "detectable", "verdict", "identical")
-        }
-        row |= {"unseen_share": (pair.get("collapses") or {}).get("share")}
-        for key, bounds in (("accuracy", arm["accuracy_bounds"]), ("difference", pair.get("difference_bounds"))):
+        row |= _estimate("accuracy_initial", arm["accuracy_initial"])
+        row |= _estimate("accuracy_final", arm["accuracy_final"])
+        for measure, one in comparison["learning"]["arms"].get(arm["name"], {}).items():
+            row |= _estimate(measure, one["estimate"]) | _estimate(f"{measure}_difference", one["difference"])
+        row |= _estimate("difference", pair and pair["difference"])
+        tests = ("p", "p_holm", "p_equivalence_holm", "detectable", "verdict", "identical")
+        row |= {key: dict(pair or {}).get(key) for key in tests}
+        row |= {"unseen_share": pair and pair["collapses"]["share"]}
+        for key, bounds in (
+            ("accuracy", arm["accuracy_bounds"]),
+            ("difference", pair and pair["difference_bounds"]),
+        ):
             row |= dict(zip((f"{key}_worst", f"{key}_best"), bounds or (None, None), strict=True))
         row |= {key: value for key, value in arm.items() if isinstance(value, int | float)}
         row |= {f"{part}_share": share for part, share in arm["shares"].items()}
@@ -128,7 +150,9 @@ def _csv(comparison: Mapping[str, Any]) -> str:
     return out.getvalue()
 
 
-_PARTS = {"mean": "", "low": "_low", "high": "_high"}
+def _estimate(name: str, estimate: EstimateData | None) -> dict[str, float | None]:
+    low, high = (estimate["low"], estimate["high"]) if estimate else (None, None)
+    return {name: estimate and estimate["mean"], f"{name}_low": low, f"{name}_high": high}
 
 
 def _latex(found: list[Table], words: list[str]) -> str:

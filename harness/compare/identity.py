@@ -3,49 +3,77 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any, get_args
 
+from harness.compare.model import Exempt
 from harness.errors import NotComparable
 from harness.layers import flatten
+from harness.results.model import Group, Launch, keys
 from harness.wording import with_cores
 
 if TYPE_CHECKING:
     from harness.compare.runs import Run
 
-FOLLOWS_SEED = frozenset({"data_order", "train_tasks"})
-"""Identity keys that must be equal between runs of one seed only."""
-
-IDENTITY_OF: dict[str, tuple[str, ...]] = {
-    "task": ("task_set", "train_tasks", "val_tasks", "data_order", "steps"),
-    "reward": ("reward", "reward_options", "reward_shuffled"),
-    "policy": ("model",),
-    "sampling": ("sampling_train", "sampling_val", "max_prompt_tokens"),
-    "sandbox": ("sandbox",),
-    "rollout.group_size": ("group_size",),
-    "rollout.timeout_s": ("rollout_timeout_s",),
-    "rollout.retries": ("rollout_retries",),
-    "train.batch_size": ("train.batch_size", "steps", "data_order", "train_tasks"),
-    "train.steps": ("train.steps", "steps", "data_order", "train_tasks"),
-    "train.epochs": ("train.epochs", "steps", "data_order", "train_tasks"),
-    "max_turns": ("max_turns",),
-    "verl": ("verl",),
-}
-"""The identity keys that a configuration key decides, by the longest prefix of its name."""
-
+GROUPS = (*get_args(Group), "run")
 _MISSING = object()
 
 
-def identity_keys(config_key: str) -> tuple[str, ...]:
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A key in which runs differ that must be alike.
+
+    Attributes:
+        values: Every value with the names of the runs that have it.
+    """
+
+    key: str
+    values: list[tuple[Any, list[str]]]
+
+    @property
+    def top(self) -> str:
+        """The key of the identity that it stands under."""
+        return self.key.partition(".")[0]
+
+    @property
+    def group(self) -> str:
+        """What it is about."""
+        return keys()[self.top].group if self.top in keys() else "run"
+
+    def __str__(self) -> str:
+        found = (f"{_short(value)} in {_some(names)}" for value, names in self.values)
+        return f"{self.key} differs: {', '.join(found)}"
+
+
+def identity_keys(config_key: str) -> list[str]:
     """What of the identity changes when this configuration key is varied."""
-    parts = config_key.split(".")
-    for length in range(len(parts), 0, -1):
-        found = IDENTITY_OF.get(".".join(parts[:length]))
-        if found is not None:
-            return found
-    return (config_key,)
+    return [
+        config_key if name == prefix else name
+        for name, key in keys().items()
+        for prefix in key.config
+        if _covers(prefix, config_key)
+    ]
 
 
-def check_identity(runs: Sequence[Run], allow: Iterable[str] = (), varied: Iterable[str] = ()) -> list[dict[str, Any]]:
+def differences(runs: Sequence[Run]) -> list[Difference]:
+    """All that differs between runs which must be alike, what may follow the seed between runs of one seed only."""
+    flat = [(run, _comparable(run)) for run in runs]
+    found = []
+    for key in sorted({key for _, one in flat for key in one}):
+        top = keys().get(key.partition(".")[0])
+        groups: dict[int | None, list[tuple[Any, list[str]]]] = {}
+        for run, one in flat:
+            values, mine = groups.setdefault(run.seed if top and top.by_seed else None, []), one.get(key, _MISSING)
+            if (names := next((names for value, names in values if value == mine), None)) is None:
+                values.append((mine, names := []))
+            names.append(run.name)
+        if clash := next((values for values in groups.values() if len(values) > 1), None):
+            found.append(Difference(key, clash))
+    return found
+
+
+def check_identity(runs: Sequence[Run], allow: Iterable[str] = (), varied: Iterable[str] = ()) -> list[Exempt]:
     """Refuse runs that differ where they must not.
 
     Args:
@@ -53,10 +81,10 @@ def check_identity(runs: Sequence[Run], allow: Iterable[str] = (), varied: Itera
         varied: Configuration keys that a study varies on purpose.
 
     Returns:
-        What differs with permission: key, why (`allowed` or `varied`), and the value of every run.
+        What differs with permission.
 
     Raises:
-        NotComparable: A key differs without permission; the message names it and two values.
+        NotComparable: Keys differ without permission; the message has all of them.
     """
     allowed = list(allow)
     known = {key for run in runs for key in _comparable(run)}
@@ -66,44 +94,47 @@ def check_identity(runs: Sequence[Run], allow: Iterable[str] = (), varied: Itera
                 f"--allow {key}: no such key. Known: {', '.join(sorted({one.split('.')[0] for one in known}))}"
             )
     by_study = [key for one in varied for key in identity_keys(one)]
-    exceptions: list[dict[str, Any]] = []
-    for key in sorted(known):
-        groups: dict[Any, list[Run]] = {}
-        for run in runs:
-            groups.setdefault(run.seed if key.split(".")[0] in FOLLOWS_SEED else None, []).append(run)
-        clash = next((pair for group in groups.values() if (pair := _clash(group, key))), None)
-        if clash is None:
-            continue
-        permission = "varied" if any(_covers(one, key) for one in by_study) else None
-        permission = "allowed" if any(_covers(one, key) for one in allowed) else permission
-        if permission is None:
-            first, second = clash
-            top = key.split(".")[0]
-            others = any(one != key and _covers(top, one) and _clash([first, second], one) for one in known)
-            raise NotComparable(
-                f"{key} differs: {_short(_comparable(first).get(key, _MISSING))} in {first.id}, "
-                f"{_short(_comparable(second).get(key, _MISSING))} in {second.id}. "
-                f"If that is what you mean to compare, say --allow {top if others else key}"
-            )
-        exceptions.append(
-            {"key": key, "why": permission, "values": {run.id: _comparable(run).get(key) for run in runs}}
-        )
+    exceptions: list[Exempt] = []
+    refused: list[Difference] = []
+    for one in differences(runs):
+        if any(_covers(key, one.key) for key in [*allowed, *by_study]):
+            values = {run.id: _comparable(run).get(one.key) for run in runs}
+            by_hand = any(_covers(key, one.key) for key in allowed)
+            exceptions.append({"key": one.key, "why": "allowed" if by_hand else "varied", "values": values})
+        else:
+            refused.append(one)
+    if refused:
+        raise NotComparable(_refusal(refused))
     return exceptions
 
 
+def _refusal(refused: Sequence[Difference]) -> str:
+    """All differences: one in a line, several in a line each under what they are about."""
+    refused = sorted(refused, key=lambda one: GROUPS.index(one.group))
+    by_top = {one.top: [other.key for other in refused if other.top == one.top] for one in refused}
+    advice = " ".join(f"--allow {found[0] if len(found) == 1 else top}" for top, found in by_top.items())
+    advice = f"If that is what you mean to compare, say {advice}"
+    if len(refused) == 1:
+        return f"{refused[0]}. {advice}"
+    lines = [f"the runs differ in {len(refused)} keys that must be the same"]
+    for group, found in groupby(refused, key=lambda one: one.group):
+        lines += [f"{group}:", *(f"  {one}" for one in found)]
+    return "\n".join([*lines, advice])
+
+
 def check_data(runs: Iterable[Run]) -> None:
-    """Refuse runs whose databases changed while they ran.
+    """Refuse runs whose task set changed while they ran.
 
     Raises:
-        NotComparable: One did; the message names it and the databases.
+        NotComparable: One did; the message names it and what changed.
     """
     for run in runs:
         result = run.record["result"]
         changed = result.get("data_changed") if result else None
         if changed:
             raise NotComparable(
-                f"{run.id}: its databases changed while it ran ({', '.join(map(str, changed))}), so nobody knows what "
-                "its verdicts are of. Leave it out and run it again"
+                f"{run.name}: its task set changed while it ran ({', '.join(changed)}), so nobody knows what its "
+                "verdicts are of. Leave it out and run it again"
             )
 
 
@@ -118,9 +149,9 @@ def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
             scenarios or prompts.
     """
     remarks: list[str] = []
-    agents = {run.record["plugin"]: run.record.get("parity") for run in runs}
+    agents: dict[str, dict[str, Any] | None] = {}
     for run in runs:
-        agents[run.record["plugin"]] = agents[run.record["plugin"]] or run.record.get("parity")
+        agents[run.record["plugin"]] = agents.get(run.record["plugin"]) or run.record["parity"]
     permitted = "parity" in set(allow)
     if len(agents) > 1:
         missing = [name for name, found in agents.items() if found is None and not _excused(name)]
@@ -160,21 +191,21 @@ def circumstances(runs: Sequence[Run]) -> list[str]:
     codes = [run.record["commit"] for run in runs]
     commits = {code["hash"] if code else "unknown" for code in codes}
     if commits == {"unknown"}:
-        installed = ", ".join(sorted({str(run.record.get("harness_version")) for run in runs}))
+        installed = ", ".join(sorted({run.record["harness_version"] for run in runs}))
         remarks.append(f"The commit of the code is not known: harness {installed}, installed.")
     if len(commits) > 1:
         remarks.append(f"Runs were made by {len(commits)} commits: {', '.join(sorted(one[:10] for one in commits))}.")
     if any(code["dirty"] for code in codes if code):
         remarks.append("Some runs were made with uncommitted changes in the source tree.")
-    names = dict.fromkeys(name for run in runs for name in run.record.get("versions", {}))
+    names = dict.fromkeys(name for run in runs for name in run.record["versions"])
     for name in names:
-        versions = {str(run.record.get("versions", {}).get(name)) for run in runs}
+        versions = {str(run.record["versions"].get(name)) for run in runs}
         if len(versions) > 1:
             remarks.append(f"Versions of {name} differ: {', '.join(sorted(versions))}.")
     machines = {_machine(run) for run in runs}
     if len(machines) > 1:
         remarks.append(f"Machines differ, so times are not comparable: {'; '.join(sorted(machines))}.")
-    shared = sorted({_sharing(launch) for run in runs for launch in run.record.get("launches", [])})
+    shared = sorted({_sharing(launch) for run in runs for launch in run.record["launches"]})
     if len(shared) > 1:
         ways = "; ".join(_sharing_text(*one) for one in shared)
         remarks.append(f"Machines were shared unequally, so times are not comparable: {ways}.")
@@ -186,9 +217,9 @@ def circumstances(runs: Sequence[Run]) -> list[str]:
     return remarks
 
 
-def _sharing(launch: Mapping[str, Any]) -> tuple[int, int]:
+def _sharing(launch: Launch) -> tuple[int, int]:
     """Runs at once, 0 outside a study, which alone knows; and cores, 0 where an older record does not say."""
-    return int(launch.get("runs_at_once", 0)), int(launch.get("cores") or 0)
+    return launch.get("runs_at_once", 0), launch.get("cores") or 0
 
 
 def _sharing_text(at_once: int, cores: int) -> str:
@@ -197,16 +228,8 @@ def _sharing_text(at_once: int, cores: int) -> str:
 
 
 def _comparable(run: Run) -> dict[str, Any]:
-    flat = {"kind": run.record.get("kind", "train"), **flatten(run.record["identity"])}
+    flat = {"kind": run.record["kind"], **flatten(run.record["identity"])}
     return {key: value for key, value in flat.items() if value != {}}  # an option not set, whoever else sets some
-
-
-def _clash(group: Sequence[Run], key: str) -> tuple[Run, Run] | None:
-    first = group[0]
-    for other in group[1:]:
-        if _comparable(first).get(key, _MISSING) != _comparable(other).get(key, _MISSING):
-            return first, other
-    return None
 
 
 def _covers(permission: str, key: str) -> bool:
@@ -220,10 +243,14 @@ def _short(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+def _some(names: Sequence[str]) -> str:
+    return f"{names[0]} and {len(names) - 1} more" if len(names) > 2 else " and ".join(names)
+
+
 def _machine(run: Run) -> str:
-    data = run.record.get("hardware", {})
+    data = run.record["hardware"]
     gpus = f", {len(data['gpus'])} x {data['gpus'][0]}" if data.get("gpus") else ""
-    return f"{data.get('processor', 'unknown')}, {data.get('cores', '?')} cores{gpus}"
+    return f"{data['processor']}, {data['cores']} cores{gpus}"
 
 
 def _excused(name: str) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-Row = Mapping[str, Any]
+from harness.compare.model import Arm, Comparison, EstimateData, Interval, Pair, Reference, View
+
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,7 @@ class Table:
     note: str = ""
 
 
-def tables(comparison: Mapping[str, Any], references: list[dict[str, Any]] | None = None) -> list[Table]:
+def tables(comparison: Comparison, references: Sequence[Reference] = ()) -> list[Table]:
     """All tables of a comparison, in reading order; empty ones are left out."""
     made = [
         _accuracy(comparison),
@@ -34,12 +36,12 @@ def tables(comparison: Mapping[str, Any], references: list[dict[str, Any]] | Non
         _views(comparison),
         _exceptions(comparison),
         _failed(comparison),
-        _references(references or []),
+        _references(references),
     ]
     return [table for table in made if table.rows]
 
 
-def sentences(comparison: Mapping[str, Any]) -> list[str]:
+def sentences(comparison: Comparison) -> list[str]:
     """How to read the tables, and what speaks against reading too much into them."""
     margin = comparison["margin"]
     if not comparison["pairs"]:
@@ -74,7 +76,7 @@ def sentences(comparison: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _collapses(comparison: Mapping[str, Any]) -> list[str]:
+def _collapses(comparison: Comparison) -> list[str]:
     """What the seeds say of trainings that they have not shown."""
     found = []
     trained = [pair for pair in comparison["pairs"] if not pair["one_seed"]]
@@ -101,7 +103,7 @@ def _collapses(comparison: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _ceiling(comparison: Mapping[str, Any]) -> list[str]:
+def _ceiling(comparison: Comparison) -> list[str]:
     """What cannot be concluded where the task set is too easy for all arms."""
     if not comparison["ceiling"]:
         return []
@@ -124,12 +126,11 @@ def points(value: float | None, signed: bool = False) -> str:
     return f"{100 * value:+.1f}" if signed else f"{100 * value:.1f}"
 
 
-def with_interval(estimate: Mapping[str, Any] | None, signed: bool = False) -> str:
+def with_interval(estimate: EstimateData | None, signed: bool = False) -> str:
     """`62.5 [58.1, 66.9]`."""
     if estimate is None:
         return "-"
-    low, high = (points(estimate[side], signed) for side in ("low", "high"))
-    return f"{points(estimate['mean'], signed)} [{low}, {high}]"
+    return f"{points(estimate['mean'], signed)} {_range((estimate['low'], estimate['high']), signed)}"
 
 
 def number(value: float | None, digits: int = 1) -> str:
@@ -146,7 +147,7 @@ def p_value(value: float | None) -> str:
     return "<0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def _accuracy(comparison: Mapping[str, Any]) -> Table:
+def _accuracy(comparison: Comparison) -> Table:
     by_arm = {pair["arm"]: pair for pair in comparison["pairs"]}
     rows = []
     for arm in comparison["arms"]:
@@ -186,7 +187,7 @@ def _accuracy(comparison: Mapping[str, Any]) -> Table:
     return Table("accuracy", "Accuracy on validation", heads, [[row[head] for head in heads] for row in rows])
 
 
-def _learning(comparison: Mapping[str, Any]) -> Table:
+def _learning(comparison: Comparison) -> Table:
     titles = {"checkpoint": f"at step {comparison['checkpoint']}", "area": "area under curve"}
     measures = comparison["learning"]["measures"]
     heads = ["arm"]
@@ -208,25 +209,19 @@ def _learning(comparison: Mapping[str, Any]) -> Table:
     return Table("learning", "Learning on the way", heads, rows if measures else [], note)
 
 
-def _agreement(comparison: Mapping[str, Any]) -> Table:
-    columns = {
-        "before training %": "start",
-        "first step %": "first",
-        "all steps %": "training",
-        "last validation %": "end",
-        "gradient norm, largest difference %": "gradient",
-    }
+def _agreement(comparison: Comparison) -> Table:
     rows = [
         [
             name,
-            *(points(one[key]) for key in columns.values()),
+            *map(points, (one["start"], one["first"], one["training"], one["end"], one["gradient"])),
             "-" if not one["steps"] else "never" if one["parted"] is None else f"{one['parted']}",
             f"{one['draws']:,}",
         ]
         for name, one in comparison["agreement"].items()
         if one["draws"]
     ]
-    heads = ["arm", *columns, "part at step", "paired rollouts"]
+    heads = ["arm", "before training %", "first step %", "all steps %", "last validation %"]
+    heads += ["gradient norm, largest difference %", "part at step", "paired rollouts"]
     note = (
         "Share of rollouts with the very same answer as the baseline's, of the same seed, task and step. Part at: "
         "the first training step, of any seed, in which an answer or the norm of the gradient differs. Every step is "
@@ -240,9 +235,9 @@ def _agreement(comparison: Mapping[str, Any]) -> Table:
     return Table("agreement", f"Same answers as {comparison['baseline']}", heads, rows, note)
 
 
-def verdict_text(pair: Mapping[str, Any]) -> str:
+def verdict_text(pair: Pair) -> str:
     """The verdict, with what would be needed for another, and a warning for one seed."""
-    text = str(pair["verdict"])
+    text: str = pair["verdict"]
     needed = pair["collapses"]["seeds_needed"]
     if text == "cannot tell":
         lacking = [f"detectable: {points(pair['detectable'])} points"] if pair["detectable"] is not None else []
@@ -252,7 +247,7 @@ def verdict_text(pair: Mapping[str, Any]) -> str:
     return f"{text}, one seed" if pair["one_seed"] else text
 
 
-def _reward_parts(comparison: Mapping[str, Any]) -> Table:
+def _reward_parts(comparison: Comparison) -> Table:
     arms = comparison["arms"]
     parts = list(dict.fromkeys(part for arm in arms for part in arm["reward_parts"]))
     rows = [[arm["name"], *(number(arm["reward_parts"].get(part), 3) for part in parts)] for arm in arms]
@@ -260,8 +255,8 @@ def _reward_parts(comparison: Mapping[str, Any]) -> Table:
     return Table("reward_parts", "Parts of the reward", ["arm", *parts], rows if parts else [], note)
 
 
-def _behaviour(comparison: Mapping[str, Any]) -> Table:
-    cells: dict[str, Callable[[Row], str]] = {
+def _behaviour(comparison: Comparison) -> Table:
+    cells: dict[str, Callable[[Arm], str]] = {
         "arm": lambda arm: arm["name"],
         "calls/rollout": lambda arm: number(arm["transitions_per_rollout"], 2),
         "prompt tokens": lambda arm: number(arm["prompt_tokens_per_rollout"], 0),
@@ -282,8 +277,8 @@ def _behaviour(comparison: Mapping[str, Any]) -> Table:
     )
 
 
-def _cost(comparison: Mapping[str, Any]) -> Table:
-    cells: dict[str, Callable[[Row], str]] = {
+def _cost(comparison: Comparison) -> Table:
+    cells: dict[str, Callable[[Arm], str]] = {
         "arm": lambda arm: arm["name"],
         "steps": lambda arm: number(arm["steps"], 0),
         "s/step": lambda arm: number(arm["step_s"], 1),
@@ -306,7 +301,7 @@ def _cost(comparison: Mapping[str, Any]) -> Table:
     )
 
 
-def _evidence(comparison: Mapping[str, Any]) -> Table:
+def _evidence(comparison: Comparison) -> Table:
     rows = [
         [
             pair["arm"],
@@ -321,7 +316,7 @@ def _evidence(comparison: Mapping[str, Any]) -> Table:
     heads = [
         "arm against baseline",
         "interval with unseen collapses",
-        "bootstrap over seeds and databases",
+        "bootstrap over seeds and clusters",
         "IQM difference",
         "P(better)",
     ]
@@ -332,7 +327,7 @@ def _evidence(comparison: Mapping[str, Any]) -> Table:
     return Table("evidence", "Further evidence", heads, rows, note)
 
 
-def _checkpoints(comparison: Mapping[str, Any]) -> Table:
+def _checkpoints(comparison: Comparison) -> Table:
     """Item-level statistics, shown where one seed is all there is: of several, they would pass seeds for questions."""
     rows = []
     for pair in comparison["pairs"]:
@@ -340,15 +335,15 @@ def _checkpoints(comparison: Mapping[str, Any]) -> Table:
             tests = pair["item"]["mcnemar"]
             counts = "; ".join(f"{one['only_first']}:{one['only_second']} p {p_value(one['p'])}" for one in tests)
             rows.append([pair["arm"], counts or "-", _range(pair["item"]["cluster_bootstrap"])])
-    heads = ["arm against baseline", "McNemar", "bootstrap over databases"]
+    heads = ["arm against baseline", "McNemar", "bootstrap over clusters"]
     note = (
-        "Good for one thing: whether these very checkpoints answer differently, on questions (McNemar) or databases "
-        "like these. Of other trainings it says nothing, and no verdict rests on it."
+        "Good for one thing: whether these very checkpoints answer differently, on questions (McNemar) or clusters of "
+        "them like these. Of other trainings it says nothing, and no verdict rests on it."
     )
     return Table("checkpoints", "These checkpoints alone", heads, rows, note)
 
 
-def _views(comparison: Mapping[str, Any]) -> Table:
+def _views(comparison: Comparison) -> Table:
     found = comparison["views"] if comparison["pairs"] else comparison["views"][:1]
     if not found:
         return Table("views", "", [], [])
@@ -370,14 +365,14 @@ def _views(comparison: Mapping[str, Any]) -> Table:
     return Table("views", "Fair views on what was trained", heads, rows, note)
 
 
-def _view_head(view: Row) -> str:
+def _view_head(view: View) -> str:
     if view["budget"] is None:
         return "as configured %"
     what = "optimizer steps" if view["key"] == "equal_optimizer_steps" else "trained tokens"
     return f"at {view['budget']:,} {what} %"
 
 
-def _exceptions(comparison: Mapping[str, Any]) -> Table:
+def _exceptions(comparison: Comparison) -> Table:
     rows = []
     for one in comparison["exceptions"]:
         values = list(dict.fromkeys(_cell(value) for value in one["values"].values()))
@@ -386,17 +381,17 @@ def _exceptions(comparison: Mapping[str, Any]) -> Table:
     return Table("exceptions", "Not identical, with permission", ["key", "why", "values"], rows)
 
 
-def _failed(comparison: Mapping[str, Any]) -> Table:
+def _failed(comparison: Comparison) -> Table:
     rows = [
         [one["arm"], str(one["seed"]), one["status"], one["reason"][:160], one["run"]] for one in comparison["failed"]
     ]
     return Table("failed", "Runs that are not in the comparison", ["arm", "seed", "status", "reason", "run"], rows)
 
 
-def _references(found: list[dict[str, Any]]) -> Table:
+def _references(found: Sequence[Reference]) -> Table:
     from harness.compare.references import reference_note
 
-    cells: dict[str, Callable[[Row], str]] = {
+    cells: dict[str, Callable[[Reference], str]] = {
         "published by others": lambda row: row["label"],
         "task set": lambda row: row["task_set"],
         "initial %": lambda row: points(row.get("accuracy_initial")),
@@ -412,7 +407,7 @@ def _references(found: list[dict[str, Any]]) -> Table:
 
 
 def _from_cells(
-    key: str, title: str, cells: Mapping[str, Callable[[Row], str]], rows: list[Any], note: str = ""
+    key: str, title: str, cells: Mapping[str, Callable[[Row], str]], rows: Sequence[Row], note: str = ""
 ) -> Table:
     filled = [[cell(row) for cell in cells.values()] for row in rows]
     empty = {
@@ -424,12 +419,12 @@ def _from_cells(
     return Table(key, title, heads, [[c for i, c in enumerate(row) if i not in empty] for row in filled], note)
 
 
-def _seeds(arm: Row) -> str:
+def _seeds(arm: Arm) -> str:
     seeds = arm["seeds"]
     return "1 (one seed)" if len(seeds) == 1 else f"{len(seeds)} ({', '.join(map(str, seeds))})"
 
 
-def _range(interval: tuple[float, float] | None, signed: bool = True) -> str:
+def _range(interval: Interval | None, signed: bool = True) -> str:
     return "-" if interval is None else f"[{points(interval[0], signed)}, {points(interval[1], signed)}]"
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
+from harness.compare.model import Accuracy, Behaviour, Cost, Figures
 from harness.records import AGENT_OUTCOMES
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from harness.compare.runs import Run
+    from harness.results.model import RunRecord
 
 PARTS = {"rollout": "rollout_s", "update": "update_s", "weights": "weights_s"}
 """The measure of a step that each part of the cost split is."""
@@ -20,29 +21,28 @@ REFUSED = "the prediction fails"
 """How a reward's reason begins where the answer does not run."""
 
 
-def measure(run: Run) -> dict[str, Any]:
+def measure(run: Run) -> Figures:
     """All figures of one run as plain data; None where something was not measured."""
     curve = run.val_curve()
     val = run.validation()
     train = run.episodes[run.episodes["phase"] == "train"] if len(run.episodes) else run.episodes
     first = min(curve) if curve else None
     last = max(curve) if curve else None
-    trained = run.record.get("kind", "train") == "train"
-    result: Mapping[str, Any] = run.record["result"] or {}
+    result = run.record["result"]
     return {
         "run": run.id,
         "seed": run.seed,
         "status": run.record["status"],
         "reason": run.record.get("reason", ""),
-        "launches": len(run.record.get("launches", [])),
-        "accuracy_initial": curve[0] if trained and first == 0 else None,
-        "accuracy_final": None if last is None or (trained and last == 0) else curve[last],
+        "launches": len(run.record["launches"]),
+        "accuracy_initial": curve[0] if run.trained and first == 0 else None,
+        "accuracy_final": None if last is None or (run.trained and last == 0) else curve[last],
         "val_curve": curve,
         "val_tasks": len(val),
         "unscored": int(val["reward"].isna().sum()) if len(val) else 0,
         "agent_failed": float(val["outcome"].isin(AGENT_OUTCOMES).mean()) if len(val) else None,
-        "steps": int(result.get("steps") or 0),
-        "wall_s": result.get("wall_s"),
+        "steps": result.get("steps", 0) if result else 0,
+        "wall_s": result["wall_s"] if result else None,
         "gpu_hours": gpu_hours(run.record),
         **behaviour(val),
         "reward_parts": reward_parts(val),
@@ -60,15 +60,16 @@ def measure(run: Run) -> dict[str, Any]:
     }
 
 
-def behaviour(rows: pd.DataFrame) -> dict[str, Any]:
+def behaviour(rows: pd.DataFrame) -> Behaviour:
     """What agents did in a set of episodes, means per rollout that ended well; broken ones did only half of it."""
     rows = rows[rows["outcome"] == "ok"] if len(rows) else rows
-    names = ("transitions", "prompt_tokens", "response_tokens")
     if not len(rows):
-        return dict.fromkeys([f"{name}_per_rollout" for name in names] + ["rewritten", "helped", "hurt"])
+        return cast(Behaviour, dict.fromkeys(Behaviour.__annotations__))
     pairs = rows[rows["reward"].notna() & rows["first_reward"].notna() & (rows["rewrites"] > 0)]
     return {
-        **{f"{name}_per_rollout": float(rows[name].mean()) for name in names},
+        "transitions_per_rollout": float(rows["transitions"].mean()),
+        "prompt_tokens_per_rollout": float(rows["prompt_tokens"].mean()),
+        "response_tokens_per_rollout": float(rows["response_tokens"].mean()),
         "rewritten": len(pairs),
         "helped": int((pairs["reward"] > pairs["first_reward"]).sum()),
         "hurt": int((pairs["reward"] < pairs["first_reward"]).sum()),
@@ -97,7 +98,7 @@ def failures(rows: pd.DataFrame) -> dict[str, int]:
     return found | ({"unscored": unscored} if unscored else {}) | ({"answer_fails": broken} if broken else {})
 
 
-def cost(run: Run) -> dict[str, Any]:
+def cost(run: Run) -> Cost:
     """Seconds a step without checkpoints and validation, and the shares of its parts."""
     whole = run.columns("step_s")
     rows = run.steps.dropna(subset=whole) if whole else run.steps.iloc[:0]
@@ -115,13 +116,12 @@ def cost(run: Run) -> dict[str, Any]:
     return {"step_s": float(net.median()), "shares": shares}
 
 
-def gpu_hours(record: Mapping[str, Any]) -> float | None:
+def gpu_hours(record: RunRecord) -> float | None:
     """Accelerator hours of all launches; None where no accelerator was used."""
-    wall_s = (record.get("result") or {}).get("wall_s")
-    if wall_s is None or record.get("device") == "cpu":
+    result, config = record["result"], record["config"]
+    if result is None or record["device"] == "cpu":
         return None
-    config = record["config"]
-    return float(wall_s) * int(config.get("gpus", 1)) * int(config.get("nodes", 1)) / 3600
+    return result["wall_s"] * int(config.get("gpus", 1)) * int(config.get("nodes", 1)) / 3600
 
 
 def overhead_ms(run: Run) -> float | None:
@@ -170,11 +170,11 @@ def optimizer_steps(run: Run) -> list[tuple[int, int, int]]:
     return found or [(0, 0, 0)]
 
 
-def parity_label(record: Mapping[str, Any]) -> str:
+def parity_label(record: RunRecord) -> str:
     """`reference`, `strict HASH`, `idiomatic` or `none`."""
     from harness.plugins import is_reference
 
-    found = record.get("parity")
+    found = record["parity"]
     if is_reference(record["plugin"]):
         return "reference"
     if not found:
@@ -182,7 +182,7 @@ def parity_label(record: Mapping[str, Any]) -> str:
     return f"strict {str(found.get('hash', ''))[:8]}" if found.get("strict") else "idiomatic"
 
 
-def _by(rows: pd.DataFrame, column: str) -> dict[str, dict[str, Any]]:
+def _by(rows: pd.DataFrame, column: str) -> dict[str, Accuracy]:
     if not len(rows):
         return {}
     scored = rows[rows["reward"].notna()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.compare.estimates import crossed_df, detectable_effect, share_df
 from harness.compare.scores import paired_differences, scores
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
+    from harness.compare.model import Plan
     from harness.compare.runs import Run
 
 MOST_SEEDS = 1000
 DRAWN = 2_000_000
-"""Means of a database and seed that are drawn for one answer."""
+"""Means of a cluster and seed that are drawn for one answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +29,12 @@ class Variances:
 
     Attributes:
         seed: Between seeds: what another training changes.
-        database: Between databases: what other databases change.
-        question: Between questions of a database, alike for every seed; 0 with one database, where the test leaves it
+        database: Between clusters: what other clusters change.
+        question: Between questions of a cluster, alike for every seed; 0 with one cluster, where the test leaves it
             out.
-        cell: Between seeds of one database, beyond what both do alone.
+        cell: Between seeds of one cluster, beyond what both do alone.
         score: Between single scores.
-        sizes: Questions of every database.
+        sizes: Questions of every cluster.
         seeds: How many the estimate rests on.
         source: Whose differences were looked at.
     """
@@ -57,7 +58,7 @@ class Variances:
         The test estimates its variance, so trainings are drawn from these components (normal) and tested as there.
 
         Args:
-            sizes: Questions of every database.
+            sizes: Questions of every cluster.
         """
         import numpy as np
         from scipy import stats
@@ -69,8 +70,8 @@ class Variances:
         by_seed = self.seed / seeds + both
         if len(sizes) == 1:
             return detectable_effect(math.sqrt(by_seed), seeds - 1.0, power, alpha)
-        by_database = self.database * spread + self.question / sum(sizes) + both
-        error = math.sqrt(by_seed + by_database - both)
+        by_cluster = self.database * spread + self.question / sum(sizes) + both
+        error = math.sqrt(by_seed + by_cluster - both)
         draws = int(np.clip(DRAWN // (seeds * len(sizes)), 50, 2000))
         normal, size = np.random.default_rng(0).normal, np.array(sizes, float)
         means = normal(0, math.sqrt(self.seed), (draws, seeds, 1)) + normal(
@@ -94,7 +95,7 @@ class Variances:
 
 
 def variances(arms: dict[str, list[Run]], baseline: str | None = None) -> Variances:
-    """Variance components of databases of any size, averaged over all arms against the baseline.
+    """Variance components of clusters of any size, averaged over all arms against the baseline.
 
     With one arm of several seeds, differences between its own seeds stand in: what two arms differ by when
     nothing but chance separates them.
@@ -122,9 +123,9 @@ def variances(arms: dict[str, list[Run]], baseline: str | None = None) -> Varian
     sizes = usable[0].groupby("cluster")["task_id"].nunique()
     if not parts.any():
         raise UserError("every difference is the same, so there is no variance to plan with: give runs that differ")
-    seed, database, question, cell, score = map(float, parts)
+    seed, cluster, question, cell, score = map(float, parts)
     seeds = int(usable[0]["seed"].nunique())
-    return Variances(seed, database, question, cell, score, tuple(map(int, sizes)), seeds, source)
+    return Variances(seed, cluster, question, cell, score, tuple(map(int, sizes)), seeds, source)
 
 
 def needed(found: Variances, effect: float, power: float, alpha: float, sizes: Sequence[int]) -> int | None:
@@ -141,15 +142,15 @@ def needed(found: Variances, effect: float, power: float, alpha: float, sizes: S
     return low
 
 
-def plan(found: Variances, effect: float, power: float, alpha: float, run_s: float | None) -> list[dict[str, Any]]:
+def plan(found: Variances, effect: float, power: float, alpha: float, run_s: float | None) -> list[Plan]:
     """Seeds needed for several validation sets, with measured machine time of two arms.
 
-    Sets grow by as many more questions of the same databases, or by as many more databases of the same sizes.
+    Sets grow by as many more questions of the same clusters, or by as many more clusters of the same sizes.
     """
-    rows = []
+    rows: list[Plan] = []
     for factor in (1, 2, 4):
-        more_questions, more_databases = [size * factor for size in found.sizes], list(found.sizes) * factor
-        for sizes in (more_questions, more_databases) if factor > 1 else (more_questions,):
+        more_questions, more_clusters = [size * factor for size in found.sizes], list(found.sizes) * factor
+        for sizes in (more_questions, more_clusters) if factor > 1 else (more_questions,):
             seeds = needed(found, effect, power, alpha, sizes)
             rows.append(
                 {
@@ -164,12 +165,12 @@ def plan(found: Variances, effect: float, power: float, alpha: float, run_s: flo
 
 
 def _components(table: pd.DataFrame, around: bool = False) -> np.ndarray:
-    """Variances between seeds, databases, questions, cells (seed and database) and scores of one table of differences.
+    """Variances between seeds, clusters, questions, cells (seed and cluster) and scores of one table of differences.
 
     Sums of squares of every grouping are set to what they are expected to be, and the equations solved. It holds for
-    databases of any size, and where scores are missing. A component that comes out negative is left out, the most
-    negative first, and the others are fitted anew: cut at 0 it would make their sum too large. With one database
-    neither databases nor questions are told apart from the mean.
+    clusters of any size, and where scores are missing. A component that comes out negative is left out, the most
+    negative first, and the others are fitted anew: cut at 0 it would make their sum too large. With one cluster
+    neither clusters nor questions are told apart from the mean.
 
     Source: Henderson 1953, Biometrics 9, 226-252, method 1; Searle, Casella and McCulloch 1992, Variance Components,
     chapter 5; Thompson 1962, Ann. Math. Stat. 33, 273-289, for leaving out.

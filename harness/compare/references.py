@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+
+from harness.compare.model import Reference
 
 
-def reference_rows(task_set: str | None = None) -> list[dict[str, Any]]:
+def reference_rows(task_set: str | None = None) -> list[Reference]:
     """Published rows with their source spelt out; only those of one task set where it is named."""
     data = json.loads(Path(__file__).with_name("references.json").read_text(encoding="utf-8"))
+    rows: list[Reference] = data["rows"]
     return [
         {**row, "source": data["sources"][row["source"]]}
-        for row in data["rows"]
+        for row in rows
         if task_set is None or row["task_set"] == task_set
     ]
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
+from harness.compare.model import Asked, StudyState, Trained
 from harness.errors import UserError
 from harness.layers import at
 from harness.results.folder import RunFolder, read_json
-from harness.results.model import RunRecord
+from harness.results.model import RunRecord, fault
 from harness.results.renamed import OLDER
 from harness.trainers.measures import columns
 
@@ -40,23 +41,30 @@ class Run:
 
     Attributes:
         arm: Name of the arm that it belongs to; all runs of an arm differ in their seed only.
+        name: What it is called in messages: the path that was typed, arm and seed in a study, or its folder.
     """
 
     folder: RunFolder
     record: RunRecord
     arm: str = ""
+    name: str = ""
 
     @property
     def id(self) -> str:
-        return str(self.record.get("id", self.folder.id))
+        return self.record["id"]
 
     @property
     def seed(self) -> int:
-        return int(self.record["seed"])
+        return self.record["seed"]
 
     @property
     def finished(self) -> bool:
-        return bool(self.record["status"] == "finished")
+        return self.record["status"] == "finished"
+
+    @property
+    def trained(self) -> bool:
+        """Whether it is a training, not an evaluation."""
+        return self.record["kind"] == "train"
 
     @cached_property
     def episodes(self) -> pd.DataFrame:
@@ -88,7 +96,7 @@ class Run:
         return table if len(table) else None
 
     @cached_property
-    def trained_by_role(self) -> dict[str, dict[str, int]]:
+    def trained_by_role(self) -> dict[str, Trained]:
         """Trained transitions and their response tokens by role; empty where transitions were not kept."""
         table = self._table("transitions", only=("role", "trained", "response_ids", "response_tokens"))
         if not len(table):
@@ -179,7 +187,7 @@ class Selection:
 
     runs: list[Run]
     name: str = ""
-    study: dict[str, Any] = field(default_factory=dict)
+    study: Asked = field(default_factory=Asked)
     missing: list[str] = field(default_factory=list)
     varied: list[str] = field(default_factory=list)
 
@@ -199,7 +207,7 @@ def select(paths: Iterable[Path], runs_dir: Path = Path("runs")) -> Selection:
         if (found / STUDY_FILE).is_file():
             _add_study(chosen, found)
         elif (found / "run.json").is_file():
-            chosen.runs.append(read_run(found))
+            chosen.runs.append(replace(read_run(found), name=str(path)))
         else:
             chosen.runs += readable(one.parent for one in sorted(found.glob("*/run.json")))
             chosen.name = chosen.name or found.name
@@ -220,7 +228,7 @@ def read_run(path: Path) -> Run:
         UserError: There is none, or its record cannot be read.
     """
     folder = RunFolder.open(path)
-    return Run(folder, folder.read())
+    return Run(folder, folder.read(), name=path.name)
 
 
 def readable(paths: Iterable[Path]) -> list[Run]:
@@ -240,7 +248,7 @@ def find_all(root: Path) -> list[Run]:
     return readable(path.parent for path in sorted(paths, key=lambda path: path.parent.name))
 
 
-def read_state(folder: Path) -> dict[str, Any]:
+def read_state(folder: Path) -> StudyState:
     """The content of a study's `study.json`.
 
     Raises:
@@ -249,20 +257,11 @@ def read_state(folder: Path) -> dict[str, Any]:
     path = folder / STUDY_FILE
     advice = "Restore it, or move it away and start the study again: finished runs are found by their configuration"
     data = read_json(path, advice)
-    jobs = data.get("jobs")
-    if not isinstance(data.get("name"), str) or not isinstance(jobs, list) or not all(map(_is_entry, jobs)):
-        raise UserError(f"{path} is no complete record of a study: it needs a name and jobs. {advice}")
-    return data
-
-
-def _is_entry(entry: object) -> bool:
-    """Whether one of a study's jobs names its arm, its seed and, once there is one, its run."""
-    return (
-        isinstance(entry, dict)
-        and all(isinstance(entry.get(name), str) for name in ("key", "arm"))
-        and isinstance(entry.get("seed"), int)
-        and isinstance(entry.get("run"), str | None)
-    )
+    if name := fault(data, StudyState):
+        raise UserError(
+            f"{path} is no complete record of a study: its {name} is missing or of the wrong kind. {advice}"
+        )
+    return cast(StudyState, data)
 
 
 def name_arms(runs: Sequence[Run]) -> None:
@@ -286,13 +285,11 @@ def name_arms(runs: Sequence[Run]) -> None:
         and len({str(config.get(key)) for config in configs}) > 1
         and not goes_with_device(key)
     ]
-    kinds = {run.record.get("kind", "train") for run in runs}
+    kinds = {run.record["kind"] for run in runs}
     for run, config, device in zip(runs, configs, devices, strict=True):
         rest = [f"on {device}"] if len(set(devices)) > 1 else []
         rest += [f"{key.rpartition('.')[2]}={config.get(key)}" for key in keys]
-        run.arm = run.arm or " ".join(
-            [str(config["plugin"]), *rest, *([run.record.get("kind", "train")] if len(kinds) > 1 else [])]
-        )
+        run.arm = run.arm or " ".join([str(config["plugin"]), *rest, *([run.record["kind"]] if len(kinds) > 1 else [])])
 
 
 def _find(path: Path, runs_dir: Path) -> Path:
@@ -324,10 +321,8 @@ def _add_study(chosen: Selection, folder: Path) -> None:
     for job in data["jobs"]:
         if data.get("evaluate") and job.get("kind") != "eval":
             continue  # what a policy is worth elsewhere is asked; its training is only the means
-        path = folder / job["run"] if job.get("run") else None
+        path = folder / job["run"] if job["run"] else None
         if path is None or not (path / "run.json").is_file():
             chosen.missing.append(f"{job['arm']} seed {job['seed']}: {job.get('state', 'not run')}")
             continue
-        run = read_run(path)
-        run.arm = job["arm"]
-        chosen.runs.append(run)
+        chosen.runs.append(replace(read_run(path), arm=job["arm"], name=f"{job['arm']} seed {job['seed']}"))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pandas as pd
 
+    from harness.compare.model import PairedBy
     from harness.compare.runs import Run
 
 
@@ -38,14 +39,14 @@ def worst_cases(runs: Sequence[Run]) -> tuple[float, float] | None:
     return float(rewards.fillna(0.0).mean()), float(rewards.fillna(1.0).mean())
 
 
-def paired_differences(first: pd.DataFrame, second: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+def paired_differences(first: pd.DataFrame, second: pd.DataFrame) -> tuple[pd.DataFrame, PairedBy]:
     """First minus second, question by question, and how they were paired: `seed` or `task`.
 
     Arms without a common seed are averaged over their seeds first; the doubt of training is then lost.
     """
     common = set(first["seed"]) & set(second["seed"])
     keys = ["seed", "cluster", "task_id"]
-    paired = "seed"
+    paired: PairedBy = "seed"
     if not common:
         keys, paired = ["cluster", "task_id"], "task"
         first, second = (table.groupby(keys, as_index=False)[["value"]].mean() for table in (first, second))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 RESAMPLES = 4000
 FEW_CLUSTERS = 20
-"""Below this many databases a percentile bootstrap is too narrow; shown, but no verdict rests on it."""
+"""Below this many clusters a percentile bootstrap is too narrow; shown, but no verdict rests on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +41,17 @@ def mcnemar_exact(first: Sequence[float], second: Sequence[float]) -> McNemar:
 
 
 def cluster_bootstrap(rows: pd.DataFrame, seed: int = 0, resamples: int = RESAMPLES) -> tuple[float, float] | None:
-    """95 % percentile interval of the mean of `value`, whole databases resampled.
+    """95 % percentile interval of the mean of `value`, whole clusters resampled.
 
-    It holds for these very checkpoints and other databases: what another training changes is not in it.
+    It holds for these very checkpoints and other clusters: what another training changes is not in it.
 
-    Source: Davison and Hinkley 1997, Bootstrap Methods, section 3.8; scipy's `bootstrap` over databases.
+    Source: Davison and Hinkley 1997, Bootstrap Methods, section 3.8; scipy's `bootstrap` over clusters.
 
     Args:
         rows: Columns `cluster` and `value`, for example paired differences.
 
     Returns:
-        None with fewer than two databases.
+        None with fewer than two clusters.
     """
     import numpy as np
     from scipy.stats import bootstrap
@@ -79,9 +79,9 @@ def cluster_bootstrap(rows: pd.DataFrame, seed: int = 0, resamples: int = RESAMP
 
 
 def hierarchical_bootstrap(rows: pd.DataFrame, seed: int = 0, resamples: int = RESAMPLES) -> tuple[float, float] | None:
-    """95 % percentile interval of the mean of `value`, seeds and databases both resampled.
+    """95 % percentile interval of the mean of `value`, seeds and clusters both resampled.
 
-    Every seed meets every database, so both are drawn and the cells of the drawn rows and columns averaged
+    Every seed meets every cluster, so both are drawn and the cells of the drawn rows and columns averaged
     (the pigeonhole bootstrap, whose variance is never too small in the long run).
 
     Source: Owen 2007, Ann. Appl. Stat. 1, 386-411.
@@ -99,9 +99,9 @@ def hierarchical_bootstrap(rows: pd.DataFrame, seed: int = 0, resamples: int = R
     )
     generator = np.random.default_rng(seed)
     seeds = _draws(generator, sums.shape[0], resamples)
-    databases = _draws(generator, sums.shape[1], resamples)
-    total = np.einsum("bs,sd,bd->b", seeds, sums, databases)
-    count = np.einsum("bs,sd,bd->b", seeds, counts, databases)
+    clusters = _draws(generator, sums.shape[1], resamples)
+    total = np.einsum("bs,sd,bd->b", seeds, sums, clusters)
+    count = np.einsum("bs,sd,bd->b", seeds, counts, clusters)
     means = total[count > 0] / count[count > 0]
     return float(np.quantile(means, 0.025)), float(np.quantile(means, 0.975))
 
@@ -140,7 +140,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def interquartile_mean_interval(matrix: np.ndarray, seed: int = 0) -> tuple[float, float] | None:
-    """95 % percentile interval of `interquartile_mean` of [seeds, databases] scores, seeds resampled per database.
+    """95 % percentile interval of `interquartile_mean` of [seeds, clusters] scores, seeds resampled per cluster.
 
     Source: the stratified bootstrap of Agarwal et al. 2021.
     """

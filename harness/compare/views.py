@@ -6,36 +6,32 @@ More trained roles mean more transitions, so more optimizer steps and more token
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.compare.measures import optimizer_steps
 
 if TYPE_CHECKING:
+    from harness.compare.model import View, ViewArm, ViewKey
     from harness.compare.runs import Run
 
-VIEWS = {
+VIEWS: dict[ViewKey, str] = {
     "stock": "As configured: the last checkpoint of every run",
     "equal_optimizer_steps": "At the optimizer steps of the arm with the fewest",
     "equal_trained_tokens": "At the trained tokens of the arm with the fewest",
 }
 
 
-def views(arms: Mapping[str, Sequence[Run]]) -> list[dict[str, Any]]:
-    """Accuracy of every arm at each view: the last validation within the budget of every run.
-
-    Returns:
-        One entry a view: key, title, budget (None for stock), and arms with accuracy (mean over seeds), the
-        training steps that were looked at, and the share of the budget used there. Empty for evaluations.
-    """
+def views(arms: Mapping[str, Sequence[Run]]) -> list[View]:
+    """Accuracy of every arm at each view: the last validation within the budget of every run; none of evaluations."""
     runs = [run for group in arms.values() for run in group]
-    if any(run.record.get("kind", "train") != "train" or not (run.episodes["phase"] == "train").any() for run in runs):
+    if any(not run.trained or not (run.episodes["phase"] == "train").any() for run in runs):
         return []
     counted = {run.id: optimizer_steps(run) for run in runs}
-    found = []
+    found: list[View] = []
     for key, title in VIEWS.items():
         index = {"stock": 0, "equal_optimizer_steps": 1, "equal_trained_tokens": 2}[key]
         budget = None if key == "stock" else min(entries[-1][index] for entries in counted.values())
-        rows = {}
+        rows: dict[str, ViewArm] = {}
         for name, group in arms.items():
             seen = [_within(run, counted[run.id], index, budget) for run in group]
             values = [value for _, value, _ in seen if value is not None]

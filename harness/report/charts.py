@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from harness.compare.model import Comparison, Figures
     from harness.compare.runs import Run
 
 COLOURS = ("#2a7de1", "#e07b00", "#1a9c6b", "#c2479b", "#8a6fe8", "#b5a000", "#d6483e", "#3aa5b8")
@@ -16,9 +17,7 @@ Arms = Mapping[str, Sequence["Run"]]
 Figure = dict[str, Any]
 
 
-def charts(
-    arms: Arms, comparison: Mapping[str, Any] | None, figures: Mapping[str, list[dict[str, Any]]]
-) -> list[Figure]:
+def charts(arms: Arms, comparison: Comparison | None, figures: Mapping[str, list[Figures]]) -> list[Figure]:
     """All charts that there is data for: id, title, caption, data and layout.
 
     Args:
@@ -103,7 +102,7 @@ def training_curve(arms: Arms) -> Figure:
     return _figure("training", "Training reward", caption, data, "step", "reward", percent=True)
 
 
-def differences(comparison: Mapping[str, Any] | None) -> Figure:
+def differences(comparison: Comparison | None) -> Figure:
     """Final accuracy against the baseline, with intervals and the margin."""
     pairs = list(reversed(comparison["pairs"])) if comparison else []
     data: list[Figure] = []
@@ -146,15 +145,13 @@ def differences(comparison: Mapping[str, Any] | None) -> Figure:
     return figure
 
 
-def cost_split(figures: Mapping[str, list[dict[str, Any]]]) -> Figure:
+def cost_split(figures: Mapping[str, list[Figures]]) -> Figure:
     """Seconds of a step by part."""
     rows: dict[str, dict[str, float]] = {}
     for arm, runs in figures.items():
-        timed = [run for run in runs if run["step_s"] is not None]
+        timed = [(run["step_s"], run["shares"]) for run in runs if run["step_s"] is not None]
         if timed:
-            rows[arm] = {
-                part: sum(run["step_s"] * run["shares"].get(part, 0.0) for run in timed) / len(timed) for part in PARTS
-            }
+            rows[arm] = {part: sum(step_s * of.get(part, 0.0) for step_s, of in timed) / len(timed) for part in PARTS}
     names = list(reversed(rows))
     data = [
         {
@@ -302,7 +299,7 @@ def tokens(arms: Arms, column: str, title: str) -> Figure:
     return _figure(column.replace("_", "-"), title, caption, data, "tokens", "share of rollouts", percent=True)
 
 
-def failures(figures: Mapping[str, list[dict[str, Any]]]) -> Figure:
+def failures(figures: Mapping[str, list[Figures]]) -> Figure:
     """Rollouts of the whole run that ended without a score, and answers that did not run."""
     causes = dict.fromkeys(cause for runs in figures.values() for run in runs for cause in run["failures"])
     data = [

@@ -11,6 +11,7 @@ from harness.compare.layout import Table
 from harness.errors import NotComparable, UserError
 
 if TYPE_CHECKING:
+    from harness.compare.model import Comparison, Figures
     from harness.compare.runs import Run, Selection
 
 HERE = Path(__file__).parent
@@ -63,7 +64,7 @@ def render(
     from harness.report.charts import charts
     from harness.report.episodes import sample
 
-    comparison: dict[str, Any] | None = None
+    comparison: Comparison | None = None
     remarks: list[str] = []
     try:
         comparison = compare(selection, baseline, allow, margin)
@@ -115,9 +116,7 @@ def _sections(found: Sequence[Table], manifest: Sequence[Table]) -> dict[str, li
     return made
 
 
-def _headline(
-    comparison: Mapping[str, Any] | None, figures: Mapping[str, list[dict[str, Any]]]
-) -> list[dict[str, Any]]:
+def _headline(comparison: Comparison | None, figures: Mapping[str, list[Figures]]) -> list[dict[str, Any]]:
     """A few numbers that a reader looks for first."""
     from harness.compare.layout import points, verdict_text, with_interval
 
@@ -150,27 +149,25 @@ def _runs(runs: Sequence[Run]) -> Table:
         record = run.record
         commit, result = record["commit"], record["result"]
         code = f"{commit['hash'][:10]}{' (changed)' if commit['dirty'] else ''}" if commit else "no checkout"
-        hardware = record.get("hardware", {})
-        machine = f"{hardware.get('processor', '?')}, {hardware.get('cores', '?')} cores"
-        versions = ", ".join(f"{name} {version}" for name, version in record.get("frameworks", {}).items())
+        machine = f"{record['hardware']['processor']}, {record['hardware']['cores']} cores"
+        versions = ", ".join(f"{name} {version}" for name, version in record["frameworks"].items())
         wall_s = result["wall_s"] if result else None
-        cells = [run.id, run.arm, str(run.seed), record["status"], str(len(record.get("launches", [])) or 1)]
+        cells = [run.id, run.arm, str(run.seed), record["status"], str(len(record["launches"]) or 1)]
         rows.append([*cells, duration(wall_s), code, machine, versions or "none"])
     return Table("runs", "Runs", heads, rows)
 
 
 def _identity(runs: Sequence[Run]) -> Table:
     """What must be identical: one value where it is, and how many where it is not."""
-    from harness.compare.identity import FOLLOWS_SEED
+    from harness.compare.identity import differences
     from harness.layers import flatten
 
     flat = [flatten(run.record["identity"]) for run in runs]
+    different = {one.key for one in differences(runs)}
     rows = []
     for key in dict.fromkeys(key for one in flat for key in one):
         values = list(dict.fromkeys(str(one.get(key, "absent")) for one in flat))
-        same = "same in all" if len(values) == 1 else f"{len(values)} values"
-        if len(values) > 1 and key in FOLLOWS_SEED:
-            same = "by seed"
+        same = f"{len(values)} values" if key in different else "same in all" if len(values) == 1 else "by seed"
         rows.append([key, same, "; ".join(values[:4]) + (" ..." if len(values) > 4 else "")])
     return Table("identity", "What must be identical", ["key", "", "value"], rows)
 

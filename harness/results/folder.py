@@ -27,23 +27,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from harness.errors import EnvironmentProblem, UserError
-from harness.layers import at
-from harness.results.model import SCHEMA_VERSION, RunRecord
+from harness.results.model import SCHEMA_VERSION, RunRecord, fault
 from harness.results.renamed import LATER
 
 if TYPE_CHECKING:
     from harness.config import Config
 
 ROWS = ("episodes", "transitions", "steps")
-_FIELDS: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(("id", "status", "plugin", "agent_match", "identity.model", "config.plugin"), str),
-    **dict.fromkeys(("identity.task_set", "config.policy", "config.train", "config.rollout"), dict),
-    **dict.fromkeys(("parity", "result"), (dict, type(None))),
-    "seed": int,
-    "launches": list,
-}
-"""What every `run.json` has and the commands rely on."""
-_MISSING = object()
 SPARE_BYTES = 256 * 1024
 """Kept back on the disk from a run's start for the record of its end."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -97,13 +87,13 @@ class RunFolder:
             raise UserError(
                 f"{path} has schema version {data.get('schema_version')}, this harness reads {SCHEMA_VERSION}"
             )
-        for name, kind in _FIELDS.items():
-            if not isinstance(at(data, name, _MISSING), kind):
-                raise UserError(
-                    f"{path} is no complete record: its {name} is missing or of the wrong kind. "
-                    f"Restore it from a copy, or move {self.path} away"
-                )
-        data["identity"] = {**LATER, **data["identity"]}
+        if isinstance(data.get("identity"), dict):
+            data["identity"] = {**LATER, **data["identity"]}
+        if name := fault(data, RunRecord):
+            raise UserError(
+                f"{path} is no complete record: its {name} is missing or of the wrong kind. "
+                f"Restore it from a copy, or move {self.path} away"
+            )
         return cast(RunRecord, data)
 
     def write(self, data: Mapping[str, Any]) -> None:

@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from functools import cache
+from types import UnionType
 from typing import (
     Annotated,
     Any,
     Literal,
+    NamedTuple,
     NotRequired,  # pydantic reads those of `typing` from Python 3.12 on only
+    Union,
     get_args,
     get_origin,
     get_type_hints,
 )
 
-from typing_extensions import TypedDict
+from typing_extensions import TypedDict, is_typeddict
 
 SCHEMA_VERSION = 1
 """Raised when a reader of today could misread a record; older ones are then brought up to it where they are read."""
@@ -87,31 +91,59 @@ class Sampling(TypedDict):
     max_tokens: Annotated[int, "tokens of one reply at most"]
 
 
+Group = Literal["task set", "policy", "sampling", "training", "rollout", "reward", "agent"]
+
+
+class Key(NamedTuple):
+    """A key of the identity.
+
+    Attributes:
+        group: Where it stands among what differs.
+        config: Configuration keys that decide it, by prefix.
+        by_seed: Whether it must be equal between runs of one seed only.
+    """
+
+    group: Group
+    config: tuple[str, ...] = ()
+    by_seed: bool = False
+
+
+_LENGTH = ("task", "train.batch_size", "train.steps", "train.epochs")
+_AGENT, _TASKS, _ORDER = Key("agent"), Key("task set", ("task",)), Key("task set", _LENGTH, by_seed=True)
+_REWARD, _POLICY, _SAMPLING = Key("reward", ("reward",)), Key("policy", ("policy",)), Key("sampling", ("sampling",))
+
+
 class Identity(TypedDict):
     """What must be equal between runs that are compared; they may differ in agent, trained roles and seed only."""
 
-    program: Annotated[str, "what the agent does; older runs: the only one there was"]
-    prompts: Annotated[str, "hash of the program's texts"]
-    task_set: Annotated[dict[str, Any], "what the task set says of itself: name, licence, counts, hashes, options"]
-    train_tasks: Annotated[str, "hash of the ids of training, sorted; may follow the seed"]
-    val_tasks: Annotated[str, "hash of the ids of validation"]
-    data_order: Annotated[str, "hash of the ids of training in order; follows the seed"]
-    reward: Annotated[str, "name and version"]
-    reward_options: Annotated[dict[str, Any], "as configured"]
-    reward_shuffled: Annotated[bool, "whether this is the control in which nothing can be learned"]
-    model: Annotated[str, "hash of the first policy's weights and tokenizer"]
-    sampling_train: Annotated[Sampling, "of training"]
-    sampling_val: Annotated[Sampling, "of validation"]
-    max_prompt_tokens: Annotated[int, "tokens of one prompt at most"]
-    max_turns: Annotated[int, "answers that an agent may write, or rounds of tool calls"]
-    sandbox: Annotated[dict[str, Any], "limits of one tool call"]
-    group_size: Annotated[int, "rollouts of a task in a step"]
-    rollout_timeout_s: Annotated[float, "deadline of one attempt"]
-    rollout_retries: Annotated[int, "further attempts after a failure of the infrastructure"]
-    train: Annotated[dict[str, Any], "the section `train` without what cannot change what is learned"]
-    steps: Annotated[int, "training steps in all"]
-    deterministic: NotRequired[Annotated[bool, "as configured; older runs: not"]]
-    verl: Annotated[dict[str, Any], "the trainer's own settings, as configured"]
+    program: Annotated[str, "what the agent does; older runs: the only one there was", _AGENT]
+    prompts: Annotated[str, "hash of the program's texts", _AGENT]
+    task_set: Annotated[
+        dict[str, Any], "what the task set says of itself: name, licence, counts, hashes, options", _TASKS
+    ]
+    train_tasks: Annotated[str, "hash of the ids of training, sorted; may follow the seed", _ORDER]
+    val_tasks: Annotated[str, "hash of the ids of validation", _TASKS]
+    data_order: Annotated[str, "hash of the ids of training in order; follows the seed", _ORDER]
+    reward: Annotated[str, "name and version", _REWARD]
+    reward_options: Annotated[dict[str, Any], "as configured", _REWARD]
+    reward_shuffled: Annotated[bool, "whether this is the control in which nothing can be learned", _REWARD]
+    model: Annotated[str, "hash of the first policy's weights and tokenizer", _POLICY]
+    sampling_train: Annotated[Sampling, "of training", _SAMPLING]
+    sampling_val: Annotated[Sampling, "of validation", _SAMPLING]
+    max_prompt_tokens: Annotated[int, "tokens of one prompt at most", _SAMPLING]
+    max_turns: Annotated[int, "answers that an agent may write, or rounds of tool calls", Key("agent", ("max_turns",))]
+    sandbox: Annotated[dict[str, Any], "limits of one tool call", Key("rollout", ("sandbox",))]
+    group_size: Annotated[int, "rollouts of a task in a step", Key("training", ("rollout.group_size",))]
+    rollout_timeout_s: Annotated[float, "deadline of one attempt", Key("rollout", ("rollout.timeout_s",))]
+    rollout_retries: Annotated[
+        int, "further attempts after a failure of the infrastructure", Key("rollout", ("rollout.retries",))
+    ]
+    train: Annotated[
+        dict[str, Any], "the section `train` without what cannot change what is learned", Key("training", ("train",))
+    ]
+    steps: Annotated[int, "training steps in all", Key("training", _LENGTH)]
+    deterministic: NotRequired[Annotated[bool, "as configured; older runs: not", Key("training", ("deterministic",))]]
+    verl: Annotated[dict[str, Any], "the trainer's own settings, as configured", Key("training", ("verl",))]
 
 
 class Result(TypedDict):
@@ -262,10 +294,51 @@ def document() -> str:
 
 def fields(part: type) -> Iterator[tuple[str, str, str]]:
     """Name, type in words and meaning of every field."""
+    for name, (kind, needed, more) in _hints(part).items():
+        yield name, _named(kind) + ("" if needed else ", may be missing"), more[0]
+
+
+@cache
+def keys() -> dict[str, Key]:
+    """Every key of the identity: the table that comparing, `runs diff` and reports go by."""
+    return {name: more[1] for name, (_, _, more) in _hints(Identity).items()}
+
+
+def fault(data: Any, part: type) -> str | None:
+    """Dotted name of the first field that is missing or of the wrong kind; None if all are right."""
+    for name, (kind, needed, _) in _hints(part).items():
+        if name not in data:
+            if needed:
+                return name
+        elif not _fits(data[name], kind):
+            below = fault(data[name], kind) if is_typeddict(kind) and isinstance(data[name], dict) else None
+            return f"{name}.{below}" if below else name
+    return None
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    if is_typeddict(kind):
+        return isinstance(value, dict) and fault(value, kind) is None
+    outer, inner = get_origin(kind), get_args(kind)
+    if kind is Any or outer is Literal:
+        return kind is Any or value in inner
+    if outer in (Union, UnionType):
+        return any(_fits(value, one) for one in inner)
+    if outer is list:
+        return isinstance(value, list) and all(_fits(one, inner[0]) for one in value)
+    return isinstance(value, (int, float) if kind is float else outer or kind)
+
+
+@cache
+def _hints(part: type) -> dict[str, tuple[Any, bool, tuple[Any, ...]]]:
+    """Of every field its type, whether it is needed, and what else its annotation says."""
+    found = {}
     for name, hint in get_type_hints(part, include_extras=True).items():
-        optional = get_origin(hint) is NotRequired
-        kind, meaning = get_args(get_args(hint)[0] if optional else hint)[:2]
-        yield name, _named(kind) + (", may be missing" if optional else ""), meaning
+        needed = get_origin(hint) is not NotRequired
+        kind = hint if needed else get_args(hint)[0]
+        said = get_args(kind) if get_origin(kind) is Annotated else (kind,)
+        found[name] = (said[0], needed, said[1:])
+    return found
 
 
 def _named(kind: Any) -> str:

@@ -286,8 +286,9 @@ class StudyRun:
     def _parent(self, job: Job) -> Path | None:
         if job.parent is None:
             return None
-        entry = self._folder.entries.get(job.parent, {})
-        return self._folder.path / entry["run"] if entry.get("state") == "finished" and entry.get("run") else None
+        entry = self._folder.entries.get(job.parent)
+        done = entry["run"] if entry and entry.get("state") == "finished" else None
+        return self._folder.path / done if done else None
 
     def _log(self, job: Job) -> Path:
         return self._folder.path / "logs" / f"{job.key}.log"

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from harness.compare.model import Entry, StudyLaunch, StudyState
 from harness.compare.runs import STUDY_FILE, Run, read_run, read_state, readable
 from harness.results.folder import held
 from harness.results.model import Commit
@@ -52,18 +53,27 @@ class StudyFolder:
     def __init__(self, path: Path, study: Study, jobs: Sequence[Job]) -> None:
         self.path = path.absolute()
         self.study = study
-        self.entries: dict[str, dict[str, Any]] = {
-            job.key: {"key": job.key, "arm": job.arm, "seed": job.seed, "kind": job.kind, "parent": job.parent}
-            | {"config_hash": job.config_hash, "run": None, "state": "planned"}
-            for job in jobs
-        }
-        self.launches: list[dict[str, Any]] = []
-        for entry in self._earlier():
-            mine = self.entries.get(entry["key"])
-            if mine is not None and mine["config_hash"] == entry.get("config_hash"):
-                mine.update({key: entry.get(key) for key in ("run", "state", "pid", "pid_started")})
-            elif mine is None:
-                self.entries[entry["key"]] = entry  # of an earlier, larger launch: its runs stay part of the study
+        earlier = read_state(self.path) if (self.path / STUDY_FILE).exists() else None
+        self.launches: list[StudyLaunch] = earlier.get("launches", []) if earlier else []
+        known = {entry["key"]: entry for entry in earlier["jobs"]} if earlier else {}
+        self.entries: dict[str, Entry] = {}
+        for job in jobs:
+            entry: Entry = {
+                "key": job.key,
+                "arm": job.arm,
+                "seed": job.seed,
+                "kind": job.kind,
+                "parent": job.parent,
+                "config_hash": job.config_hash,
+                "run": None,
+                "state": "planned",
+            }
+            old = known.pop(job.key, None)
+            if old is not None and old.get("config_hash") == job.config_hash:
+                entry |= {"run": old["run"], "state": old.get("state", "planned")}
+                entry |= {"pid": old.get("pid"), "pid_started": old.get("pid_started")}
+            self.entries[job.key] = entry
+        self.entries |= known  # of an earlier, larger launch: its runs stay part of the study
 
     def next_steps(self, jobs: Sequence[Job], *, any_code: bool = False) -> list[Step]:
         """What is to be done for every job, in order.
@@ -89,7 +99,7 @@ class StudyFolder:
     def write(self) -> None:
         """Write `study.json` in one step."""
         study = self.study
-        data = {
+        data: StudyState = {
             "schema_version": 1,
             "name": study.name,
             "question": study.question,
@@ -126,12 +136,8 @@ class StudyFolder:
                 if run.finished and _made_by(run, job, entry):
                     return Step(job, "skip", run.folder.path, "finished")
             return Step(job, "run", None, "not yet run")
-        mine = [
-            run
-            for run in runs
-            if run.record.get("kind", "train") == "train" and config_hash(run.record["config"]) == job.config_hash
-        ]
-        usable = [run for run in mine if any_code or same_code(run.record.get("commit"))]
+        mine = [run for run in runs if run.trained and config_hash(run.record["config"]) == job.config_hash]
+        usable = [run for run in mine if any_code or same_code(run.record["commit"])]
         for run in reversed(usable):
             if run.finished:
                 return Step(job, "skip", run.folder.path, "finished")
@@ -141,15 +147,8 @@ class StudyFolder:
             return Step(job, "run", None, "its earlier run was made by other code (--any-code would keep it)")
         return Step(job, "run", None, "not yet run")
 
-    def _folder(self, entry: dict[str, Any]) -> Path | None:
-        return self.path / entry["run"] if entry.get("run") else None
-
-    def _earlier(self) -> list[dict[str, Any]]:
-        if not (self.path / STUDY_FILE).exists():
-            return []
-        data = read_state(self.path)
-        self.launches = data.get("launches", [])
-        return list(data["jobs"])
+    def _folder(self, entry: Entry) -> Path | None:
+        return self.path / entry["run"] if entry["run"] else None
 
 
 def same_code(recorded: Commit | None) -> bool:
@@ -170,7 +169,7 @@ def same_code(recorded: Commit | None) -> bool:
     return found.returncode == 0
 
 
-def _made_by(run: Run, job: Job, entry: dict[str, Any]) -> bool:
+def _made_by(run: Run, job: Job, entry: Entry) -> bool:
     """Whether an evaluation is this job's; those of several policies may have one configuration."""
     if run.folder.id == entry.get("run"):
         return True

@@ -31,9 +31,11 @@ def measured(runs: Sequence[Run]) -> list[tuple[Mapping[str, Any], Timing]]:
     """Configuration and timing of every finished training."""
     found: list[tuple[Mapping[str, Any], Timing]] = []
     for run in runs:
-        result: Mapping[str, Any] = run.record["result"] or {}
-        steps, step_s, wall_s = result.get("steps"), result.get("step_s_median"), result.get("wall_s")
-        if run.finished and run.record.get("kind", "train") == "train" and steps and step_s and wall_s:
+        result = run.record["result"]
+        if result is None or not run.finished or not run.trained:
+            continue
+        steps, step_s, wall_s = result.get("steps"), result.get("step_s_median"), result["wall_s"]
+        if steps and step_s:
             found.append((run.record["config"], Timing(max(0.0, wall_s - steps * step_s), step_s, run.id)))
     return found
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,10 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
+from rich.console import Console
 
 from harness.compare.comparison import compare
-from harness.compare.formats import render
+from harness.compare.formats import render, show
 from harness.compare.layout import tables
+from harness.compare.model import Arm, Comparison, Pair
 from harness.compare.references import reference_rows
 from harness.compare.runs import select
 from harness.errors import NotComparable, UserError
@@ -23,20 +28,20 @@ from harness.errors import NotComparable, UserError
 Write = Callable[..., Any]
 
 
-def arm(comparison: dict[str, Any], name: str) -> dict[str, Any]:
+def arm(comparison: Comparison, name: str) -> Arm:
     return next(one for one in comparison["arms"] if one["name"] == name)
 
 
-def pair(comparison: dict[str, Any], name: str) -> dict[str, Any]:
+def pair(comparison: Comparison, name: str) -> Pair:
     return next(one for one in comparison["pairs"] if one["arm"] == name)
 
 
 @pytest.fixture(scope="module")
-def compared(three_arms: Path) -> dict[str, Any]:
+def compared(three_arms: Path) -> Comparison:
     return compare(select([three_arms]), "reference_sql", margin=0.15)
 
 
-def test_another_plugin_is_accepted_and_the_verdict_follows_the_truth(compared: dict[str, Any]) -> None:
+def test_another_plugin_is_accepted_and_the_verdict_follows_the_truth(compared: Comparison) -> None:
     assert pair(compared, "crewai_sql")["verdict"] == "different"
     assert pair(compared, "crewai_sql")["difference"]["mean"] == pytest.approx(-0.55, abs=0.08)
     assert pair(compared, "langgraph_sql")["verdict"] != "different"
@@ -44,7 +49,7 @@ def test_another_plugin_is_accepted_and_the_verdict_follows_the_truth(compared: 
     assert compared["checkpoint_rule"] == "last" and not compared["one_seed"]
 
 
-def test_figures_of_an_arm_are_those_of_its_rollouts(compared: dict[str, Any]) -> None:
+def test_figures_of_an_arm_are_those_of_its_rollouts(compared: Comparison) -> None:
     reference, langgraph = arm(compared, "reference_sql"), arm(compared, "langgraph_sql")
     assert reference["transitions_per_rollout"] == 3 and langgraph["transitions_per_rollout"] == 2
     assert reference["prompt_tokens_per_rollout"] == 80 + 100 + 120
@@ -63,7 +68,7 @@ def test_figures_of_an_arm_are_those_of_its_rollouts(compared: dict[str, Any]) -
     assert langgraph["trained_by_role"] == {"write_query": {"transitions": 32, "tokens": 320}}
 
 
-def test_unscored_is_never_zero_and_failed_runs_are_told(compared: dict[str, Any]) -> None:
+def test_unscored_is_never_zero_and_failed_runs_are_told(compared: Comparison) -> None:
     crewai = arm(compared, "crewai_sql")
     assert crewai["unscored"] == 9 and crewai["failures"]["endpoint_error"] == 9
     assert crewai["accuracy_final"]["tasks"] <= 120 and crewai["accuracy_final"]["scores"] == 3 * 117
@@ -72,7 +77,7 @@ def test_unscored_is_never_zero_and_failed_runs_are_told(compared: dict[str, Any
     assert failed["arm"] == "autogen_sql" and "server went away" in failed["reason"]
 
 
-def test_parts_of_the_reward_are_means_of_those_that_have_them(write_run: Write, compared: dict[str, Any]) -> None:
+def test_parts_of_the_reward_are_means_of_those_that_have_them(write_run: Write, compared: Comparison) -> None:
     assert "reward_parts" not in {table.key for table in tables(compared)}
     run = write_run("langgraph_sql", parts=True, unscored=3)
     plain = write_run("reference_sql")
@@ -85,7 +90,7 @@ def test_parts_of_the_reward_are_means_of_those_that_have_them(write_run: Write,
     assert table.rows == [["langgraph_sql", f"{right:.3f}", "0.250"], ["reference_sql", "-", "-"]]
 
 
-def test_equal_optimizer_steps_and_tokens_look_at_earlier_checkpoints(compared: dict[str, Any]) -> None:
+def test_equal_optimizer_steps_and_tokens_look_at_earlier_checkpoints(compared: Comparison) -> None:
     views = {view["key"]: view for view in compared["views"]}
     assert views["stock"]["budget"] is None
     # 16 calls a step in mini-batches of 4 x 2 = 8 sequences: two optimizer steps; langgraph trains half of it.
@@ -122,9 +127,31 @@ def test_runs_that_differ_in_what_must_be_identical_are_refused(write_run: Write
     chosen = select([one.path, other.path])
     with pytest.raises(NotComparable) as caught:
         compare(chosen)
-    message = str(caught.value)
-    assert message.startswith(f"{key} differs: ") and one.id in message and other.id in message
-    assert f"--allow {key}" in message and "\n" not in message
+    *lines, advice = str(caught.value).splitlines()
+    text = "\n".join(lines or [advice])
+    assert f"{key} differs: " in text and str(one.path) in text and str(other.path) in text
+    assert f"--allow {key.partition('.')[0]}" in advice and compare(chosen, allow=re.findall(r"--allow (\S+)", advice))
+
+
+def test_all_that_differs_is_told_at_once_by_what_it_is_about(write_run: Write, tmp_path: Path) -> None:
+    overrides = ["train.learning_rate=1e-5", "sampling.max_response_tokens=32", "task.val_limit=20", "verl.x=1"]
+    for seed in (0, 1):
+        write_run(seed=seed)
+        write_run("langgraph_sql", seed=seed, overrides=overrides)
+    with pytest.raises(NotComparable) as caught:
+        compare(select([tmp_path / "runs"]))
+    head, *lines, advice = str(caught.value).splitlines()
+    assert head == "the runs differ in 5 keys that must be the same"
+    assert [line for line in lines if line.endswith(":")] == ["task set:", "sampling:", "training:"]
+    runs = select([tmp_path / "runs"]).runs
+    first, second = (
+        " and ".join(run.name for run in runs if run.record["plugin"] == name)
+        for name in ("reference_sql", "langgraph_sql")
+    )
+    (line,) = (line for line in lines if line.startswith("  train.learning_rate differs: "))
+    assert f"1e-05 in {second}" in line and f" in {first}" in line
+    allowed = "val_tasks sampling_train.max_tokens sampling_val.max_tokens train.learning_rate verl.x".split()
+    assert re.findall(r"--allow (\S+)", advice) == allowed
 
 
 @pytest.mark.parametrize(
@@ -159,7 +186,7 @@ def test_a_cpu_and_a_gpu_run_are_refused_by_the_options_of_their_presets_and_the
     one = write_run()
     other = write_run(overrides=[f"{verl}.enforce_eager=true", f"{verl}.max_num_seqs=256", "rollout.runners=8"])
     other.update(device="cuda")
-    with pytest.raises(NotComparable, match=r"^verl\.\S+ differs: not set in .* say --allow verl$"):
+    with pytest.raises(NotComparable, match=r"(?s)  verl\.\S+ differs: not set in .* say --allow verl$"):
         compare(select([one.path, other.path]))
     found = compare(select([one.path, other.path]), allow=["verl"])
     assert [arm["name"] for arm in found["arms"]] == ["reference_sql on cpu", "reference_sql on cuda"]
@@ -256,18 +283,18 @@ def test_what_the_agent_fails_is_wrong_and_what_the_machine_loses_is_bounded(wri
     assert "failed by agent" not in plain and "unscored wrong" not in plain
 
 
-def test_a_run_whose_databases_changed_under_it_is_refused_in_a_line(write_run: Write) -> None:
+def test_a_run_whose_task_set_changed_under_it_is_refused_in_a_line(write_run: Write) -> None:
     one, other = write_run(), write_run("langgraph_sql")
     record = other.read()
     record["result"]["data_changed"] = ["zoo_keeping"]
     other.write(record)
-    with pytest.raises(NotComparable, match=r"its databases changed while it ran \(zoo_keeping\)") as caught:
+    with pytest.raises(NotComparable, match=r"its task set changed while it ran \(zoo_keeping\)") as caught:
         compare(select([one.path, other.path]))
     assert "\n" not in str(caught.value)
 
 
-def test_statistics_of_checkpoints_are_shown_for_checkpoints_only(write_run: Write, compared: dict[str, Any]) -> None:
-    assert "McNemar" not in render(compared, "md") and "bootstrap over databases" not in render(compared, "md")
+def test_statistics_of_checkpoints_are_shown_for_checkpoints_only(write_run: Write, compared: Comparison) -> None:
+    assert "McNemar" not in render(compared, "md") and "bootstrap over clusters" not in render(compared, "md")
     assert pair(compared, "crewai_sql")["item"]["mcnemar"][0]["p"] < 0.05
     text = render(compare(select([write_run().path, write_run("langgraph_sql").path])), "md")
     assert "These checkpoints alone" in text and "Of other trainings it says nothing" in text
@@ -277,7 +304,7 @@ def test_evaluations_compare_with_evaluations_only(write_run: Write) -> None:
     one, other = write_run(kind="eval"), write_run("langgraph_sql", kind="eval", accuracy=(0.3, 0.2))
     found = compare(select([one.path, other.path]))
     assert found["kind"] == "eval" and found["views"] == [] and found["arms"][0]["accuracy_initial"] is None
-    with pytest.raises(NotComparable, match=r"^data_order differs|^kind differs"):
+    with pytest.raises(NotComparable, match=r"(?s)task set:\n  data_order differs.*run:\n  kind differs"):
         compare(select([one.path, write_run().path]))
 
 
@@ -287,8 +314,20 @@ def test_runs_without_transitions_leave_dashes(write_run: Write) -> None:
     assert "framework ms/call" not in render(found, "md")
 
 
+@pytest.mark.parametrize("width", [50, 80, 160])
+def test_tables_fit_the_terminal(compared: Comparison, width: int) -> None:
+    out = io.StringIO()
+    show(Console(file=out, width=width, soft_wrap=True), compared)
+    shown, _, _ = out.getvalue().partition("Baseline: ")
+    assert all(cell_len(line) <= width for line in shown.splitlines())
+    words = " ".join(shown.split())
+    for table in tables(compared):
+        assert table.title[:20] in words
+        assert len(table.heads[-1].split()) > 1 or table.heads[-1] in words  # the last column too
+
+
 @pytest.mark.parametrize("form", ["md", "csv", "json", "latex", "html"])
-def test_every_format_holds_every_arm(compared: dict[str, Any], form: Any) -> None:
+def test_every_format_holds_every_arm(compared: Comparison, form: Any) -> None:
     text = render(compared, form, reference_rows("spider"))
     for name in ("reference_sql", "langgraph_sql", "crewai_sql"):
         assert name.replace("_", r"\_") in text if form == "latex" else name in text
@@ -306,7 +345,7 @@ def test_foreign_figures_are_shown_by_default_only_for_their_task_set() -> None:
     assert all("http" in row["source"] for row in reference_rows())
 
 
-def test_foreign_figures_that_nobody_checked_are_marked(compared: dict[str, Any]) -> None:
+def test_foreign_figures_that_nobody_checked_are_marked(compared: Comparison) -> None:
     rows = [{**row, "checked": False} for row in reference_rows("spider")[:1]]
     assert "(not checked with its source)" in render(compared, "md", rows)
     assert "(not checked" not in render(compared, "md", reference_rows("spider"))
@@ -346,7 +385,7 @@ def test_a_checkpoint_that_was_not_validated_is_told(three_arms: Path) -> None:
     assert any("not every run was validated at step 3" in one.lower() for one in found["remarks"])
 
 
-def test_a_saturated_task_set_is_said_to_separate_nothing(write_run: Write, compared: dict[str, Any]) -> None:
+def test_a_saturated_task_set_is_said_to_separate_nothing(write_run: Write, compared: Comparison) -> None:
     runs = [write_run(name, accuracy=(0.3, 1.0)).path for name in ("reference_sql", "langgraph_sql")]
     found = compare(select(runs), margin=0.05)
     assert found["ceiling"] and "The task set is saturated" in render(found, "md")
@@ -382,10 +421,12 @@ def test_mistakes_are_one_line(three_arms: Path, tmp_path: Path) -> None:
 def test_the_command_prints_results_on_stdout_and_refuses_in_a_line(three_arms: Path) -> None:
     def harness(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "harness", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+        wide = {**os.environ, "COLUMNS": "100"}
+        return subprocess.run(command, capture_output=True, text=True, timeout=90, check=False, env=wide)
 
     shown = harness("compare", str(three_arms), "--baseline", "reference_sql", "--margin", "0.15")
     assert shown.returncode == 0 and "different" in shown.stdout and shown.stderr == ""
+    assert all(len(line) <= 100 for line in shown.stdout.partition("Baseline: ")[0].splitlines())
     refused = harness("compare", str(three_arms), "--allow", "colour")
     assert refused.returncode == 2 and refused.stdout == "" and refused.stderr.count("\n") == 1
 

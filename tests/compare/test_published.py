@@ -11,16 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ConfigDict, TypeAdapter, with_config
+from typing_extensions import is_typeddict
 
+from harness.compare import model
 from harness.compare.agreement import answer_hashes
 from harness.compare.comparison import compare
-from harness.compare.formats import markdown_tables
+from harness.compare.formats import markdown_tables, render
 from harness.compare.layout import tables
-from harness.compare.runs import read_run, select
+from harness.compare.runs import read_run, read_state, select
 from harness.report.episodes import sample
 from harness.report.page import write_report
 
 ROOT = Path(__file__).parents[2]
+STUDIES = sorted(file.parent for file in (ROOT / "results" / "studies").glob("*/study.json"))
 Write = Callable[..., Any]
 
 
@@ -47,6 +51,24 @@ def study(write_run: Write, tmp_path: Path) -> Path:
 def test_tables_in_the_documents_are_those_of_the_records() -> None:
     done = script("table.py", "--check")
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_comparison_is_of_its_model_to_the_last_key() -> None:
+    for part in vars(model).values():
+        if is_typeddict(part) and part.__module__ == model.__name__:
+            with_config(ConfigDict(extra="forbid"))(part)
+    strict = TypeAdapter(model.Comparison)
+    for study in STUDIES:
+        found = compare(select([study]))
+        strict.validate_python(found)
+        again = json.loads(render(found, "json"))
+        assert again.pop("references") == [] and again["schema_version"] == model.SCHEMA_VERSION
+        strict.validate_python(again)
+        with pytest.raises(ValueError, match="surprise"):
+            strict.validate_python({**found, "arms": [{**found["arms"][0], "surprise": 1}]})
+        assert read_state(study)["name"] == study.name
+        early = json.loads((study / "comparison.json").read_text())  # as it was published, before there was a model
+        assert {arm["name"] for arm in early["arms"]} == {arm["name"] for arm in found["arms"]}
 
 
 def test_a_published_study_compares_as_the_study_did(study: Path, tmp_path: Path) -> None:

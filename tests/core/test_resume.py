@@ -11,6 +11,7 @@ from harness.cli.train import app
 from harness.config import load_config
 from harness.errors import UserError
 from harness.plugins import make_task_set
+from harness.record import run_record
 from harness.results.folder import RowLog, RunFolder
 from harness.run import LiveRun, validated, validation_due
 
@@ -20,9 +21,8 @@ def run(tmp_path: Path) -> Path:
     folder = RunFolder.create(tmp_path, "reference_sql")
     config = load_config("cpu", plugin="reference_sql")
     folder.write_config(config)
-    record = {name: getattr(config, name) for name in ("plugin", "agent_match", "seed")} | {"id": folder.id}
-    record |= {"status": "interrupted", "launches": [], "parity": None, "result": None, "config": config.dump()}
-    folder.write(record | {"identity": {"model": "m", "task_set": {}}})
+    record = run_record(config, folder, make_task_set(config), [], [], "m", "cpu")
+    folder.write(record | {"status": "interrupted", "launches": []})
     return folder.path
 
 

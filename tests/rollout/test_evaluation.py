@@ -97,7 +97,7 @@ def test_eval_whose_databases_change_under_it_says_so(
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["result"]["data_changed"] == [Path(path).stem for path in databases]
-    assert done.stderr.count("databases changed during the run") == 1
+    assert done.stderr.count("the task set changed during the run") == 1
 
 
 def test_dev_shows_every_call(scripted_server: StartServer) -> None:

@@ -283,7 +283,7 @@ def test_an_evaluation_waits_for_the_training_of_its_policy(tmp_path: Path, monk
     from harness.study.state import StudyFolder
 
     command = tmp_path / "command.py"
-    command.write_text(COMMAND)
+    command.write_text(f"RECORD = {str(RECORD)!r}\n{COMMAND}")
     file = tmp_path / "small.yaml"
     file.write_text(
         "matrix: {plugin: [reference_sql, langgraph_sql], seed: [0]}\nevaluate: [reference_sql, langgraph_sql]\n"
@@ -306,6 +306,7 @@ def test_an_evaluation_waits_for_the_training_of_its_policy(tmp_path: Path, monk
     assert {step.action for step in again.next_steps(jobs)} == {"skip"}
 
 
+RECORD = Path(__file__).resolve().parents[2] / "results" / "cpu" / "seed0" / "run.json"
 COMMAND = """
 import json, os, pathlib, sys, time
 import yaml
@@ -318,9 +319,8 @@ if arguments[0] == "train":
 else:
     config = json.loads((pathlib.Path(arguments[1]) / "run.json").read_text())["config"] | {"plugin": arguments[3]}
 time.sleep(0.3)
-record = {"schema_version": 1, "id": folder.name, "kind": arguments[0], "status": "finished", "seed": 0}
-record |= {"plugin": config["plugin"], "agent_match": config["agent_match"], "launches": [], "parity": None}
-record |= {"result": None, "identity": {"model": "m", "task_set": {}}}
+record = json.loads(pathlib.Path(RECORD).read_text()) | {"id": folder.name, "kind": arguments[0], "result": None}
+record |= {"plugin": config["plugin"], "agent_match": config["agent_match"], "launches": [], "seed": 0, "commit": None}
 (folder / "run.json").write_text(json.dumps(record | {"config": config, "study": study, "arguments": arguments}))
 """
 
