@@ -25,7 +25,7 @@ def train(
     preset: Annotated[str | None, typer.Option(help="A preset of `harness config list`.")] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file, for example a run's config.yaml.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="key=value, dotted; repeatable.")] = None,
-    task: Annotated[str | None, typer.Option(help="The task set: pocket, spider, ...")] = None,
+    task: Annotated[str | None, typer.Option(help="The task set: pocket, spider, files (your own), ...")] = None,
     agent_match: Annotated[str | None, typer.Option(help="Regular expression: the roles to train.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of data order, sampling and optimizer.")] = None,
     steps: Annotated[int | None, typer.Option(help="Training steps in all.")] = None,
@@ -64,13 +64,17 @@ def train(
         if preset is None and config is None:
             preset = default_preset(task, resolve_device(device))
         resolved = load_config(preset, config, overrides, plugin=plugin, agent_match=agent_match, seed=seed)
-    from harness.run import check
+    from harness.plugins import make_task_set
+    from harness.run import check, load_tasks
 
     check(resolved)
     if dry_run:
         show_config(resolved, json_)
         return
     if resume is None:
+        task_set = make_task_set(resolved)  # the folder comes once they are there: an error leaves no empty run behind
+        for split in (resolved.task.train_split, resolved.task.val_split):
+            load_tasks(resolved, task_set, split)
         folder = RunFolder.create(runs_dir, resolved.plugin)
     fit(resolved, folder, resume=resume is not None)
     record = folder.read()
@@ -81,7 +85,8 @@ def train(
 
 
 RESUMABLE = (
-    "train.steps", "train.loggers", "train.keep_checkpoints", "policy.path", "task.options.data_dir", "ray_address",
+    "train.steps", "train.loggers", "train.keep_checkpoints", "policy.path", "task.options.data_dir",
+    *(f"task.options.{name}" for name in ("path", "train", "val", "test", "databases")), "ray_address",
     "rollout.host", "rollout.runners", "rollout.concurrency", "reward.concurrency",
 )  # fmt: skip
 """What may differ when a run goes on: how far, and where things are."""
