@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +16,9 @@ from harness.errors import UserError
 from harness.layers import flatten
 from harness.results.folder import RunFolder
 from harness.wording import duration, percent
+
+if TYPE_CHECKING:
+    from harness.tasks import TaskSet
 
 app = typer.Typer()
 
@@ -71,10 +75,12 @@ def train(
     if dry_run:
         show_config(resolved, json_)
         return
-    if resume is None:
-        task_set = make_task_set(resolved)  # the folder comes once they are there: an error leaves no empty run behind
-        for split in (resolved.task.train_split, resolved.task.val_split):
-            load_tasks(resolved, task_set, split)
+    task_set = make_task_set(resolved)
+    for split in (resolved.task.train_split, resolved.task.val_split):
+        load_tasks(resolved, task_set, split)
+    if resume is not None:
+        _same_data(folder, task_set)
+    else:  # the folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind
         folder = RunFolder.create(runs_dir, resolved.plugin)
     fit(resolved, folder, resume=resume is not None)
     record = folder.read()
@@ -105,6 +111,22 @@ def _same_run(before: Config, after: Config) -> None:
                 f"--resume with {key}={new.get(key)!r}, but the run has {old.get(key)!r}: that would be another run. "
                 f"Start one with --config, or change only {', '.join(RESUMABLE)}"
             )
+
+
+def _same_data(folder: RunFolder, task_set: TaskSet) -> None:
+    """Refuse questions or databases that are not those of the run's first launch.
+
+    Raises:
+        UserError: The task set describes itself otherwise.
+    """
+    before = flatten(folder.read()["identity"]["task_set"])
+    now = flatten(json.loads(json.dumps(dict(task_set.describe()))))
+    changed = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
+    if before and changed:
+        raise UserError(
+            f"--resume, but the data are not those that the run began with ({', '.join(changed)} differ): that would "
+            "be another run. Put the data back, or start a new run with --config"
+        )
 
 
 def default_preset(task: str | None, device: str) -> str:

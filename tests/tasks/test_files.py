@@ -21,15 +21,18 @@ from typer.testing import CliRunner
 
 from harness.cli import app as harness
 from harness.cli import data as data_commands
-from harness.config import Config
+from harness.config import Config, load_config
 from harness.environments.sql.environment import ANSWER, GOLD_IS, database_of
-from harness.errors import ConfigError, TaskSetError
+from harness.errors import ConfigError, TaskSetError, UserError
 from harness.plugins import environment, make_task_set
 from harness.records import Task
+from harness.results.folder import RunFolder
 from harness.rollout.request import RolloutRequest
 from harness.run import load_tasks
+from harness.scripted.server import ReceivedRequest
 from harness.tasks.files import FilesTasks
 from harness.testing.data_contract import TaskSetContract
+from harness.testing.fixtures import StartServer
 
 REPO = Path(__file__).resolve().parents[2]
 PAGE = (REPO / "docs" / "own-questions.md").read_text(encoding="utf-8")
@@ -249,7 +252,7 @@ BAD: list[tuple[Any, str]] = [
     ({**row(1), "database": "half"}, "database 'half': cut off"),
     ({**row(1), "database": "bare"}, "database 'bare' has no tables in it"),
     ({**row(1), "id": "first"}, "the id 'first' is that of line 1, too"),
-    ({**row(1), "id": 1.5}, "'id' is 1.5, not a text or whole number"),
+    ({**row(1), "id": 1.5, "difficulty": 2.0}, "'id' is 1.5, not a text or whole number"),
     ({**row(1), "split": "tarin"}, "'split' is 'tarin', no split (train, training, val"),
     ({**row(1), "split": ""}, "'split' is '', no split"),
 ]
@@ -293,7 +296,7 @@ FATAL: list[tuple[str, bytes, str]] = [
     ("a.csv", b"question,query,database\nHow?,SELECT 1,farm\n\xe9,SELECT 1,farm\n", "line 3: not UTF-8"),
     ("a.parquet", b"PAR1 and no more", "is no whole Parquet file"),
     ("a.json", b'[{"question": "a"}', "line 1: not JSON"),
-    ("a.jsonl", b"\xff\xfe{\x00", "has no column for the question"),
+    ("a.jsonl", b"\xff\xfe{\x00\n{", "line 1: not UTF-8 at its byte 1. Save the file as UTF-8. No other line"),
 ]
 
 
@@ -359,6 +362,49 @@ def test_a_training_of_a_bad_file_leaves_no_folder(folder: Path) -> None:
         done = CliRunner().invoke(harness, ["train", "--task", "files", *options])
         assert isinstance(done.exception, TaskSetError) and str(file) in str(done.exception)
         assert not (folder / "runs").exists()
+
+
+def test_a_run_goes_on_only_with_the_data_that_it_began_with(folder: Path) -> None:
+    path = lines(folder / "a.jsonl", [row(n) for n in range(1, 41)])
+    config = load_config("cpu", None, ["task.name=files", f"task.options.path={path}"], plugin="reference_sql")
+    run = RunFolder.create(folder / "runs", "reference_sql")
+    run.write_config(config)
+    described = dict(make_task_set(config).describe())
+    record = {name: getattr(config, name) for name in ("plugin", "agent_match", "seed")} | {"id": run.id}
+    record |= {"status": "interrupted", "launches": [], "parity": None, "result": None, "config": config.dump()}
+    run.write(record | {"identity": {"model": "m", "task_set": described}})
+    lines(path, [row(n) for n in range(1, 42)])
+    done = CliRunner().invoke(harness, ["train", "--resume", str(run.path)])
+    assert isinstance(done.exception, UserError) and "the data are not those that the run began with" in str(
+        done.exception
+    )
+    assert "counts.train" in str(done.exception) or "questions_sha256" in str(done.exception)
+    moved = path.rename(folder / "b.jsonl")
+    lines(moved, [row(n) for n in range(1, 41)])
+    with run.locked():  # all is well but for another process
+        done = CliRunner().invoke(harness, ["train", "--resume", str(run.path), "--set", f"task.options.path={moved}"])
+    assert isinstance(done.exception, UserError) and "still running" in str(done.exception)
+
+
+def test_what_is_only_measured_needs_no_training_split(folder: Path, scripted_server: StartServer) -> None:
+    rows = [row(n, split="test") for n in (1, 2)]
+    path = lines(folder / "a.jsonl", rows)
+    golds = {one["question"]: one["query"] for one in rows}
+
+    def answer(request: ReceivedRequest) -> str:
+        question = re.search(r"Question: (.*)", str(request.messages[-1]["content"]))
+        return f"```sql\n{golds[question[1]]}\n```" if question else "?"
+
+    server = scripted_server(answer, token_ids=False)
+    options = ("--set", f"task.options.path={path}", "--set", "max_turns=1", "--split", "test")
+    arguments = ("--plugin", "reference_sql", "--task", "files", *options, "--runs-dir", str(folder / "runs"), "--json")
+    command = [sys.executable, "-m", "harness", "eval", "--endpoint", server.base_url, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["result"]["accuracy"] == 1.0
+    options = ("--set", f"task.options.path={path}", "--json")
+    described = json.loads(CliRunner().invoke(harness, ["tasks", "--name", "files", *options]).stdout)
+    assert described == FilesTasks(path=path).describe() and described["counts"] == {"test": 2}
 
 
 opened: list[tuple[str, Any]] = []

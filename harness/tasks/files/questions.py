@@ -237,6 +237,8 @@ def _label(cells: Mapping[str, Any], columns: Mapping[str, str], field: str) -> 
     value = cells.get(field)
     if missing(value):
         return ""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # what a column of whole numbers with gaps becomes in Parquet
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise BadRow(f"{columns[field]!r} is {json.dumps(value, default=str):.60}, not a text or whole number")
     return _whole(str(value).strip(), columns[field])

@@ -66,6 +66,8 @@ def read(file: Path) -> Table:
         columns = tuple(dict.fromkeys(name for row in rows for name in row.cells))
     if not rows:
         raise TaskSetError(f"{file} has no questions in it")
+    if all(row.problem for row in rows):
+        raise TaskSetError(f"{file}, {rows[0].where}: {rows[0].problem}. No other line can be read either")
     return Table(file, columns, rows)
 
 
