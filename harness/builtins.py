@@ -63,6 +63,12 @@ def harness_programs() -> list[ProgramSpec]:
 @hookimpl
 def harness_tasks() -> list[TaskSetSpec]:
     return [
+        TaskSetSpec(
+            "files",
+            "harness.tasks.files:FilesTasks",
+            "your own questions and SQLite databases (JSON lines, CSV, Parquet)",
+            splits=("train", "val", "test", "all"),
+        ),
         TaskSetSpec("pocket", "harness.tasks.pocket:PocketTasks", "bundled questions over small generated databases"),
         TaskSetSpec(
             "spider",

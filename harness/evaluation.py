@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from harness.config import Config
 from harness.errors import RunFailed
-from harness.plugins import make_reward, make_task_set
+from harness.plugins import make_task_set
 from harness.records import AGENT_OUTCOMES, Task
 from harness.results.folder import RunFolder
 from harness.results.model import RunRecord
 from harness.rollout.session import Session
 from harness.rollout.stack import RolloutWork
-from harness.run import LiveRun, recorded
+from harness.run import LiveRun, load_tasks, recorded
 from harness.trainers.monitor import most_often
 from harness.trainers.order import validation_order
 
@@ -65,8 +65,7 @@ def evaluate(
         RunFailed: Too large a share of the rollouts brought no result, the workers keep dying, or the disk is full.
     """
     task_set = make_task_set(config)
-    make_reward(config)
-    tasks = validation_order(task_set.load(config.task.val_split), config)
+    tasks = validation_order(load_tasks(config, task_set, config.task.val_split), config)
     identity = policy or f"{endpoint.model} at {endpoint.base_url}"
     run = LiveRun(config, folder, task_set, [], tasks, identity, config.device)
 
@@ -145,7 +144,10 @@ class _Evaluation(RolloutWork):
         async with self.gateway.control() as control:
             upstream = {"base_url": endpoint.base_url, "api_key": endpoint.api_key}
             await control.set_upstreams([upstream], model=endpoint.model, token_ids=endpoint.token_ids)
-            session = Session(self.config, endpoint.model, store, control, self._folder)
+            # What is measured is all that is asked for: a task set need not have another split.
+            one_split = self.config.task.model_copy(update={"train_split": self.config.task.val_split})
+            config = self.config.model_copy(update={"task": one_split})
+            session = Session(config, endpoint.model, store, control, self._folder)
             gate = asyncio.Semaphore(max(1, self.config.rollout.runners) * self.config.rollout.concurrency)
             done = 0
             failed: Counter[str] = Counter()

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from harness.config import Config, TrainConfig, resolve_device
-from harness.errors import ConfigError, HarnessError, RunFailed
+from harness.errors import ConfigError, HarnessError, RunFailed, TaskSetError
 from harness.plugins import (
     agent_spec,
     check_fit,
@@ -129,6 +129,24 @@ def check(config: Config, *, trains: bool = True) -> None:
         )
 
 
+def load_tasks(config: Config, task_set: TaskSet, split: str) -> Sequence[Task]:
+    """The tasks of a split.
+
+    Raises:
+        TaskSetError: Files are missing or damaged, or the reward can judge no answer to one of the tasks.
+    """
+    tasks = task_set.load(split)
+    refuses = getattr(make_reward(config), "refuses", None)  # foreign rewards may be older than the method
+    refused = {task.id: reason for task in tasks if (reason := refuses(task))} if refuses else {}
+    if refused:
+        first, reason = next(iter(refused.items()))
+        raise TaskSetError(
+            f"reward {config.reward.name!r} cannot judge {len(refused)} of {len(tasks)} tasks of {config.task.name}'s "
+            f"split {split!r}, the first being {first!r}: {reason}"
+        )
+    return tasks
+
+
 def train(
     config: Config,
     folder: RunFolder,
@@ -157,8 +175,8 @@ def train(
             config,
             folder,
             task_set,
-            training_order(task_set.load(config.task.train_split), config),
-            validation_order(task_set.load(config.task.val_split), config),
+            training_order(load_tasks(config, task_set, config.task.train_split), config),
+            validation_order(load_tasks(config, task_set, config.task.val_split), config),
             resolve(config.policy.path),
             resolve_device(config.device),
             on_progress=on_progress,

@@ -1,9 +1,9 @@
-"""`harness data`: prepare, list, verify and fetch the data of task sets."""
+"""`harness data`: prepare, check, list, verify and fetch the data of task sets."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from harness.tasks.files import checking
     from harness.tasks.spider.prepare import Progress, Report
 
-app = typer.Typer(no_args_is_help=True, help="Prepare, list, verify and fetch the data of task sets.")
+app = typer.Typer(no_args_is_help=True, help="Prepare, check, list, verify and fetch the data of task sets.")
 
 OutOption = Annotated[
     Path | None,
@@ -22,6 +23,131 @@ OutOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+SEEDS = (3, 8)
+POWER, ALPHA = 0.8, 0.05
+_SHOWN = 5
+"""Places and clusters that one line names."""
+
+
+@app.command()
+def check(
+    file: Annotated[
+        Path | None, typer.Argument(help="Your questions: .jsonl, .json, .csv, .tsv or .parquet.", metavar="FILE")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="What `harness train` is given, as task.options.databases=DIR; repeatable."),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A YAML file, for example a run's config.yaml.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check your own questions and databases before `harness train --task files`; nothing is written.
+
+    Files of single splits instead of FILE: --set task.options.train=A --set task.options.val=B. Exit status 0 if a
+    training could start, 1 if something is broken, 2 if the files cannot be read at all.
+    """
+    from dataclasses import asdict
+
+    from harness.config import load_config
+    from harness.plugins import make, make_reward, task_set_spec
+    from harness.tasks.files.checking import check, place
+
+    named = [] if file is None else [f"task.options.path={json.dumps(str(file))}"]
+    resolved = load_config(None, config, ["task.name=files", *named, *(set_ or [])])
+    tasks = make(task_set_spec("files"), resolved.task.options, "task.options")
+    with _progress() as progress:
+        report = check(tasks, progress)
+    refuses = getattr(make_reward(resolved), "refuses", None)
+    wanted = [resolved.task.train_split, resolved.task.val_split]
+    broken = [tasks.empty(split) for split in dict.fromkeys(wanted) if not report.sizes(split)]
+    if report.questions and refuses:
+        asked = zip(tasks.good("all"), tasks.collection.questions, strict=True)
+        refused = {place(tasks, one): reason for task, one in asked if (reason := refuses(task))}
+        if refused:
+            first, reason = next(iter(refused.items()))
+            how_many = f"{len(refused)} of {report.questions} questions, the first being {first}"
+            broken.append(f"reward {resolved.reward.name!r} cannot judge {how_many}: {reason}")
+    sizes = report.sizes(resolved.task.val_split)
+    detectable = {seeds: _detectable(seeds, sizes) for seeds in SEEDS} if sizes else {}
+    ok = not (broken or report.gold_failed or (report.bad and not tasks.skip_bad))
+    if as_json:
+        typer.echo(json.dumps({"ok": ok, **asdict(report), "broken": broken, "detectable": detectable}))
+    else:
+        _print_check(report, tasks.skip_bad)
+        if sizes:
+            _print_detectable(resolved.task.val_split, sizes, detectable)
+        for problem in broken:
+            typer.echo(f"broken: {problem}")
+        typer.echo("ok" if ok else "NOT ok")
+    if not ok:
+        raise typer.Exit(1)
+
+
+def _detectable(seeds: int, sizes: Sequence[int]) -> float:
+    """The smallest difference that can be found where nothing but single answers varies, half of which are right."""
+    from harness.compare.power import Variances
+
+    return Variances(0, 0, 0, 0, 0.5, tuple(sizes), seeds, "single answers").detectable(seeds, sizes, POWER, ALPHA)
+
+
+def _print_detectable(split: str, sizes: Sequence[int], detectable: Mapping[int, float]) -> None:
+    said = [
+        f"{100 * difference:.1f} points with {seeds} trainings an arm"
+        if difference < 1
+        else f"nothing with {seeds} trainings an arm"
+        for seeds, difference in detectable.items()
+    ]
+    typer.echo(f"told apart at best on {split} (questions: {sum(sizes):,}): {', '.join(said)}")
+    typer.echo(
+        f"  (power {POWER:g}, alpha {ALPHA:g}, half of the answers right, no luck but that of single answers; "
+        "`harness power` reckons with that of trainings and databases, once there are runs)"
+    )
+
+
+def _print_check(report: checking.Report, skip_bad: bool) -> None:
+    names = ", ".join(report.files.values())
+    databases = f"{report.databases} database{'s' if report.databases != 1 else ''}"
+    typer.echo(
+        f"{names}: {report.questions:,} good questions over {databases}, {report.gold_queries:,} with a gold query"
+    )
+    counts = ", ".join(f"{split} {sum(report.sizes(split)):,}" for split in report.clusters)
+    typer.echo(f"splits: {counts or 'none'} ({report.splitting})")
+    for split, clusters in report.clusters.items():
+        shown = ", ".join(f"{name} {count}" for name, count in list(clusters.items())[:_SHOWN])
+        others = list(clusters.values())[_SHOWN:]
+        more = f" and {len(others)} more of {others[-1]} to {others[0]}" if others else ""
+        typer.echo(f"  clusters of {split}: {shown}{more}")
+    for finding in report.bad:
+        typer.echo(f"{'left out' if skip_bad else 'broken'}: {_places(finding.places)}: {finding.what}")
+    for finding in report.gold_failed:
+        typer.echo(f"broken: gold fails: {_places(finding.places)}: {finding.what}")
+    if report.gold_empty:
+        typer.echo(f"gold finds nothing, so a match says little: {_places(report.gold_empty)}")
+    doubles = (
+        ("asked again, with the same gold", report.twice),
+        ("asked again, with another gold", report.differing),
+        ("not in train, but its question or gold is", report.leaked),
+    )
+    for what, groups in doubles:
+        shown = "; ".join(_places(group, " like ") for group in groups[:_SHOWN])
+        more = f"; and {len(groups) - _SHOWN} more" if len(groups) > _SHOWN else ""
+        if groups:
+            typer.echo(f"{what}: {len(groups)}: {shown}{more}")
+    if not any(groups for _, groups in doubles):
+        typer.echo("no question is asked twice, and none of train's golds is asked for elsewhere")
+    for group in report.together:
+        typer.echo(f"judged on together, for their tables are the same: {', '.join(group)}")
+
+
+def _places(places: Sequence[str], between: str = ", ") -> str:
+    """`questions.jsonl, line 3, line 5 and 2 more`."""
+    shown, last = [], ""
+    for place in places[:_SHOWN]:
+        file, _, where = place.rpartition(", ")
+        shown.append(where if file == last else place)
+        last = file
+    more = f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
+    return between.join(shown) + more
 
 
 @app.command()

@@ -46,7 +46,7 @@ def evaluate(
     from harness.cli.train import default_preset
     from harness.gateway.client import checked_url
     from harness.plugins import make_task_set, task_set_spec
-    from harness.run import check
+    from harness.run import check, load_tasks
 
     overrides = list(set_ or [])
     if task is not None and split is None:
@@ -66,7 +66,7 @@ def evaluate(
             preset = "endpoint" if endpoint is not None else default_preset(task, resolve_device("auto"))
         resolved = load_config(preset, config, overrides, plugin=plugin)
     check(resolved, trains=False)
-    make_task_set(resolved).load(resolved.task.val_split)
+    load_tasks(resolved, make_task_set(resolved), resolved.task.val_split)
     signal.signal(signal.SIGTERM, interrupt)
     # The folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind.
     label = f"eval-{resolved.plugin}"

@@ -14,13 +14,18 @@ app = typer.Typer(invoke_without_command=True)
 @app.callback()
 def tasks(
     name: Annotated[str | None, typer.Option("--name", help="Describe this task set: counts, hashes, licence.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Its options, as task.options.path=questions.jsonl; repeatable.")
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """List task sets, or describe one."""
-    from harness.plugins import load, registry, task_set_spec
+    from harness.config import load_config
+    from harness.plugins import make, registry, task_set_spec
 
     if name is not None:
-        described = dict(load(task_set_spec(name))().describe())
+        options = load_config(None, None, set_ or []).task.options
+        described = dict(make(task_set_spec(name), options, "task.options").describe())
         if json_:
             emit_json(described)
         else:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +17,9 @@ from harness.layers import flatten
 from harness.results.folder import RunFolder
 from harness.wording import duration, percent
 
+if TYPE_CHECKING:
+    from harness.tasks import TaskSet
+
 app = typer.Typer()
 
 
@@ -25,7 +29,7 @@ def train(
     preset: Annotated[str | None, typer.Option(help="A preset of `harness config list`.")] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file, for example a run's config.yaml.")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="key=value, dotted; repeatable.")] = None,
-    task: Annotated[str | None, typer.Option(help="The task set: pocket, spider, ...")] = None,
+    task: Annotated[str | None, typer.Option(help="The task set: pocket, spider, files (your own), ...")] = None,
     agent_match: Annotated[str | None, typer.Option(help="Regular expression: the roles to train.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of data order, sampling and optimizer.")] = None,
     steps: Annotated[int | None, typer.Option(help="Training steps in all.")] = None,
@@ -64,13 +68,19 @@ def train(
         if preset is None and config is None:
             preset = default_preset(task, resolve_device(device))
         resolved = load_config(preset, config, overrides, plugin=plugin, agent_match=agent_match, seed=seed)
-    from harness.run import check
+    from harness.plugins import make_task_set
+    from harness.run import check, load_tasks
 
     check(resolved)
     if dry_run:
         show_config(resolved, json_)
         return
-    if resume is None:
+    task_set = make_task_set(resolved)
+    for split in (resolved.task.train_split, resolved.task.val_split):
+        load_tasks(resolved, task_set, split)
+    if resume is not None:
+        _same_data(folder, task_set)
+    else:  # the folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind
         folder = RunFolder.create(runs_dir, resolved.plugin)
     fit(resolved, folder, resume=resume is not None)
     record = folder.read()
@@ -81,7 +91,8 @@ def train(
 
 
 RESUMABLE = (
-    "train.steps", "train.loggers", "train.keep_checkpoints", "policy.path", "task.options.data_dir", "ray_address",
+    "train.steps", "train.loggers", "train.keep_checkpoints", "policy.path", "task.options.data_dir",
+    *(f"task.options.{name}" for name in ("path", "train", "val", "test", "databases")), "ray_address",
     "rollout.host", "rollout.runners", "rollout.concurrency", "reward.concurrency",
 )  # fmt: skip
 """What may differ when a run goes on: how far, and where things are."""
@@ -100,6 +111,22 @@ def _same_run(before: Config, after: Config) -> None:
                 f"--resume with {key}={new.get(key)!r}, but the run has {old.get(key)!r}: that would be another run. "
                 f"Start one with --config, or change only {', '.join(RESUMABLE)}"
             )
+
+
+def _same_data(folder: RunFolder, task_set: TaskSet) -> None:
+    """Refuse questions or databases that are not those of the run's first launch.
+
+    Raises:
+        UserError: The task set describes itself otherwise.
+    """
+    before = flatten(folder.read()["identity"]["task_set"])
+    now = flatten(json.loads(json.dumps(dict(task_set.describe()))))
+    changed = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
+    if before and changed:
+        raise UserError(
+            f"--resume, but the data are not those that the run began with ({', '.join(changed)} differ): that would "
+            "be another run. Put the data back, or start a new run with --config"
+        )
 
 
 def default_preset(task: str | None, device: str) -> str:

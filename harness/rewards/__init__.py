@@ -15,3 +15,6 @@ class RewardFunction(Protocol):
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
         """The verdict on the attempt's answer; many at once on one event loop. Unscored rather than guessed."""
+
+    def refuses(self, task: Task) -> str:
+        """Why no answer to this task could be judged, and what to do; else empty. Asked before a run starts."""

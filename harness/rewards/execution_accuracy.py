@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from harness.environments.sql.environment import database_of
+from harness.environments.sql.environment import GOLD_IS, database_of
 from harness.environments.sql.evaluator import VERSION, evaluate
 from harness.environments.sql.gold import GoldCache
 from harness.records import Attempt, Task, Verdict
@@ -35,6 +35,14 @@ class ExecutionAccuracy:
         self._plug_value = plug_value
         self._timeout_s = timeout_s
         self._cache = GoldCache(cache_folder) if cache_folder is not None else None
+
+    def refuses(self, task: Task) -> str:
+        """A task that has an answer in words and no query to execute."""
+        if task.data.get(GOLD_IS, "query") == "query":
+            return ""
+        return (
+            "it has an answer but no gold query. Add one, or name a reward that judges answers: --set reward.name=NAME"
+        )
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
         """1.0 or 0.0; unscored if the attempt did not end well, or gold or the database fails."""

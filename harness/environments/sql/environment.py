@@ -13,7 +13,10 @@ from harness.records import Task
 
 DATABASE = "database"
 """Where a task's data name its SQLite file."""
-
+GOLD_IS = "gold_is"
+"""Where a task's data say what its gold is: `answer` for an answer in words; else, and by default, it is a query."""
+ANSWER = "answer"
+"""Where a task's data have an answer in words beside a gold query."""
 
 _MAGIC = b"SQLite format 3\0"
 

@@ -1,0 +1,190 @@
+"""Reads files of questions, each row with the place where it stands: JSON lines, a JSON list, CSV, Parquet."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.errors import TaskSetError
+
+_JSON = (".jsonl", ".ndjson", ".json")
+_SEPARATORS = {".csv": ",", ".tsv": "\t"}
+_PARQUET = (".parquet", ".pq")
+FORMATS = "JSON lines (.jsonl), a JSON list (.json), CSV (.csv, .tsv) or Parquet (.parquet)"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row: its cells by column, or what is wrong with it.
+
+    Attributes:
+        where: `line 3`, counted from 1; in Parquet files, which have no lines, `row 3`.
+    """
+
+    where: str
+    cells: Mapping[str, Any]
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A file's rows in its order."""
+
+    file: Path
+    columns: tuple[str, ...]
+    rows: Sequence[Row]
+
+
+def read(file: Path) -> Table:
+    """All rows of a file; it is opened for reading, once.
+
+    Raises:
+        TaskSetError: It is not there, is of no known format, or is damaged as a whole.
+    """
+    kind = file.suffix.lower()
+    if kind not in (*_JSON, *_SEPARATORS, *_PARQUET):
+        raise TaskSetError(f"{file} ends in {kind or 'nothing'!r}, which says no format. Give {FORMATS}")
+    try:
+        with file.open("rb") as stream:
+            content = stream.read()
+    except FileNotFoundError as error:
+        raise TaskSetError(f"no file {file} (from {Path.cwd()}). Correct its path") from error
+    except OSError as error:
+        raise TaskSetError(f"cannot read {file}: {error.strerror}") from error
+    if kind in _PARQUET:
+        columns, rows = _parquet(file, content)
+    elif kind in _SEPARATORS:
+        columns, rows = _csv(file, content, _SEPARATORS[kind])
+    else:
+        rows = _json_list(file, content) if content.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"[" else _json_lines(content)
+        columns = tuple(dict.fromkeys(name for row in rows for name in row.cells))
+    if not rows:
+        raise TaskSetError(f"{file} has no questions in it")
+    if all(row.problem for row in rows):
+        raise TaskSetError(f"{file}, {rows[0].where}: {rows[0].problem}. No other line can be read either")
+    return Table(file, columns, rows)
+
+
+def missing(value: Any) -> bool:
+    """Whether a cell is empty."""
+    return (
+        value is None
+        or (isinstance(value, float) and math.isnan(value))
+        or (isinstance(value, str) and not value.strip())
+    )
+
+
+def _json_lines(content: bytes) -> list[Row]:
+    rows = []
+    for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), 1):
+        if not line.strip():
+            continue
+        where = f"line {number}"
+        try:
+            value = json.loads(line.decode())
+        except UnicodeDecodeError as error:
+            rows.append(Row(where, {}, f"not UTF-8 at its byte {error.start + 1}. Save the file as UTF-8"))
+        except json.JSONDecodeError as error:
+            rows.append(Row(where, {}, f"not JSON: {error.msg} at its character {error.colno}. One object a line"))
+        except (ValueError, RecursionError) as error:
+            rows.append(Row(where, {}, f"not JSON that can be read: {error}. One object a line"))
+        else:
+            rows.append(_object(where, value))
+    return rows
+
+
+def _json_list(file: Path, content: bytes) -> list[Row]:
+    text = _decoded(file, content)
+    decoder = json.JSONDecoder()
+    rows: list[Row] = []
+    line, seen = 1, 0
+    at = text.index("[") + 1
+    try:
+        while True:
+            at = _skipped(text, at)
+            if text[at : at + 1] == "]":
+                if text[at + 1 :].strip():
+                    raise json.JSONDecodeError("Extra data", text, at + 1)
+                return rows
+            if rows:
+                if text[at : at + 1] != ",":
+                    raise json.JSONDecodeError("Expecting ',' or ']'", text, at)
+                at = _skipped(text, at + 1)
+            line += text.count("\n", seen, at)
+            seen = at
+            value, at = decoder.raw_decode(text, at)
+            rows.append(_object(f"line {line}", value))
+    except json.JSONDecodeError as error:
+        raise TaskSetError(
+            f"{file}, line {error.lineno}: not JSON: {error.msg} at its character {error.colno}. Correct it there"
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise TaskSetError(f"{file}, line {line}: not JSON that can be read: {error}") from error
+
+
+def _skipped(text: str, at: int) -> int:
+    while text[at : at + 1] and text[at] in " \t\r\n":
+        at += 1
+    return at
+
+
+def _object(where: str, value: Any) -> Row:
+    if isinstance(value, dict):
+        return Row(where, value)
+    return Row(where, {}, f'a {type(value).__name__}, not an object such as {{"question": ...}}')
+
+
+def _csv(file: Path, content: bytes, separator: str) -> tuple[tuple[str, ...], list[Row]]:
+    records = _records(
+        file, csv.reader(io.StringIO(_decoded(file, content), newline=""), delimiter=separator, strict=True)
+    )
+    names = [name.strip() for name in next(records, ("", []))[1]]
+    if len(set(names)) < len(names):
+        raise TaskSetError(f"{file}, line 1: two columns have one name. The first line must name the columns")
+    rows = []
+    for where, cells in records:
+        odd = f"{len(cells)} cells, but {len(names)} columns. Put text with {separator!r} in it in double quotes"
+        rows.append(Row(where, dict(zip(names, cells, strict=False)), odd if len(cells) != len(names) else ""))
+    return tuple(names), rows
+
+
+def _records(file: Path, reader: Any) -> Iterator[tuple[str, list[str]]]:
+    """Line and cells of every record that is not blank; one of several lines stands where it begins."""
+    while True:
+        where = f"line {reader.line_num + 1}"
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:  # nobody knows where the next record begins
+            hint = "Look for a double quote that is not closed, or not doubled inside of quotes"
+            raise TaskSetError(f"{file}, {where}: not CSV: {error}. {hint}") from error
+        if cells:
+            yield where, cells
+
+
+def _parquet(file: Path, content: bytes) -> tuple[tuple[str, ...], list[Row]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        table = pyarrow.parquet.read_table(io.BytesIO(content))
+        cells = table.to_pylist()
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
+        said = next(iter(str(error).splitlines()), type(error).__name__)
+        raise TaskSetError(f"{file} is no whole Parquet file: {said}. Write it again") from error
+    return tuple(table.column_names), [Row(f"row {number}", row) for number, row in enumerate(cells, 1)]
+
+
+def _decoded(file: Path, content: bytes) -> str:
+    try:
+        return content.removeprefix(b"\xef\xbb\xbf").decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise TaskSetError(f"{file}, line {line}: not UTF-8. Save the file as UTF-8") from error
