@@ -1,4 +1,4 @@
-"""Draws the curves of `cpu/`, `determinism/` and `gpu-spider/` from the run records there: `python results/plot.py`.
+"""Draws the curves of `cpu/`, `studies/` and `gpu-spider/` from the run records there: `python results/plot.py`.
 
 Needs a Chromium to rasterise.
 """
@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 import plotly.graph_objects as go
+from PIL import Image
 from plotly.subplots import make_subplots
 from table import by_pass, rewards
 
@@ -74,13 +75,11 @@ def spider() -> go.Figure:
     return figure
 
 
-def determinism() -> go.Figure:
+def five() -> go.Figure:
     """Norm of the gradient and validation accuracy of five agents, seed 0; every curve lies under the next."""
     figure = make_subplots(1, 2, subplot_titles=("norm of the gradient", "validation accuracy, %"))
-    folder = HERE / "determinism"
-    runs = [run for pattern in ("*-seed0", "second-machine/*-seed0") for run in sorted(folder.glob(pattern))]
-    for place, run in enumerate(runs):
-        record = json.loads((run / "run.json").read_text())
+    runs = [(run, record) for run, record in records(HERE / "studies" / "frameworks") if record["seed"] == 0]
+    for place, (run, record) in enumerate(runs):
         steps = pd.read_parquet(run / "steps.parquet")
         norms = steps.dropna(subset=["actor/grad_norm"])
         validated = {int(step): 100 * value for step, value in record["result"]["val_curve"].items()}
@@ -89,7 +88,7 @@ def determinism() -> go.Figure:
         look |= {"marker": {"size": size, "symbol": "circle-open" if place < 4 else "circle"}, "line_width": 1}
         figure.add_scatter(x=norms["step"], y=norms["actor/grad_norm"], row=1, col=1, **look)
         figure.add_scatter(x=list(validated), y=list(validated.values()), row=1, col=2, showlegend=False, **look)
-    figure.update_layout(title="Five agents, seed 0, 20 steps on a CPU: all answers are the same")
+    figure.update_layout(title="Five agents, seed 0, 20 steps on a CPU: one curve")
     figure.update_xaxes(title="GRPO step")
     return figure
 
@@ -129,9 +128,15 @@ def save(figure: go.Figure, target: Path) -> None:
             check=True,
             capture_output=True,
         )
+    shrink(target)
+
+
+def shrink(picture: Path) -> None:
+    """Keep 64 colours, enough for lines and letters: a third of the size."""
+    Image.open(picture).convert("RGB").quantize(64).save(picture, optimize=True)
 
 
 if __name__ == "__main__":
     save(cpu(), HERE / "cpu" / "curve.png")
-    save(determinism(), HERE / "determinism" / "five.png")
+    save(five(), HERE / "studies" / "five.png")
     save(spider(), HERE / "gpu-spider" / "curve.png")

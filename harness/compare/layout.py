@@ -193,6 +193,7 @@ def _learning(comparison: Comparison) -> Table:
     heads = ["arm"]
     for key in measures:
         heads += [f"{titles[key]} %", *(("difference (points)", "p") if comparison["pairs"] else ())]
+    same = {pair["arm"] for pair in comparison["pairs"] if pair["identical"]}
     rows = []
     for arm in comparison["arms"]:
         cells = [arm["name"]]
@@ -200,9 +201,12 @@ def _learning(comparison: Comparison) -> Table:
             one = comparison["learning"]["arms"][arm["name"]][key]
             cells.append(with_interval(one["estimate"]))
             if comparison["pairs"]:
-                base = arm["name"] == comparison["baseline"]
-                cells += ["baseline" if base else with_interval(one["difference"], signed=True)]
-                cells += ["" if base else p_value(one.get("p_holm"))]
+                if arm["name"] == comparison["baseline"]:
+                    cells += ["baseline", ""]
+                elif arm["name"] in same:
+                    cells += ["identical", "-"]
+                else:
+                    cells += [with_interval(one["difference"], signed=True), p_value(one.get("p_holm"))]
         rows.append(cells)
     note = "Secondary: p values are corrected over this table, and no verdict rests on it. Area under the curve: mean "
     note += "accuracy over the steps, from the first validation to the last."
