@@ -1,1 +1,2 @@
 __version__ = "0.1.0"
+DISTRIBUTION = "agent-rl-harness"

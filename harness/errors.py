@@ -17,10 +17,19 @@ Anything else is a bug and keeps its traceback.
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import harness
+
 
 def how_to_install(extra: str) -> str:
-    """The command that adds an extra; all of `cpu` is in `gpu`. Not pip: docs/add-a-framework.md says why."""
-    return f"`uv sync --inexact --extra {extra}`{' (or gpu)' if extra == 'cpu' else ''} in harness's checkout"
+    """The command that adds an extra; all of `cpu` is in `gpu`. Not pip: docs/installing.md says why."""
+    checkout = Path(__file__).parents[1]
+    also = " (or gpu)" if extra == "cpu" else ""
+    if (checkout / "uv.lock").is_file():
+        return f"`uv sync --inexact --extra {extra}`{also} in {checkout}"
+    overrides = Path(__file__).with_name("overrides.txt")
+    return f"`uv pip install --overrides {overrides} '{harness.DISTRIBUTION}[{extra}]'`{also}"
 
 
 class HarnessError(Exception):

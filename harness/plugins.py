@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 import pluggy
 
+import harness
 from harness.errors import ConfigError, PluginError
 from harness.hookspecs import (
     HARNESS_API,
@@ -87,7 +88,7 @@ class Registry:
         self._kinds: dict[str, dict[str, Spec]] = {kind: {} for kind in KINDS}
         self._owners: dict[tuple[str, str], str] = {}
         self.states: list[PluginState] = []
-        self._add("builtin", "harness", _version("harness"), lambda: importlib.import_module(BUILTINS))
+        self._add("builtin", harness.DISTRIBUTION, harness.__version__, lambda: importlib.import_module(BUILTINS))
         for point in sorted(found, key=lambda point: point.name):
             distribution = point.dist.name if point.dist else "?"
             self._add(point.name, distribution, point.dist.version if point.dist else "?", point.load)

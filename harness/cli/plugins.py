@@ -62,6 +62,7 @@ def sync(
     with_: Annotated[list[str] | None, typer.Option("--with", help="A further requirement; repeatable.")] = None,
 ) -> None:
     """Give a plugin an environment of its own; its runners use it from then on."""
+    import harness
     from harness.cli.common import progress_console, results
     from harness.rollout import environments
 
@@ -70,7 +71,7 @@ def sync(
         found = environments.drop(plugin)
         results().print(f"{plugin}: {'runs in the shared environment again' if found else 'had no own environment'}")
         return
-    requirements = [_source_of("harness"), _source_of(package), *(with_ or [])]
+    requirements = [_source_of(harness.DISTRIBUTION), _source_of(package), *(with_ or [])]
     progress_console().print(f"{plugin}: building from {', '.join(requirements)}", markup=False, soft_wrap=True)
     results().print(f"{plugin}: {environments.sync(plugin, requirements)}", markup=False, soft_wrap=True)
 

@@ -18,7 +18,7 @@ version = "0.1.0"
 description = "harness plugin: the self-correcting SQL agent in ..."
 readme = "README.md"
 requires-python = ">=3.11"
-dependencies = ["harness"]  # and your framework, with the versions that you have tested
+dependencies = ["agent-rl-harness"]  # and your framework, with the versions that you have tested
 
 [project.entry-points.harness]
 @NAME@ = "harness_@NAME@"

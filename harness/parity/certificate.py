@@ -19,6 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import harness
 from harness.errors import PluginError
 from harness.hookspecs import AgentSpec
 from harness.parity.comparison import Deviation, Verdict
@@ -134,7 +135,7 @@ def _requirements(spec: AgentSpec) -> dict[str, str]:
     while open_:
         one = open_.pop()
         name, extras = canonicalize_name(one.name), frozenset(one.extras)
-        if name == "harness" or (name, extras) in seen:
+        if name == harness.DISTRIBUTION or (name, extras) in seen:
             continue
         seen.add((name, extras))
         try:
