@@ -25,20 +25,29 @@ TRIES = 3
 """How often Ray is started before a run gives up."""
 VERLS_OWN_S = 5.0
 """How long verl may take to end by itself once an actor has died: where it notices, it says more."""
-_ANYWHERE = (
-    "harness.trainers.verl.batches",
-    "harness.trainers.verl.loop",
-    "harness.trainers.verl.sampler",
-    "harness.rollout.store",
+LIBRARIES = (
+    "torch",
+    "transformers.models.auto.modeling_auto",
+    "peft",
+    "datasets",
+    "pandas",
+    "hydra",
+    "vllm.entrypoints.openai.api_server",
+    "vllm.v1.engine.async_llm",
+)
+"""What workers import that no GPU is asked for: verl asks for its capability when it is imported."""
+VERLS = (
+    "verl.workers.engine_workers",
     "verl.experimental.agent_loop.agent_loop",
     "verl.experimental.reward_loop",
-    "verl.workers.engine_workers",
+    "harness.trainers.verl.sampler",
+    "harness.trainers.verl.batches",
+    "harness.trainers.verl.loop",
+    "harness.rollout.store",
+    "harness.trainers.verl.cpu_worker",
+    "harness.policies.server",
 )
-PRELOADED = {
-    "cpu": (*_ANYWHERE, "harness.trainers.verl.cpu_worker", "harness.policies.decoder", "harness.policies.server"),
-    "cuda": _ANYWHERE,
-}
-"""What the run's Ray workers import, by device, beside what this process does."""
+"""What workers on a CPU import beside what this process does."""
 OURS = "harness: "
 """Begins the line of the log that says why a run ends."""
 
@@ -59,6 +68,14 @@ def main() -> None:
     forks.import_ray()
     import ray
     import yaml
+
+    data_dir = Path(sys.argv[1])
+    settings = yaml.safe_load((data_dir / "verl-settings.yaml").read_text(encoding="utf-8"))
+    workers = ""
+    forkable, on_cpu = forks.possible(settings), settings["trainer"]["device"] == "cpu"
+    if forkable and not on_cpu:
+        workers = forks.serve(LIBRARIES)
+
     from omegaconf import OmegaConf
     from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
@@ -66,29 +83,18 @@ def main() -> None:
 
     from harness.trainers.verl.compose import compose
 
-    data_dir = Path(sys.argv[1])
-    config = compose(yaml.safe_load((data_dir / "verl-settings.yaml").read_text(encoding="utf-8")))
+    config = compose(settings)
     OmegaConf.save(config, data_dir / "verl.yaml", resolve=True)
     validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
-    fork_workers(config)
+    if forkable and on_cpu:
+        workers = forks.serve(VERLS)
+    if workers:
+        OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.py_executable", workers, force_add=True)
     ray.init = patient(ray.init)
     over = threading.Event()
     threading.Thread(target=watch, args=(over,), daemon=True).start()
     run_ppo(config, task_runner_class=TaskRunnerV1)
     over.set()
-
-
-def fork_workers(config: Any) -> None:
-    """Have Ray's workers forked, where Ray is this run's own and what they import does not depend on later variables."""
-    from omegaconf import OmegaConf
-
-    options = config.ray_kwargs.ray_init
-    exact = config.actor_rollout_ref.rollout.full_determinism  # verl then sets PYTHONHASHSEED, which Python reads once
-    if sys.platform == "linux" and options.get("address") == "local" and not exact:
-        from harness.trainers.verl import forks
-
-        command = forks.serve(PRELOADED[config.trainer.device])
-        OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.py_executable", command, force_add=True)
 
 
 def patient(start: Callable[..., Any]) -> Callable[..., Any]:

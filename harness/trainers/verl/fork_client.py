@@ -1,7 +1,7 @@
 """What Ray starts in a worker's place: `python -S -E fork_client.py NAME SCRIPT ARGUMENT ...`.
 
-Asks the fork server `NAME` for a process that runs the script, and stays until that process ends. Where no server answers it becomes
-the script itself. Needs nothing but the standard library, and imports little of that: it is on every worker's way.
+Asks the fork server `NAME` (`forks.py`) for a process that runs the script, and stays until that process ends. Where no
+server answers it becomes the script itself. It needs little of the standard library: it is on every worker's way.
 """
 
 import contextlib

@@ -1,8 +1,9 @@
-"""Ray's workers as forks of a process that has imported torch, transformers and verl once.
+"""Ray's workers as forks of a process that has imported torch, transformers and, on a CPU, verl once.
 
-verl starts its actors one after the other, and each would import the same for seconds before its first act. Ray lets one choose
-what is started in a worker's place (`py_executable`): ours is `fork_client.py`, which asks for a fork here. The server is itself
-a fork of verl's driver, made before Ray and thus before any thread of ours: it cannot outlive the run, nor serve another checkout.
+verl starts its actors one after the other, and each would import the same for seconds before its first act. Ray lets
+one choose what is started in a worker's place (`py_executable`): ours is `fork_client.py`, which asks for a fork here.
+The server is itself a fork of verl's driver, made before Ray starts and thus before any thread of ours: it neither
+outlives the run nor serves another checkout. Where there is none, the client starts Python as Ray would.
 """
 
 from __future__ import annotations
@@ -19,22 +20,36 @@ import socket
 import struct
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from harness.layers import at
 from harness.rollout.processes import die_with_parent
 
 CLIENT = Path(__file__).with_name("fork_client.py")
 JOB_ID = "01000000"
 """Ray's id of the first job of a cluster, so of the only one of a cluster of one's own."""
+CUDA_IN_USE = "/dev/nvidia-uvm"
+"""Open in a process that has started CUDA, whose forks could not use it."""
+
+
+def possible(settings: Mapping[str, Any]) -> bool:
+    """Whether the workers of a run can be forks, given what harness sets in verl's configuration.
+
+    The system must be Linux and Ray the run's own; under `full_determinism` verl sets PYTHONHASHSEED for its workers,
+    which Python reads when it starts.
+    """
+    own = at(settings, "ray_kwargs.ray_init.address", None) == "local"
+    exact = at(settings, "actor_rollout_ref.rollout.full_determinism", False)
+    return sys.platform == "linux" and own and not exact
 
 
 def import_ray() -> None:
     """Import Ray so that its workers can be forked from this process; call this before any other import of it.
 
-    Two variables Ray reads when its library is loaded, long before there is a job, and never again: the job's id, and the
-    process with whose end a worker ends too (it is told apart from that when its raylet ends).
+    Two variables Ray reads when its library is loaded, long before there is a job, and never again: the job's id, and
+    the process with whose end a worker ends too (that its raylet ends it is told otherwise).
     """
     early = {"RAY_JOB_ID": JOB_ID, "RAY_RAYLET_PID": str(os.getpid())}
     os.environ.update(early)
@@ -47,7 +62,7 @@ def serve(modules: Iterable[str]) -> str:
     """Start a fork server and return what Ray is to start in a worker's place.
 
     Args:
-        modules: What workers will want, beside what this process has imported; those that cannot be imported are left out.
+        modules: What workers will want, beside what this process has imported; what cannot be imported is left out.
     """
     name = f"harness-{os.getpid()}-{secrets.token_hex(8)}"
     listener = socket.socket(socket.AF_UNIX)
@@ -65,12 +80,23 @@ def serve(modules: Iterable[str]) -> str:
     for module in modules:
         with contextlib.suppress(Exception):
             importlib.import_module(module)
+        if CUDA_IN_USE in _open_files():
+            sys.stderr.write(f"Ray's workers are not forked: importing {module} started CUDA\n")
+            os._exit(0)
     gc.collect()
     gc.freeze()  # else the first collection in each fork copies every page that holds an object
     while True:
         connection, _ = listener.accept()
         with connection, contextlib.suppress(OSError, ValueError):
             _answer(listener, connection)
+
+
+def _open_files() -> set[str]:
+    found = set()
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.add(os.readlink(entry))
+    return found
 
 
 def _answer(listener: socket.socket, connection: socket.socket) -> None:
@@ -89,7 +115,7 @@ def _answer(listener: socket.socket, connection: socket.socket) -> None:
         listener.close()
         for number, stream in enumerate(streams):
             os.dup2(stream, number)
-    os.set_inheritable(connection.fileno(), False)
+    os.set_inheritable(connection.fileno(), False)  # open as long as this worker lives, and no longer
     _work(message)
 
 
@@ -101,8 +127,6 @@ def _work(message: bytes) -> NoReturn:
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(dict(variable.split("=", 1) for variable in environment))
-    if os.environ.get("RAY_JOB_ID", JOB_ID) != JOB_ID:
-        os.execv(sys.executable, [sys.executable, *argv])
     sys.argv = argv
     sys.path[0] = str(Path(argv[0]).parent)
     if numpy := sys.modules.get("numpy"):
