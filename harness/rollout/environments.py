@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import harness
 from harness.errors import EnvironmentProblem
 
 _RECORD = "environment.json"
@@ -53,7 +54,8 @@ def sync(plugin_name: str, requirements: Sequence[str]) -> str:
     uv = shutil.which("uv")
     if uv:
         _run([uv, "venv", "--quiet", "--python", sys.executable, str(folder / "venv")], plugin_name)
-        install = [uv, "pip", "install", "--quiet", "--python", str(python)]
+        overrides = str(Path(harness.__file__).with_name("overrides.txt"))
+        install = [uv, "pip", "install", "--quiet", "--overrides", overrides, "--python", str(python)]
     else:
         _run([sys.executable, "-m", "venv", str(folder / "venv")], plugin_name)
         install = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]

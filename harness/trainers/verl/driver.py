@@ -25,18 +25,7 @@ TRIES = 3
 """How often Ray is started before a run gives up."""
 VERLS_OWN_S = 5.0
 """How long verl may take to end by itself once an actor has died: where it notices, it says more."""
-LIBRARIES = (
-    "torch",
-    "transformers.models.auto.modeling_auto",
-    "peft",
-    "datasets",
-    "pandas",
-    "hydra",
-    "vllm.entrypoints.openai.api_server",
-    "vllm.v1.engine.async_llm",
-)
-"""What workers import that no GPU is asked for: verl asks for its capability when it is imported."""
-VERLS = (
+PRELOADED = (
     "verl.workers.engine_workers",
     "verl.experimental.agent_loop.agent_loop",
     "verl.experimental.reward_loop",
@@ -68,14 +57,6 @@ def main() -> None:
     forks.import_ray()
     import ray
     import yaml
-
-    data_dir = Path(sys.argv[1])
-    settings = yaml.safe_load((data_dir / "verl-settings.yaml").read_text(encoding="utf-8"))
-    workers = ""
-    forkable, on_cpu = forks.possible(settings), settings["trainer"]["device"] == "cpu"
-    if forkable and not on_cpu:
-        workers = forks.serve(LIBRARIES)
-
     from omegaconf import OmegaConf
     from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
@@ -83,12 +64,13 @@ def main() -> None:
 
     from harness.trainers.verl.compose import compose
 
+    data_dir = Path(sys.argv[1])
+    settings = yaml.safe_load((data_dir / "verl-settings.yaml").read_text(encoding="utf-8"))
     config = compose(settings)
     OmegaConf.save(config, data_dir / "verl.yaml", resolve=True)
     validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
-    if forkable and on_cpu:
-        workers = forks.serve(VERLS)
-    if workers:
+    if forks.possible(settings):
+        workers = forks.serve(PRELOADED)
         OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.py_executable", workers, force_add=True)
     ray.init = patient(ray.init)
     over = threading.Event()

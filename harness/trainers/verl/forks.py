@@ -1,4 +1,4 @@
-"""Ray's workers as forks of a process that has imported torch, transformers and, on a CPU, verl once.
+"""Ray's workers as forks of a process that has imported torch, transformers and verl once.
 
 verl starts its actors one after the other, and each would import the same for seconds before its first act. Ray lets
 one choose what is started in a worker's place (`py_executable`): ours is `fork_client.py`, which asks for a fork here.
@@ -30,19 +30,16 @@ from harness.rollout.processes import die_with_parent
 CLIENT = Path(__file__).with_name("fork_client.py")
 JOB_ID = "01000000"
 """Ray's id of the first job of a cluster, so of the only one of a cluster of one's own."""
-CUDA_IN_USE = "/dev/nvidia-uvm"
-"""Open in a process that has started CUDA, whose forks could not use it."""
 
 
 def possible(settings: Mapping[str, Any]) -> bool:
     """Whether the workers of a run can be forks, given what harness sets in verl's configuration.
 
-    The system must be Linux and Ray the run's own; under `full_determinism` verl sets PYTHONHASHSEED for its workers,
-    which Python reads when it starts.
+    On a CPU, on Linux, where Ray is the run's own. verl asks a GPU for its capability when it is imported, and CUDA
+    cannot be used in a fork of a process that has started it.
     """
-    own = at(settings, "ray_kwargs.ray_init.address", None) == "local"
-    exact = at(settings, "actor_rollout_ref.rollout.full_determinism", False)
-    return sys.platform == "linux" and own and not exact
+    on_cpu = at(settings, "trainer.device") == "cpu"
+    return on_cpu and sys.platform == "linux" and at(settings, "ray_kwargs.ray_init.address") == "local"
 
 
 def import_ray() -> None:
@@ -80,23 +77,12 @@ def serve(modules: Iterable[str]) -> str:
     for module in modules:
         with contextlib.suppress(Exception):
             importlib.import_module(module)
-        if CUDA_IN_USE in _open_files():
-            sys.stderr.write(f"Ray's workers are not forked: importing {module} started CUDA\n")
-            os._exit(0)
     gc.collect()
     gc.freeze()  # else the first collection in each fork copies every page that holds an object
     while True:
         connection, _ = listener.accept()
         with connection, contextlib.suppress(OSError, ValueError):
             _answer(listener, connection)
-
-
-def _open_files() -> set[str]:
-    found = set()
-    for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):
-            found.add(os.readlink(entry))
-    return found
 
 
 def _answer(listener: socket.socket, connection: socket.socket) -> None:

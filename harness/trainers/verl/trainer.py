@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from harness.errors import EnvironmentProblem, how_to_install
 from harness.layers import merge
 from harness.results.folder import RunFolder
 from harness.rollout.processes import RUN_MARK, stop_process
@@ -30,6 +32,8 @@ class VerlTrainer(Trainer):
         return checkpoints(folder)
 
     def prepare(self, run: LiveRun) -> int:
+        if find_spec("verl") is None:
+            raise EnvironmentProblem(f"training needs verl: {how_to_install('cpu')}")
         drop_broken(run.folder)
         _settings(run)
         return checkpoint_bytes(run.config, run.model, run.steps)
