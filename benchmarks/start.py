@@ -2,8 +2,8 @@
 
     python benchmarks/start.py [--baseline OTHER/.venv/bin/harness] [--rounds 2] [--plugin reference_sql]
 
-Runs this environment's `harness` and, with `--baseline`, another checkout's in turn on the same machine, and prints seconds
-and the ratio of their medians. Seconds mean nothing elsewhere; the ratio does, on a quiet machine.
+Runs this environment's `harness` and, with `--baseline`, another checkout's in turn on the same machine, and prints
+seconds and the ratio of their medians. Seconds mean nothing elsewhere; the ratio does, on a quiet machine.
 """
 
 from __future__ import annotations
