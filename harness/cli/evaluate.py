@@ -46,7 +46,7 @@ def evaluate(
     from harness.cli.train import default_preset
     from harness.gateway.client import checked_url
     from harness.plugins import make_task_set, task_set_spec
-    from harness.run import check, load_tasks
+    from harness.run import check, check_device, load_tasks
 
     overrides = list(set_ or [])
     if task is not None and split is None:
@@ -75,17 +75,20 @@ def evaluate(
         key = os.environ.get(api_key_env)
         served_name = model or first_model(endpoint, key)
         folder = RunFolder.create(runs_dir, label)
-        record = _measure(resolved, folder, endpoint, served_name, key, False, "", None)
+        with folder.dropped_if_refused():
+            record = _measure(resolved, folder, endpoint, served_name, key, False, "", None)
     else:
         from harness.policies import resolve
         from harness.policies.export import checkpoint_dir, checkpoint_model
         from harness.policies.serve import served
 
+        check_device(resolved)
         device = resolve_device(resolved.device)
         policy = str(checkpoint_model(trained, step)) if trained is not None else resolve(str(model))
         folder = RunFolder.create(runs_dir, label)
         length = resolved.sampling.max_prompt_tokens + resolved.sampling.max_response_tokens
-        with served(policy, device, length, folder.logs / "policy.log") as url:
+        log = folder.logs / "policy.log"
+        with folder.dropped_if_refused(), served(policy, device, length, log) as url:
             parent = {"run": trained.id, "step": checkpoint_dir(trained, step)[0]} if trained is not None else None
             record = _measure(resolved, folder, url, policy, None, True, policy, parent)
     if json_:

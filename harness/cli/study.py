@@ -70,7 +70,7 @@ def study(
     json_: Annotated[bool, typer.Option("--json", help="The plan, or what came of it, as JSON on stdout.")] = False,
 ) -> None:
     """Run a matrix of trainings: what is missing runs, what was interrupted goes on, what is finished stays."""
-    from harness.run import check
+    from harness.run import check, check_device
     from harness.study.execute import StudyRun
     from harness.study.plan import jobs_of, read_study, study_path
     from harness.study.slots import make_slots
@@ -93,6 +93,9 @@ def study(
     if dry_run:
         emit_json(plan) if json_ else _show_plan(plan)
         return
+    for step in steps:
+        if step.action != "skip":
+            check_device(step.job.config)
     if lacking and not without_parity:
         raise UserError(
             f"no parity certificate for {', '.join(lacking)}: a comparison would be refused after all that time. "

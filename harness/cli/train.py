@@ -69,12 +69,13 @@ def train(
             preset = default_preset(task, resolve_device(device))
         resolved = load_config(preset, config, overrides, plugin=plugin, agent_match=agent_match, seed=seed)
     from harness.plugins import make_task_set
-    from harness.run import check, load_tasks
+    from harness.run import check, check_device, load_tasks
 
     check(resolved)
     if dry_run:
         show_config(resolved, json_)
         return
+    check_device(resolved)
     task_set = make_task_set(resolved)
     for split in (resolved.task.train_split, resolved.task.val_split):
         load_tasks(resolved, task_set, split)
@@ -82,7 +83,8 @@ def train(
         _same_data(folder, task_set)
     else:  # the folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind
         folder = RunFolder.create(runs_dir, resolved.plugin)
-    fit(resolved, folder, resume=resume is not None)
+    with folder.dropped_if_refused():
+        fit(resolved, folder, resume=resume is not None)
     record = folder.read()
     if json_:
         emit_json(record)

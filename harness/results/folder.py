@@ -105,6 +105,16 @@ class RunFolder:
         """Change some top-level keys of `run.json`."""
         self.write({**self.read(), **changes})
 
+    @contextmanager
+    def dropped_if_refused(self) -> Iterator[None]:
+        """Remove the folder where the run is refused before anything has run in it."""
+        try:
+            yield
+        except UserError:
+            if not (self.path / "run.json").exists():
+                shutil.rmtree(self.path, ignore_errors=True)
+            raise
+
     def free_bytes(self) -> int:
         """Room on the disk that the folder is on."""
         return shutil.disk_usage(self.path).free
@@ -119,8 +129,6 @@ class RunFolder:
             EnvironmentProblem: There is less room than that.
         """
         if (free := self.free_bytes()) < needed:
-            if not (self.path / "run.json").exists():
-                shutil.rmtree(self.path)  # nothing has run in it
             raise EnvironmentProblem(
                 f"{self.path} has {free / 2**20:.0f} MiB of disk left and the run needs {needed / 2**20:.0f} MiB at "
                 "least: make room, or choose another disk with --runs-dir"
