@@ -107,35 +107,12 @@ def _measure(
     policy: str,
     parent: dict[str, Any] | None,
 ) -> RunRecord:
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
+    from harness.cli.display import counted
     from harness.evaluation import Endpoint, evaluate
 
     say_what_is_awaited(config, folder)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=progress_console()) as bar:
-        line = bar.add_task(f"{config.plugin} on {config.task.name}/{config.task.val_split}", total=None)
-        return evaluate(
-            config,
-            folder,
-            Endpoint(url, model, key, token_ids),
-            lambda done, total: bar.update(line, completed=done, total=total),
-            policy,
-            parent,
-        )
+    with counted(progress_console(), f"{config.plugin} on {config.task.name}/{config.task.val_split}") as show:
+        return evaluate(config, folder, Endpoint(url, model, key, token_ids), show, policy, parent)
 
 
 def _show(folder: RunFolder, record: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,7 +15,7 @@ from harness.cli.common import emit_json, interrupt, progress_console, results, 
 from harness.config import Config, load_config, resolve_device
 from harness.errors import UserError
 from harness.layers import flatten
-from harness.results.folder import RunFolder
+from harness.results.folder import RunFolder, replace_text
 from harness.wording import duration, percent
 
 if TYPE_CHECKING:
@@ -145,17 +146,57 @@ def fit(config: Config, folder: RunFolder, *, resume: bool) -> None:
 
     signal.signal(signal.SIGTERM, interrupt)
     agent = f"{config.plugin} on {config.task.name}, {resolve_device(config.device)}"
-    progress_console().print(f"{folder.path}: {agent}; {config.train.trainer} is being started", soft_wrap=True)
+    took = _start_s(config)
+    last = "" if took is None else f", which took {duration(took)} the last time"
+    starting = f"{config.train.trainer} is being started{last}"
+    progress_console().print(f"{folder.path}: {agent}; {starting}", markup=False, soft_wrap=True)
     say_what_is_awaited(config, folder)
     title = f"{config.plugin} · train {config.agent_match!r} · seed {config.seed}"
     from harness import run  # takes a second
 
+    view = TrainingDisplay(progress_console(), title, took, _advice(config))
     try:
-        with TrainingDisplay(progress_console(), title) as view:
+        with view:
             run.train(config, folder, resume=resume, on_progress=view.show)
     except KeyboardInterrupt:
         progress_console().print(_kept(config, folder), soft_wrap=True)
         raise
+    finally:
+        if view.start_s is not None:
+            _keep_start_s(config, view.start_s)
+
+
+def _advice(config: Config) -> str:
+    """What to try besides where nothing is learned."""
+    if config.policy.path == "pocket-sql" and config.task.name != "pocket":
+        return f", or another policy.path: pocket-sql speaks only the task set pocket, not {config.task.name}"
+    return ""
+
+
+def _starts() -> tuple[Path, dict[str, float]]:
+    """Seconds that starts took on this machine, by what was started, and the file they are kept in."""
+    from harness.rollout.environments import cache_dir
+
+    file = cache_dir() / "starts.json"
+    try:
+        return file, {str(key): float(value) for key, value in json.loads(file.read_text(encoding="utf-8")).items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return file, {}
+
+
+def _started(config: Config) -> str:
+    return f"{config.train.trainer} {resolve_device(config.device)} {config.policy.path}"
+
+
+def _start_s(config: Config) -> float | None:
+    return _starts()[1].get(_started(config))
+
+
+def _keep_start_s(config: Config, seconds: float) -> None:
+    file, known = _starts()
+    with suppress(OSError):  # it is a remark for the next time, no part of the run
+        file.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(file, json.dumps(known | {_started(config): round(seconds, 1)}, indent=2))
 
 
 def _kept(config: Config, folder: RunFolder) -> str:

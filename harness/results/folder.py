@@ -99,7 +99,7 @@ class RunFolder:
     def write(self, data: Mapping[str, Any]) -> None:
         """Replace `run.json` in one step, so that a crash leaves the old or the new one."""
         text = json.dumps({"schema_version": SCHEMA_VERSION, **data}, indent=2, ensure_ascii=False)
-        _replace(self.path / "run.json", text + "\n")
+        replace_text(self.path / "run.json", text + "\n")
 
     def update(self, **changes: Any) -> None:
         """Change some top-level keys of `run.json`."""
@@ -148,7 +148,7 @@ class RunFolder:
         import yaml
 
         text = "# The resolved configuration of this run; `harness train --config THIS` runs it again.\n"
-        _replace(
+        replace_text(
             self.path / "config.yaml",
             text + yaml.safe_dump(config.dump(), sort_keys=False, allow_unicode=True),
         )
@@ -298,7 +298,8 @@ def _row(line: bytes, path: Path, number: int) -> dict[str, Any]:
     raise UserError(f"line {number} of {path} is damaged, not a row. Restore the file, or take the line out")
 
 
-def _replace(path: Path, text: str) -> None:
+def replace_text(path: Path, text: str) -> None:
+    """Write a file in one step, so that a crash leaves the old or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_text(text, encoding="utf-8")
