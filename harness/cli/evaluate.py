@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from harness.cli import complete
 from harness.cli.common import emit_json, first_model, interrupt, progress_console, results, say_what_is_awaited
 from harness.config import Config, load_config, resolve_device
 from harness.errors import UserError
@@ -25,20 +26,29 @@ app = typer.Typer()
 
 @app.command()
 def evaluate(
-    run: Annotated[Path | None, typer.Argument(help="A run folder: its newest checkpoint is measured.")] = None,
-    plugin: Annotated[str | None, typer.Option(help="The agent; by default the run's.")] = None,
+    run: Annotated[
+        Path | None,
+        typer.Argument(help="A run folder: its newest checkpoint is measured.", autocompletion=complete.runs),
+    ] = None,
+    plugin: Annotated[
+        str | None, typer.Option(help="The agent; by default the run's.", autocompletion=complete.agents)
+    ] = None,
     endpoint: Annotated[str | None, typer.Option(help="An OpenAI-compatible URL, ending in /v1.")] = None,
     model: Annotated[str | None, typer.Option(help="The endpoint's model name, or a policy to serve here.")] = None,
     api_key_env: Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")] = "OPENAI_API_KEY",
     step: Annotated[int | None, typer.Option(help="A checkpoint other than the newest.")] = None,
-    task: Annotated[str | None, typer.Option(help="The task set.")] = None,
+    task: Annotated[str | None, typer.Option(help="The task set.", autocompletion=complete.task_sets)] = None,
     split: Annotated[
         str | None, typer.Option(help="The split; by default that of validation, or what the task set names.")
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Only so many tasks, a fixed sample.")] = None,
-    preset: Annotated[str | None, typer.Option(help="A preset of `harness config list`.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="A preset of `harness config list`.", autocompletion=complete.presets)
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value, dotted; repeatable.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value, dotted; repeatable.", autocompletion=complete.settings)
+    ] = None,
     runs_dir: Annotated[Path, typer.Option(help="Where the evaluation's folder is made.")] = Path("runs"),
     json_: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:

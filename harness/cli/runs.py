@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results
 from harness.wording import duration, percent
 
@@ -24,7 +25,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.
 @app.command("list")
 def list_(
     runs_dir: RunsDir = Path("runs"),
-    plugin: Annotated[str | None, typer.Option(help="Only runs of this agent.")] = None,
+    plugin: Annotated[str | None, typer.Option(help="Only runs of this agent.", autocompletion=complete.agents)] = None,
     status: Annotated[str | None, typer.Option(help="Only finished, failed, interrupted or running ones.")] = None,
     json_: Json = False,
 ) -> None:
@@ -61,7 +62,7 @@ def list_(
 
 @app.command()
 def show(
-    run: Annotated[Path, typer.Argument(help="A run's folder or id.")],
+    run: Annotated[Path, typer.Argument(help="A run's folder or id.", autocompletion=complete.runs)],
     runs_dir: RunsDir = Path("runs"),
     json_: Json = False,
 ) -> None:
@@ -112,8 +113,8 @@ def show(
 
 @app.command()
 def diff(
-    first: Annotated[Path, typer.Argument(help="A run's folder or id.")],
-    second: Annotated[Path, typer.Argument(help="Another one.")],
+    first: Annotated[Path, typer.Argument(help="A run's folder or id.", autocompletion=complete.runs)],
+    second: Annotated[Path, typer.Argument(help="Another one.", autocompletion=complete.runs)],
     runs_dir: RunsDir = Path("runs"),
     json_: Json = False,
 ) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
 
 import typer
 
+from harness.cli import complete
 from harness.cli.common import emit_json, interrupt, progress_console, results
 from harness.errors import RunFailed, UserError
 from harness.wording import duration
@@ -58,7 +59,10 @@ def study(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,
     only: Annotated[list[str] | None, typer.Option(help="axis=label: leave out other arms; repeatable.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Other seeds than the file's, for example 0,1,2.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value for every run; repeatable.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="key=value for every run; repeatable.", autocompletion=complete.settings),
+    ] = None,
     at_once: Annotated[
         int, typer.Option("--jobs", min=1, help="Runs at a time, each on an equal share of cores and GPUs of its own.")
     ] = 1,

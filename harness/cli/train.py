@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from harness.cli import complete
 from harness.cli.common import emit_json, interrupt, progress_console, results, say_what_is_awaited
 from harness.config import Config, load_config, resolve_device
 from harness.errors import UserError
@@ -26,17 +27,28 @@ app = typer.Typer()
 
 @app.command()
 def train(
-    plugin: Annotated[str | None, typer.Option(help="The agent to train, for example langgraph_sql.")] = None,
-    preset: Annotated[str | None, typer.Option(help="A preset of `harness config list`.")] = None,
+    plugin: Annotated[
+        str | None, typer.Option(help="The agent to train, for example langgraph_sql.", autocompletion=complete.agents)
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="A preset of `harness config list`.", autocompletion=complete.presets)
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file, for example a run's config.yaml.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value, dotted; repeatable.")] = None,
-    task: Annotated[str | None, typer.Option(help="The task set: pocket, spider, files (your own), ...")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value, dotted; repeatable.", autocompletion=complete.settings)
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(help="The task set: pocket, spider, files (your own), ...", autocompletion=complete.task_sets),
+    ] = None,
     agent_match: Annotated[str | None, typer.Option(help="Regular expression: the roles to train.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of data order, sampling and optimizer.")] = None,
     steps: Annotated[int | None, typer.Option(help="Training steps in all.")] = None,
     ci_fast: Annotated[bool, typer.Option("--ci-fast", help="One step on a few questions.")] = False,
     ci: Annotated[bool, typer.Option("--ci", help="Twenty steps.")] = False,
-    resume: Annotated[Path | None, typer.Option(help="A run folder to go on with.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="A run folder to go on with.", autocompletion=complete.runs)
+    ] = None,
     runs_dir: Annotated[Path, typer.Option(help="Where the run's folder is made.")] = Path("runs"),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the run's record as JSON.")] = False,

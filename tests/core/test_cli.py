@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +17,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from harness.cli import app as harness
-from harness.cli import display
+from harness.cli import display, main
 from harness.cli.train import _advice, _keep_start_s, _start_s
 from harness.config import load_config
 from harness.errors import ConfigError, EnvironmentProblem
@@ -82,3 +88,70 @@ def test_a_remark_is_said_once_with_advice_on_a_policy_of_another_task() -> None
         view.show(Progress("step 3", remark="no gradient"))
     assert out.getvalue().count("no gradient, or another policy.path: pocket-sql speaks only") == 1
     assert _advice(load_config("cpu")) == ""
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Callable[[str], list[str]]:
+    """What bash completes the last word of a line to, with the script that harness prints for it."""
+    runs = tmp_path / "runs" / "20261122-reference_sql-ab12"
+    runs.mkdir(parents=True)
+    (runs / "run.json").write_text("{}")
+    program = tmp_path / "bin" / "harness"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m harness "$@"\n')
+    program.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
+
+    def complete(line: str) -> list[str]:
+        words = " ".join(shlex.quote(word) for word in line.split(" "))
+        script = (
+            'eval "$(_HARNESS_COMPLETE=source_bash harness)"; '
+            f"COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _harness_completion harness; "
+            "printf '%s\\n' \"${COMPREPLY[@]}\""
+        )
+        command = ["bash", "--norc", "-c", script]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+        assert done.stderr == ""
+        return done.stdout.split()
+
+    return complete
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("harness tra", ["train"]),
+        ("harness runs sh", ["show"]),
+        ("harness train --plugin reference_s", ["reference_sql"]),
+        ("harness train --preset gpu-", ["gpu-spider"]),
+        ("harness tasks --name poc", ["pocket"]),
+        ("harness train --set train.tr", ["train.trainer=verl"]),
+        ("harness train --resume ru", ["runs/20261122-reference_sql-ab12"]),
+        ("harness compare ru", ["runs/20261122-reference_sql-ab12"]),
+        ("harness plugins sync langg", ["langgraph_sql"]),
+    ],
+)
+def test_bash_completes(shell: Callable[[str], list[str]], line: str, found: list[str]) -> None:
+    assert shell(line) == found
+
+
+@pytest.mark.parametrize(
+    ("near", "right"),
+    [
+        ("plugins list", "harness plugins"),
+        ("tasks ls --json", "harness tasks --json"),
+        ("tasks pocket", "harness tasks --name pocket"),
+        ("runs ls", "harness runs list"),
+        ("train reference_sql --seed 1", "harness train --plugin reference_sql --seed 1"),
+        ("train gpu", "harness train --preset gpu"),
+    ],
+)
+def test_what_is_nearly_a_command_is_answered_with_it(
+    near: str, right: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["harness", *near.split()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and said.endswith(f"Did you mean `{right}`?\n") and said.count("Did you mean") == 1
