@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from harness.wording import duration, percent
+from harness.wording import duration, mean
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -82,7 +82,7 @@ class TrainingDisplay:
     def _line(self, progress: Progress) -> str:
         reward = "-" if progress.reward is None else f"{progress.reward:.3f}"
         last = max(progress.val_curve, default=None)
-        val = "" if last is None else f"  val({last}) {percent(progress.val_curve[last])}"
+        val = "" if last is None else f"  val({last}) {mean(progress.val_curve[last], progress.graded)}"
         return (
             f"step {progress.step}/{progress.total_steps}  reward {reward}{val}  "
             f"{duration(progress.step_s)}/step  {progress.rollouts_per_s:.1f} rollouts/s  "
@@ -90,7 +90,9 @@ class TrainingDisplay:
         )
 
     def _body(self, progress: Progress) -> str:
-        curve = "  ".join(f"{step}: {percent(value)}" for step, value in sorted(progress.val_curve.items()))
+        curve = "  ".join(
+            f"{step}: {mean(value, progress.graded)}" for step, value in sorted(progress.val_curve.items())
+        )
         elapsed = duration(time.monotonic() - self._began)
         return "\n".join(
             (

@@ -16,7 +16,7 @@ from harness.config import Config, load_config, resolve_device
 from harness.errors import UserError
 from harness.records import AGENT_OUTCOMES
 from harness.results.folder import RunFolder
-from harness.wording import duration, percent
+from harness.wording import duration, mean, measured
 
 if TYPE_CHECKING:
     from harness.results.model import RunRecord
@@ -129,15 +129,16 @@ def _show(folder: RunFolder, record: Mapping[str, Any]) -> None:
     result = record["result"]
     out = results()
     low, high = result["interval_95"] or (None, None)
+    graded = result.get("graded", False)
+    name = measured(graded)
     out.print(
-        f"{record['plugin']}: accuracy {percent(result['accuracy'])} "
-        f"(95 % interval {percent(low)} to {percent(high)}) on {result['scored']} scored of {result['tasks']} tasks, "
-        f"{duration(result['wall_s'])}"
+        f"{record['plugin']}: {name} {mean(result['accuracy'], graded)} "
+        f"(95 % interval {mean(low, graded)} to {mean(high, graded)}) on {result['scored']} scored of "
+        f"{result['tasks']} tasks, {duration(result['wall_s'])}"
     )
     levels = result["by_difficulty"].items()
-    out.print(
-        "by difficulty: " + ", ".join(f"{name} {percent(row['accuracy'])} ({row['tasks']})" for name, row in levels)
-    )
+    told = (f"{level} {mean(row['accuracy'], graded)} ({row['tasks']})" for level, row in levels)
+    out.print(f"by difficulty: {', '.join(told)}")
     if result["empty_golds"]:
         out.print(f"{result['empty_golds']} of the golds return no row: an empty answer to them proves little")
     if result["agent_failed"]:
@@ -147,6 +148,6 @@ def _show(folder: RunFolder, record: Mapping[str, Any]) -> None:
         rest = ", ".join(f"{name} {count}" for name, count in ended if name not in AGENT_OUTCOMES)
         low, high = result["bounds"]
         out.print(
-            f"{result['unscored']} unscored ({rest}): accuracy is {percent(low)} to {percent(high)}, all wrong to right"
+            f"{result['unscored']} unscored ({rest}): {name} is {mean(low, graded)} to {mean(high, graded)}, all wrong to right"
         )
     out.print(str(folder.path))

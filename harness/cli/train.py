@@ -17,7 +17,7 @@ from harness.config import Config, load_config, resolve_device
 from harness.errors import UserError
 from harness.layers import flatten
 from harness.results.folder import RunFolder, replace_text
-from harness.wording import duration, percent
+from harness.wording import duration, mean, measured
 
 if TYPE_CHECKING:
     from harness.tasks import TaskSet
@@ -236,13 +236,12 @@ def summary(folder: RunFolder, record: Mapping[str, Any]) -> None:
     """The few lines that end a training."""
     result = record["result"]
     out = results()
-    curve = "  ".join(f"{step}: {percent(value)}" for step, value in result["val_curve"].items())
+    graded = result.get("graded", False)
+    curve = "  ".join(f"{step}: {mean(value, graded)}" for step, value in result["val_curve"].items())
     out.print(f"{record['plugin']}: {record['status']} after {result['steps']} steps, {duration(result['wall_s'])}")
     if result["val_accuracy_final"] is not None:
-        out.print(
-            f"validation accuracy {percent(result['val_accuracy_initial'])} -> {percent(result['val_accuracy_final'])}"
-            f"   (by step: {curve})"
-        )
+        first, last = (mean(result[f"val_accuracy_{when}"], graded) for when in ("initial", "final"))
+        out.print(f"validation {measured(graded)} {first} -> {last}   (by step: {curve})")
     if result["rollout_probs_diff_max"] is not None:
         out.print(f"rollout against trainer, largest probability difference: {result['rollout_probs_diff_max']:.1e}")
     out.print(str(folder.path))

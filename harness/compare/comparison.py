@@ -105,6 +105,7 @@ def compare(
         "checkpoint": checkpoint,
         "ceiling": all(arm["accuracy_final"]["mean"] > CEILING for arm in arms),
         "one_seed": all(len(runs) == 1 for runs in by_arm.values()),
+        **({"graded": True} if any(run.graded for run in usable) else {}),
         "arms": arms,
         "pairs": pairs,
         "learning": learning,

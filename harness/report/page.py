@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.compare.layout import Table
 from harness.errors import NotComparable, UserError
+from harness.wording import mean
 
 if TYPE_CHECKING:
     from harness.compare.model import Comparison, Figures
@@ -118,7 +119,7 @@ def _sections(found: Sequence[Table], manifest: Sequence[Table]) -> dict[str, li
 
 def _headline(comparison: Comparison | None, figures: Mapping[str, list[Figures]]) -> list[dict[str, Any]]:
     """A few numbers that a reader looks for first."""
-    from harness.compare.layout import points, verdict_text, with_interval
+    from harness.compare.layout import verdict_text, with_interval
 
     if comparison is None:
         return [
@@ -129,14 +130,15 @@ def _headline(comparison: Comparison | None, figures: Mapping[str, list[Figures]
     for arm in comparison["arms"]:
         pair = by_arm.get(arm["name"])
         start = arm["accuracy_initial"]
-        more = [f"from {points(start['mean'])} %"] if start else []
+        graded = comparison.get("graded", False)
+        more = [f"from {mean(start['mean'], graded)}"] if start else []
         if pair is not None:
             more += [f"{with_interval(pair['difference'], True)} points", verdict_text(pair)]
         elif by_arm:
             more.append("baseline")
         if len(arm["seeds"]) == 1 and pair is None:
             more.append("one seed")
-        cards.append({"label": arm["name"], "value": f"{points(arm['accuracy_final']['mean'])} %", "more": more})
+        cards.append({"label": arm["name"], "value": mean(arm["accuracy_final"]["mean"], graded), "more": more})
     return cards
 
 

@@ -13,6 +13,7 @@ from harness.errors import RunFailed
 from harness.results.folder import RunFolder
 from harness.trainers import Progress
 from harness.trainers.measures import columns
+from harness.wording import is_graded
 
 FLAT_STEPS = 3
 """Steps in a row without a gradient after which the user is told."""
@@ -106,6 +107,7 @@ class Monitor:
             state.failures[name] = state.failures.get(name, 0) + 1
         else:
             self._rewards[key].append(row["reward"])
+            state.graded = state.graded or is_graded([row["reward"]])
             if phase == "train":
                 self._groups[step][row["task_id"]].append(row["reward"])
         state.phase = f"validating ({step})" if phase == "val" else f"step {step}"

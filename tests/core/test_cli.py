@@ -17,10 +17,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from harness.cli import app as harness
-from harness.cli import display, main
+from harness.cli import display, evaluate, main
 from harness.cli.train import _advice, _keep_start_s, _start_s
 from harness.config import load_config
 from harness.errors import ConfigError, EnvironmentProblem
+from harness.evaluation import accuracy_of
+from harness.results.folder import RunFolder
 from harness.trainers import Progress
 
 
@@ -155,3 +157,17 @@ def test_what_is_nearly_a_command_is_answered_with_it(
         main()
     said = capsys.readouterr().err
     assert ended.value.code == 2 and said.endswith(f"Did you mean `{right}`?\n") and said.count("Did you mean") == 1
+
+
+def test_a_mean_of_graded_rewards_is_no_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        {"task_id": str(n), "cluster": "c", "difficulty": "", "reward": reward, "outcome": "ok", "reward_flags": []}
+        for n, reward in enumerate((0.0, 1.0, None, 1.0))
+    ]
+    assert accuracy_of(rows, 4)["graded"] is False
+    rows[0]["reward"] = 0.5
+    result = accuracy_of(rows, 4) | {"wall_s": 1.0}
+    assert result["graded"] is True
+    evaluate._show(RunFolder(Path("r")), {"plugin": "x", "result": result})
+    said = capsys.readouterr().out
+    assert "x: mean reward 0.833" in said and "accuracy" not in said and "%" not in said.replace("95 %", "")

@@ -140,3 +140,14 @@ def test_a_place_that_cannot_be_written_is_told(runs: Path, tmp_path: Path) -> N
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot write"):
         write_report(selection(runs), tmp_path / "file" / "report.html", margin=0.1)
+
+
+def test_graded_rewards_are_called_mean_reward(runs: Path, tmp_path: Path) -> None:
+    chosen = select([run.folder.path for run in selection(runs).runs if run.arm == "reference_sql"])
+    for run in chosen.runs:
+        run.episodes["reward"] = run.episodes["reward"] * 0.5
+    out = write_report(chosen, tmp_path / "report.html", episodes=10)
+    charts = {one["id"]: one for one in embedded(out)["charts"]}
+    assert charts["validation"]["title"] == "Validation mean reward"
+    assert charts["validation"]["layout"]["yaxis"]["tickformat"] == ".2f"
+    assert "Mean reward on validation" in out.read_text() and "Accuracy on validation" not in out.read_text()
