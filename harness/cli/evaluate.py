@@ -148,6 +148,7 @@ def _show(folder: RunFolder, record: Mapping[str, Any]) -> None:
         rest = ", ".join(f"{name} {count}" for name, count in ended if name not in AGENT_OUTCOMES)
         low, high = result["bounds"]
         out.print(
-            f"{result['unscored']} unscored ({rest}): {name} is {mean(low, graded)} to {mean(high, graded)}, all wrong to right"
+            f"{result['unscored']} unscored ({rest}): {name} is {mean(low, graded)} to {mean(high, graded)}, "
+            "all wrong to right"
         )
     out.print(str(folder.path))

@@ -355,13 +355,13 @@ def _band(
     means = [sum(found) / len(found) for found in values]
     line: Figure = {
         "type": "scatter",
-        "mode": "lines+markers" if band else "lines",
+        "mode": "lines+markers" if band or len(x) == 1 else "lines",
         "x": list(x),
         "y": means,
         "name": arm,
         "legendgroup": arm,
         "line": {"color": _colour(index), "width": 2.5, "dash": _dash(index)},
-        "marker": {"size": 6},
+        "marker": {"size": 6 if len(x) > 1 else 10},
         "hovertemplate": "%{y:.1%} at step %{x}",
     }
     if not band or max(len(found) for found in values) < 2:
