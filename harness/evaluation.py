@@ -20,6 +20,7 @@ from harness.rollout.stack import RolloutWork
 from harness.run import LiveRun, load_tasks, recorded
 from harness.trainers.monitor import most_often
 from harness.trainers.order import validation_order
+from harness.wording import is_graded
 
 if TYPE_CHECKING:
     from agentlightning.store.base import LightningStore
@@ -109,6 +110,7 @@ def accuracy_of(rows: Sequence[dict[str, Any]], expected: int) -> dict[str, Any]
     )
     return {
         "accuracy": found and found.mean,
+        "graded": is_graded(scored),
         "interval_95": found and [round(found.low, 4), round(found.high, 4)],
         "tasks": expected,
         "scored": len(scored),

@@ -34,6 +34,7 @@ from harness.rollout.request import sampling_of
 from harness.tasks import TaskSet
 from harness.trainers.measures import columns
 from harness.trainers.order import order_hash
+from harness.wording import is_graded
 
 log = logging.getLogger(__name__)
 
@@ -192,6 +193,7 @@ def training_result(folder: RunFolder, record: Mapping[str, Any], checkpointed: 
     }
     gaps = [row[name] for row in rows if row["step"] in step_s for name in columns(trainer, "rollout_probs_diff", row)]
     return {
+        "graded": is_graded(row["reward"] for row in episodes),
         "reward_flags": dict(Counter(flag for row in last for flag in row["reward_flags"])),
         "val_accuracy_initial": curve.get(0),
         "val_accuracy_final": curve[max(curve)] if curve and max(curve) > 0 else None,

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from harness.config import Config, TrainConfig, resolve_device
-from harness.errors import ConfigError, HarnessError, RunFailed, TaskSetError
+from harness.errors import ConfigError, EnvironmentProblem, HarnessError, RunFailed, TaskSetError
 from harness.plugins import (
     agent_spec,
     check_fit,
@@ -126,6 +126,19 @@ def check(config: Config, *, trains: bool = True) -> None:
         raise ConfigError(
             f"agent_match {config.agent_match!r} matches none of the roles of {spec.name}: {', '.join(spec.roles)}. "
             "Give --agent-match what finds one, `.` for all"
+        )
+
+
+def check_device(config: Config) -> None:
+    """Refuse a GPU where this machine shows none; in a cluster that is joined, others may have it.
+
+    Raises:
+        EnvironmentProblem: There is none.
+    """
+    if config.device == "cuda" and config.ray_address is None and resolve_device("auto") != "cuda":
+        raise EnvironmentProblem(
+            "device is 'cuda', but no CUDA GPU is visible on this machine: use --preset cpu, "
+            "or see what `harness doctor` says of it"
         )
 
 

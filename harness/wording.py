@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 def percent(value: float | None) -> str:
     """`62.5 %`, or a dash where there is no value."""
     return "-" if value is None else f"{100 * value:.1f} %"
+
+
+def is_graded(rewards: Iterable[float | None]) -> bool:
+    """Whether rewards say more than right and wrong, so that their mean is no accuracy."""
+    return any(reward not in (None, 0, 1) and reward == reward for reward in rewards)
+
+
+def measured(graded: bool) -> str:
+    """What the mean of rewards is called."""
+    return "mean reward" if graded else "accuracy"
+
+
+def mean(value: float | None, graded: bool) -> str:
+    """An accuracy as `62.5 %`, a mean reward as `0.625`."""
+    return "-" if value is None else f"{value:.3f}" if graded else percent(value)
 
 
 def duration(seconds: float | None) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from harness.cli.complete import completed_words, right_form
 from harness.errors import RunFailed, UserError
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -52,7 +53,7 @@ class _LazyGroup(TyperGroup):
         if name not in COMMANDS:
             return None
         module, summary = COMMANDS[name]
-        if _helping():
+        if _named_only(name):
             return TyperCommand(name, short_help=summary, help=summary)
         app = importlib.import_module(module).app
         command = typer.main.get_command(app)
@@ -60,15 +61,16 @@ class _LazyGroup(TyperGroup):
         return command
 
 
-def _helping() -> bool:
-    """Whether only the list of commands is asked for."""
+def _named_only(command: str) -> bool:
+    """Whether no more of a command is asked for than its place in the list."""
+    if words := completed_words():
+        return command not in words
     return all(argument.startswith("-") for argument in sys.argv[1:])
 
 
 app = typer.Typer(
     cls=_LazyGroup,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Trains the same SQL agent in several frameworks, with identical VERL GRPO runs, and says which wins.",
 )
@@ -93,7 +95,7 @@ def main() -> None:
         sys.stdout.write(f"harness {harness.__version__}\n")
         return
     try:
-        status: Any = app(standalone_mode=False)
+        status: Any = app(prog_name="harness", standalone_mode=False)
     except UserError as error:
         sys.stderr.write(f"harness: {error}\n")
         sys.exit(2)
@@ -102,7 +104,10 @@ def main() -> None:
         sys.exit(1)
     except _UsageError as error:
         hint = f" Try: {error.ctx.command_path} --help" if error.ctx else ""
-        sys.stderr.write(f"harness: {error.format_message()}{hint}\n")
+        said = error.format_message()
+        if meant := right_form(sys.argv[1:]):
+            said, hint = said.partition(" Did you mean")[0], f" Did you mean `{meant}`?"
+        sys.stderr.write(f"harness: {said}{hint}\n")
         sys.exit(2)
     except typer.Exit as error:
         sys.exit(error.exit_code)

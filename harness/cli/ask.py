@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from harness.cli import complete
 from harness.cli.common import emit_json, first_model, results
 from harness.config import load_config
 from harness.errors import RunFailed, UserError
@@ -24,9 +25,11 @@ def run(
     db: Annotated[Path, typer.Option(help="A SQLite database.")],
     endpoint: Annotated[str, typer.Option(help="An OpenAI-compatible URL, ending in /v1.")],
     model: Annotated[str | None, typer.Option(help="Its model; by default the first that it lists.")] = None,
-    plugin: Annotated[str, typer.Option(help="The agent.")] = "langgraph_sql",
+    plugin: Annotated[str, typer.Option(help="The agent.", autocompletion=complete.agents)] = "langgraph_sql",
     api_key_env: Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")] = "OPENAI_API_KEY",
-    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value, dotted; repeatable.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value, dotted; repeatable.", autocompletion=complete.settings)
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the attempt as JSON.")] = False,
 ) -> None:
     """Ask one question about a database, every turn shown."""

@@ -8,6 +8,7 @@ from typing import Annotated, Literal, cast, get_args
 
 import typer
 
+from harness.cli import complete
 from harness.errors import UserError
 
 app = typer.Typer()
@@ -17,7 +18,10 @@ FORMATS = get_args(Format)
 
 @app.command()
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Runs, folders of runs, or a study (its file or folder).")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="Runs, folders of runs, or a study (its file or folder).", autocompletion=complete.runs),
+    ],
     baseline: Annotated[str | None, typer.Option(help="The arm, or its agent, that others are held against.")] = None,
     form: Annotated[str, typer.Option("--format", help=f"One of {', '.join(FORMATS)}.")] = "table",
     allow: Annotated[

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from harness.cli import complete
 from harness.cli.common import emit_json, results
 from harness.config import load_config, presets
 
@@ -26,9 +27,11 @@ def list_presets(json_: Annotated[bool, typer.Option("--json", help="Print as JS
 
 @app.command()
 def show(
-    preset: Annotated[str | None, typer.Argument(help="A preset.")] = None,
+    preset: Annotated[str | None, typer.Argument(help="A preset.", autocompletion=complete.presets)] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value, dotted; repeatable.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value, dotted; repeatable.", autocompletion=complete.settings)
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Print the configuration that a preset, a file and settings resolve to."""

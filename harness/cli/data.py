@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from harness.cli import complete
+
 if TYPE_CHECKING:
     from harness.tasks.files import checking
     from harness.tasks.spider.prepare import Progress, Report
@@ -36,7 +38,11 @@ def check(
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", help="What `harness train` is given, as task.options.databases=DIR; repeatable."),
+        typer.Option(
+            "--set",
+            help="What `harness train` is given, as task.options.databases=DIR; repeatable.",
+            autocompletion=complete.settings,
+        ),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file, for example a run's config.yaml.")] = None,
     as_json: JsonOption = False,

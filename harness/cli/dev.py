@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from harness.cli import complete
 from harness.cli.common import emit_json, first_model, results
 from harness.config import load_config
 from harness.records import CallFailure, ToolCall
@@ -22,15 +23,17 @@ app = typer.Typer()
 
 @app.command()
 def dev(
-    plugin: Annotated[str, typer.Option(help="The agent.")],
+    plugin: Annotated[str, typer.Option(help="The agent.", autocompletion=complete.agents)],
     endpoint: Annotated[str, typer.Option(help="An OpenAI-compatible URL, ending in /v1.")],
     model: Annotated[str | None, typer.Option(help="Its model; by default the first that it lists.")] = None,
     api_key_env: Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")] = "OPENAI_API_KEY",
     tasks: Annotated[int, typer.Option(min=1, max=10, help="How many tasks.")] = 3,
-    task: Annotated[str, typer.Option(help="The task set.")] = "pocket",
+    task: Annotated[str, typer.Option(help="The task set.", autocompletion=complete.task_sets)] = "pocket",
     split: Annotated[str | None, typer.Option(help="The split; by default the one of validation.")] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value, dotted; repeatable.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value, dotted; repeatable.", autocompletion=complete.settings)
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print every span as JSON.")] = False,
 ) -> None:
     """Dry run through agentlightning's Trainer.dev: a few tasks, every span shown as a tree."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from harness.wording import duration, percent
+from harness.wording import duration, mean
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -14,10 +16,19 @@ if TYPE_CHECKING:
     from harness.trainers import Progress
 
 
-class TrainingDisplay:
-    """Shows `Progress`; a context manager around the training."""
+EVERY_S = 15.0
+"""Between lines on what goes on, where there is no terminal."""
 
-    def __init__(self, console: Console, title: str) -> None:
+
+class TrainingDisplay:
+    """Shows `Progress`; a context manager around the training.
+
+    Args:
+        started_in_s: What the start took the last time.
+        advice: What else to try where nothing is learned.
+    """
+
+    def __init__(self, console: Console, title: str, started_in_s: float | None = None, advice: str = "") -> None:
         from rich.live import Live
 
         self._console = console
@@ -26,6 +37,12 @@ class TrainingDisplay:
         self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
         self._last: tuple[int, int] = (-1, 0)
         self._phase = "starting"
+        self._said = 0.0
+        self._started_in_s = started_in_s
+        self._advice = advice
+        self._remark = ""
+        self.start_s: float | None = None
+        """From here to the first rollout; None before it."""
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -40,14 +57,23 @@ class TrainingDisplay:
 
     def show(self, progress: Progress) -> None:
         """Bring the display up to date."""
+        if self.start_s is None and progress.phase != "starting":
+            self.start_s = time.monotonic() - self._began
+        if progress.remark != self._remark:
+            self._remark = progress.remark
+            if progress.remark:
+                self._console.print(f"{progress.remark}{self._advice}.", markup=False, soft_wrap=True)
         if self._live is not None:
             from rich.panel import Panel
 
             self._live.update(Panel(self._body(progress), title=self._title, title_align="left"))
             return
-        if progress.phase != self._phase and not progress.step and not progress.val_curve:
-            self._phase = progress.phase
-            self._console.print(f"{progress.phase}  {duration(time.monotonic() - self._began)}")
+        if progress.phase.startswith("validating") and (
+            progress.phase != self._phase or time.monotonic() - self._said >= EVERY_S
+        ):
+            self._said = time.monotonic()
+            self._console.print(f"{self._doing(progress)}  {duration(time.monotonic() - self._began)}")
+        self._phase = progress.phase
         seen = (progress.step, len(progress.val_curve))
         if seen != self._last and (progress.step or progress.val_curve):
             self._last = seen
@@ -56,7 +82,7 @@ class TrainingDisplay:
     def _line(self, progress: Progress) -> str:
         reward = "-" if progress.reward is None else f"{progress.reward:.3f}"
         last = max(progress.val_curve, default=None)
-        val = "" if last is None else f"  val({last}) {percent(progress.val_curve[last])}"
+        val = "" if last is None else f"  val({last}) {mean(progress.val_curve[last], progress.graded)}"
         return (
             f"step {progress.step}/{progress.total_steps}  reward {reward}{val}  "
             f"{duration(progress.step_s)}/step  {progress.rollouts_per_s:.1f} rollouts/s  "
@@ -64,18 +90,52 @@ class TrainingDisplay:
         )
 
     def _body(self, progress: Progress) -> str:
-        curve = "  ".join(f"{step}: {percent(value)}" for step, value in sorted(progress.val_curve.items()))
+        curve = "  ".join(
+            f"{step}: {mean(value, progress.graded)}" for step, value in sorted(progress.val_curve.items())
+        )
         elapsed = duration(time.monotonic() - self._began)
         return "\n".join(
             (
-                f"{progress.phase}   elapsed {elapsed}",
+                f"{self._doing(progress)}   elapsed {elapsed}",
                 self._line(progress),
                 f"validation  {curve or 'not yet'}",
             )
         )
+
+    def _doing(self, progress: Progress) -> str:
+        if progress.phase == "starting":
+            took = self._started_in_s
+            return progress.phase if took is None else f"{progress.phase}, which took {duration(took)} the last time"
+        return f"{progress.phase}: {progress.done} of {progress.expected} rollouts"
 
     @staticmethod
     def _failures(progress: Progress) -> str:
         if not progress.failures:
             return ""
         return "  failed: " + ", ".join(f"{name} {count}" for name, count in sorted(progress.failures.items()))
+
+
+@contextmanager
+def counted(console: Console, what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal, a line now and then elsewhere; gives what is to be called with `done` and `total`."""
+    if not console.is_terminal:
+        began = said = time.monotonic()
+
+        def line(done: int, total: int) -> None:
+            nonlocal said
+            now = time.monotonic()
+            if done == total or now - said >= EVERY_S:
+                said = now
+                left = duration((now - began) / done * (total - done))
+                text = f"{what}: {done} of {total}  {duration(now - began)}  left {left}"
+                console.print(text, markup=False, soft_wrap=True)
+
+        yield line
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bars(*columns, TimeRemainingColumn(), console=console) as bars:
+        bar = bars.add_task(what, total=None)
+        yield lambda done, total: bars.update(bar, completed=done, total=total)

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from harness.cli import complete
 from harness.cli.common import emit_json, first_model, interrupt, progress_console, results, say_what_is_awaited
 from harness.config import Config, load_config, resolve_device
 from harness.errors import UserError
 from harness.records import AGENT_OUTCOMES
 from harness.results.folder import RunFolder
-from harness.wording import duration, percent
+from harness.wording import duration, mean, measured
 
 if TYPE_CHECKING:
     from harness.results.model import RunRecord
@@ -25,20 +26,29 @@ app = typer.Typer()
 
 @app.command()
 def evaluate(
-    run: Annotated[Path | None, typer.Argument(help="A run folder: its newest checkpoint is measured.")] = None,
-    plugin: Annotated[str | None, typer.Option(help="The agent; by default the run's.")] = None,
+    run: Annotated[
+        Path | None,
+        typer.Argument(help="A run folder: its newest checkpoint is measured.", autocompletion=complete.runs),
+    ] = None,
+    plugin: Annotated[
+        str | None, typer.Option(help="The agent; by default the run's.", autocompletion=complete.agents)
+    ] = None,
     endpoint: Annotated[str | None, typer.Option(help="An OpenAI-compatible URL, ending in /v1.")] = None,
     model: Annotated[str | None, typer.Option(help="The endpoint's model name, or a policy to serve here.")] = None,
     api_key_env: Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")] = "OPENAI_API_KEY",
     step: Annotated[int | None, typer.Option(help="A checkpoint other than the newest.")] = None,
-    task: Annotated[str | None, typer.Option(help="The task set.")] = None,
+    task: Annotated[str | None, typer.Option(help="The task set.", autocompletion=complete.task_sets)] = None,
     split: Annotated[
         str | None, typer.Option(help="The split; by default that of validation, or what the task set names.")
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Only so many tasks, a fixed sample.")] = None,
-    preset: Annotated[str | None, typer.Option(help="A preset of `harness config list`.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="A preset of `harness config list`.", autocompletion=complete.presets)
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value, dotted; repeatable.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value, dotted; repeatable.", autocompletion=complete.settings)
+    ] = None,
     runs_dir: Annotated[Path, typer.Option(help="Where the evaluation's folder is made.")] = Path("runs"),
     json_: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
@@ -46,7 +56,7 @@ def evaluate(
     from harness.cli.train import default_preset
     from harness.gateway.client import checked_url
     from harness.plugins import make_task_set, task_set_spec
-    from harness.run import check, load_tasks
+    from harness.run import check, check_device, load_tasks
 
     overrides = list(set_ or [])
     if task is not None and split is None:
@@ -75,17 +85,20 @@ def evaluate(
         key = os.environ.get(api_key_env)
         served_name = model or first_model(endpoint, key)
         folder = RunFolder.create(runs_dir, label)
-        record = _measure(resolved, folder, endpoint, served_name, key, False, "", None)
+        with folder.dropped_if_refused():
+            record = _measure(resolved, folder, endpoint, served_name, key, False, "", None)
     else:
         from harness.policies import resolve
         from harness.policies.export import checkpoint_dir, checkpoint_model
         from harness.policies.serve import served
 
+        check_device(resolved)
         device = resolve_device(resolved.device)
         policy = str(checkpoint_model(trained, step)) if trained is not None else resolve(str(model))
         folder = RunFolder.create(runs_dir, label)
         length = resolved.sampling.max_prompt_tokens + resolved.sampling.max_response_tokens
-        with served(policy, device, length, folder.logs / "policy.log") as url:
+        log = folder.logs / "policy.log"
+        with folder.dropped_if_refused(), served(policy, device, length, log) as url:
             parent = {"run": trained.id, "step": checkpoint_dir(trained, step)[0]} if trained is not None else None
             record = _measure(resolved, folder, url, policy, None, True, policy, parent)
     if json_:
@@ -104,50 +117,28 @@ def _measure(
     policy: str,
     parent: dict[str, Any] | None,
 ) -> RunRecord:
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
+    from harness.cli.display import counted
     from harness.evaluation import Endpoint, evaluate
 
     say_what_is_awaited(config, folder)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=progress_console()) as bar:
-        line = bar.add_task(f"{config.plugin} on {config.task.name}/{config.task.val_split}", total=None)
-        return evaluate(
-            config,
-            folder,
-            Endpoint(url, model, key, token_ids),
-            lambda done, total: bar.update(line, completed=done, total=total),
-            policy,
-            parent,
-        )
+    with counted(progress_console(), f"{config.plugin} on {config.task.name}/{config.task.val_split}") as show:
+        return evaluate(config, folder, Endpoint(url, model, key, token_ids), show, policy, parent)
 
 
 def _show(folder: RunFolder, record: Mapping[str, Any]) -> None:
     result = record["result"]
     out = results()
     low, high = result["interval_95"] or (None, None)
+    graded = result.get("graded", False)
+    name = measured(graded)
     out.print(
-        f"{record['plugin']}: accuracy {percent(result['accuracy'])} "
-        f"(95 % interval {percent(low)} to {percent(high)}) on {result['scored']} scored of {result['tasks']} tasks, "
-        f"{duration(result['wall_s'])}"
+        f"{record['plugin']}: {name} {mean(result['accuracy'], graded)} "
+        f"(95 % interval {mean(low, graded)} to {mean(high, graded)}) on {result['scored']} scored of "
+        f"{result['tasks']} tasks, {duration(result['wall_s'])}"
     )
     levels = result["by_difficulty"].items()
-    out.print(
-        "by difficulty: " + ", ".join(f"{name} {percent(row['accuracy'])} ({row['tasks']})" for name, row in levels)
-    )
+    told = (f"{level} {mean(row['accuracy'], graded)} ({row['tasks']})" for level, row in levels)
+    out.print(f"by difficulty: {', '.join(told)}")
     if result["empty_golds"]:
         out.print(f"{result['empty_golds']} of the golds return no row: an empty answer to them proves little")
     if result["agent_failed"]:
@@ -157,6 +148,7 @@ def _show(folder: RunFolder, record: Mapping[str, Any]) -> None:
         rest = ", ".join(f"{name} {count}" for name, count in ended if name not in AGENT_OUTCOMES)
         low, high = result["bounds"]
         out.print(
-            f"{result['unscored']} unscored ({rest}): accuracy is {percent(low)} to {percent(high)}, all wrong to right"
+            f"{result['unscored']} unscored ({rest}): {name} is {mean(low, graded)} to {mean(high, graded)}, "
+            "all wrong to right"
         )
     out.print(str(folder.path))

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from harness.cli import complete
 from harness.cli.common import emit_json, results
 from harness.errors import UserError
 from harness.layers import at, nested
@@ -20,7 +21,7 @@ app = typer.Typer()
 
 @app.command()
 def export(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: Annotated[Path, typer.Argument(help="A run folder.", autocompletion=complete.runs)],
     to: Annotated[Path, typer.Option("--to", help="The folder to write; must not exist or be empty.")],
     step: Annotated[int | None, typer.Option(help="A checkpoint other than the newest.")] = None,
     verify: Annotated[

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from harness.cli import complete
+
 app = typer.Typer()
 EPISODE = "never_approved"
 """The scripted episode that has every role call, some more than once."""
@@ -14,7 +16,7 @@ EPISODE = "never_approved"
 
 @app.command()
 def match(
-    plugin: Annotated[str, typer.Argument(help="The agent.")],
+    plugin: Annotated[str, typer.Argument(help="The agent.", autocompletion=complete.agents)],
     agent_match: Annotated[
         str, typer.Option(help="Regular expression, searched in role names as training does.")
     ] = "write",

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from harness.cli import complete
+
 if TYPE_CHECKING:
     from harness.parity.comparison import Deviation, Verdict
 
@@ -22,7 +24,9 @@ SHOWN = 5
 
 @app.command()
 def parity(
-    plugins: Annotated[list[str] | None, typer.Argument(help="Agents by name.", show_default=False)] = None,
+    plugins: Annotated[
+        list[str] | None, typer.Argument(help="Agents by name.", show_default=False, autocompletion=complete.agents)
+    ] = None,
     all_: Annotated[bool, typer.Option("--all", help="Every installed agent.")] = False,
     program: Annotated[str | None, typer.Option(help="With --all: agents of this program alone.")] = None,
     scenario: Annotated[

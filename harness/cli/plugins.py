@@ -10,6 +10,8 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
+from harness.cli import complete
+
 app = typer.Typer(invoke_without_command=True)
 
 
@@ -57,7 +59,7 @@ def new(
 
 @app.command()
 def sync(
-    name: Annotated[str, typer.Argument(help="The plugin, or one of its agents.")],
+    name: Annotated[str, typer.Argument(help="The plugin, or one of its agents.", autocompletion=complete.plugins)],
     remove: Annotated[bool, typer.Option("--remove", help="Take the plugin's environment away.")] = False,
     with_: Annotated[list[str] | None, typer.Option("--with", help="A further requirement; repeatable.")] = None,
 ) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from harness.cli import complete
 from harness.cli.common import emit_json, results
 from harness.errors import UserError
 from harness.wording import duration
@@ -21,7 +22,9 @@ app = typer.Typer()
 
 @app.command()
 def power(
-    runs: Annotated[list[Path] | None, typer.Argument(help="Runs or studies to learn variances from.")] = None,
+    runs: Annotated[
+        list[Path] | None, typer.Argument(help="Runs or studies to learn variances from.", autocompletion=complete.runs)
+    ] = None,
     effect: Annotated[float, typer.Option(help="The difference to be found, in points.")] = 5.0,
     power: Annotated[float, typer.Option("--power", help="With which probability it should be found.")] = 0.8,
     alpha: Annotated[float, typer.Option(help="Accepted chance of a false alarm.")] = 0.05,

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from harness.cli import complete
 from harness.cli.common import results
 from harness.errors import UserError
 
@@ -15,7 +16,12 @@ app = typer.Typer()
 
 @app.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="A run, several, a folder of runs, or a study (file or folder).")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            help="A run, several, a folder of runs, or a study (file or folder).", autocompletion=complete.runs
+        ),
+    ],
     out: Annotated[
         Path | None, typer.Option(help="The file; by default report.html in the run's or study's folder.")
     ] = None,

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from harness.cli import complete
 from harness.cli.common import progress_console
 
 app = typer.Typer()
@@ -15,7 +16,7 @@ app = typer.Typer()
 
 @app.command()
 def runner(
-    join: Annotated[Path, typer.Option(help="The run's folder, or its join.json.")],
+    join: Annotated[Path, typer.Option(help="The run's folder, or its join.json.", autocompletion=complete.runs)],
     runners: Annotated[int, typer.Option(min=1, help="Runner processes.")] = 1,
     logs: Annotated[Path | None, typer.Option(help="Where their logs go; by default beside the join file.")] = None,
 ) -> None:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results
-from harness.wording import duration, percent
+from harness.wording import duration, mean, measured
 
 if TYPE_CHECKING:
     from harness.compare.runs import Run
@@ -24,7 +25,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.
 @app.command("list")
 def list_(
     runs_dir: RunsDir = Path("runs"),
-    plugin: Annotated[str | None, typer.Option(help="Only runs of this agent.")] = None,
+    plugin: Annotated[str | None, typer.Option(help="Only runs of this agent.", autocompletion=complete.agents)] = None,
     status: Annotated[str | None, typer.Option(help="Only finished, failed, interrupted or running ones.")] = None,
     json_: Json = False,
 ) -> None:
@@ -46,13 +47,15 @@ def list_(
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD)
-    for head in ("run", "kind", "agent", "trained roles", "seed", "status", "steps", "accuracy", "time"):
+    graded = any(_summary(run.record)["graded"] for run in found)
+    reached = "accuracy, or mean reward" if graded else "accuracy"
+    for head in ("run", "kind", "agent", "trained roles", "seed", "status", "steps", reached, "time"):
         table.add_column(head, overflow="fold")
     for run in found:
         row = _summary(run.record)
-        accuracy = percent(row["accuracy_final"])
+        accuracy = mean(row["accuracy_final"], row["graded"])
         if row["accuracy_initial"] is not None:
-            accuracy = f"{percent(row['accuracy_initial'])} -> {accuracy}"
+            accuracy = f"{mean(row['accuracy_initial'], row['graded'])} -> {accuracy}"
         place = run.folder.path.relative_to(runs_dir.absolute())
         cells = (str(place), row["kind"], row["plugin"], row["agent_match"], str(row["seed"]), row["status"])
         table.add_row(*cells, str(row["steps"]), accuracy, duration(row["wall_s"]))
@@ -61,7 +64,7 @@ def list_(
 
 @app.command()
 def show(
-    run: Annotated[Path, typer.Argument(help="A run's folder or id.")],
+    run: Annotated[Path, typer.Argument(help="A run's folder or id.", autocompletion=complete.runs)],
     runs_dir: RunsDir = Path("runs"),
     json_: Json = False,
 ) -> None:
@@ -84,7 +87,10 @@ def show(
         "agent": f"{record['plugin']}, trains {record['agent_match']!r}, seed {record['seed']}",
         **({"policy": f"of {parent['run']}, step {parent['step']}"} if (parent := record.get("parent")) else {}),
         "parity": figures["parity"],
-        "accuracy": ", ".join(f"{step}: {percent(value)}" for step, value in figures["val_curve"].items()) or "-",
+        measured(one.graded): ", ".join(
+            f"{step}: {mean(value, one.graded)}" for step, value in figures["val_curve"].items()
+        )
+        or "-",
         "unscored": figures["unscored"],
         "calls per rollout": number(figures["transitions_per_rollout"], 2),
         "rewritten / helped / hurt": f"{figures['rewritten']} / {figures['helped']} / {figures['hurt']}",
@@ -112,8 +118,8 @@ def show(
 
 @app.command()
 def diff(
-    first: Annotated[Path, typer.Argument(help="A run's folder or id.")],
-    second: Annotated[Path, typer.Argument(help="Another one.")],
+    first: Annotated[Path, typer.Argument(help="A run's folder or id.", autocompletion=complete.runs)],
+    second: Annotated[Path, typer.Argument(help="Another one.", autocompletion=complete.runs)],
     runs_dir: RunsDir = Path("runs"),
     json_: Json = False,
 ) -> None:
@@ -176,6 +182,7 @@ def _summary(record: RunRecord) -> dict[str, Any]:
         "steps": result.get("steps", 0),
         "accuracy_initial": result.get("val_accuracy_initial"),
         "accuracy_final": result.get("accuracy", result.get("val_accuracy_final")),
+        "graded": result.get("graded", False),
         "wall_s": result.get("wall_s"),
     }
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
 
 import typer
 
+from harness.cli import complete
 from harness.cli.common import emit_json, interrupt, progress_console, results
 from harness.errors import RunFailed, UserError
 from harness.wording import duration
@@ -58,7 +59,10 @@ def study(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and stop.")] = False,
     only: Annotated[list[str] | None, typer.Option(help="axis=label: leave out other arms; repeatable.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Other seeds than the file's, for example 0,1,2.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value for every run; repeatable.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="key=value for every run; repeatable.", autocompletion=complete.settings),
+    ] = None,
     at_once: Annotated[
         int, typer.Option("--jobs", min=1, help="Runs at a time, each on an equal share of cores and GPUs of its own.")
     ] = 1,
@@ -70,7 +74,7 @@ def study(
     json_: Annotated[bool, typer.Option("--json", help="The plan, or what came of it, as JSON on stdout.")] = False,
 ) -> None:
     """Run a matrix of trainings: what is missing runs, what was interrupted goes on, what is finished stays."""
-    from harness.run import check
+    from harness.run import check, check_device
     from harness.study.execute import StudyRun
     from harness.study.plan import jobs_of, read_study, study_path
     from harness.study.slots import make_slots
@@ -93,6 +97,9 @@ def study(
     if dry_run:
         emit_json(plan) if json_ else _show_plan(plan)
         return
+    for step in steps:
+        if step.action != "skip":
+            check_device(step.job.config)
     if lacking and not without_parity:
         raise UserError(
             f"no parity certificate for {', '.join(lacking)}: a comparison would be refused after all that time. "

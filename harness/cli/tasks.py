@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from harness.cli import complete
 from harness.cli.common import emit_json, results
 
 app = typer.Typer(invoke_without_command=True)
@@ -13,9 +14,19 @@ app = typer.Typer(invoke_without_command=True)
 
 @app.callback()
 def tasks(
-    name: Annotated[str | None, typer.Option("--name", help="Describe this task set: counts, hashes, licence.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name", help="Describe this task set: counts, hashes, licence.", autocompletion=complete.task_sets
+        ),
+    ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Its options, as task.options.path=questions.jsonl; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Its options, as task.options.path=questions.jsonl; repeatable.",
+            autocompletion=complete.settings,
+        ),
     ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from harness.cli import complete
 from harness.cli.common import emit_json, interrupt, progress_console, results, say_what_is_awaited
 from harness.config import Config, load_config, resolve_device
 from harness.errors import UserError
 from harness.layers import flatten
-from harness.results.folder import RunFolder
-from harness.wording import duration, percent
+from harness.results.folder import RunFolder, replace_text
+from harness.wording import duration, mean, measured
 
 if TYPE_CHECKING:
     from harness.tasks import TaskSet
@@ -25,17 +27,28 @@ app = typer.Typer()
 
 @app.command()
 def train(
-    plugin: Annotated[str | None, typer.Option(help="The agent to train, for example langgraph_sql.")] = None,
-    preset: Annotated[str | None, typer.Option(help="A preset of `harness config list`.")] = None,
+    plugin: Annotated[
+        str | None, typer.Option(help="The agent to train, for example langgraph_sql.", autocompletion=complete.agents)
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="A preset of `harness config list`.", autocompletion=complete.presets)
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file, for example a run's config.yaml.")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="key=value, dotted; repeatable.")] = None,
-    task: Annotated[str | None, typer.Option(help="The task set: pocket, spider, files (your own), ...")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value, dotted; repeatable.", autocompletion=complete.settings)
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(help="The task set: pocket, spider, files (your own), ...", autocompletion=complete.task_sets),
+    ] = None,
     agent_match: Annotated[str | None, typer.Option(help="Regular expression: the roles to train.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of data order, sampling and optimizer.")] = None,
     steps: Annotated[int | None, typer.Option(help="Training steps in all.")] = None,
     ci_fast: Annotated[bool, typer.Option("--ci-fast", help="One step on a few questions.")] = False,
     ci: Annotated[bool, typer.Option("--ci", help="Twenty steps.")] = False,
-    resume: Annotated[Path | None, typer.Option(help="A run folder to go on with.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="A run folder to go on with.", autocompletion=complete.runs)
+    ] = None,
     runs_dir: Annotated[Path, typer.Option(help="Where the run's folder is made.")] = Path("runs"),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the run's record as JSON.")] = False,
@@ -69,12 +82,13 @@ def train(
             preset = default_preset(task, resolve_device(device))
         resolved = load_config(preset, config, overrides, plugin=plugin, agent_match=agent_match, seed=seed)
     from harness.plugins import make_task_set
-    from harness.run import check, load_tasks
+    from harness.run import check, check_device, load_tasks
 
     check(resolved)
     if dry_run:
         show_config(resolved, json_)
         return
+    check_device(resolved)
     task_set = make_task_set(resolved)
     for split in (resolved.task.train_split, resolved.task.val_split):
         load_tasks(resolved, task_set, split)
@@ -82,7 +96,8 @@ def train(
         _same_data(folder, task_set)
     else:  # the folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind
         folder = RunFolder.create(runs_dir, resolved.plugin)
-    fit(resolved, folder, resume=resume is not None)
+    with folder.dropped_if_refused():
+        fit(resolved, folder, resume=resume is not None)
     record = folder.read()
     if json_:
         emit_json(record)
@@ -143,17 +158,57 @@ def fit(config: Config, folder: RunFolder, *, resume: bool) -> None:
 
     signal.signal(signal.SIGTERM, interrupt)
     agent = f"{config.plugin} on {config.task.name}, {resolve_device(config.device)}"
-    progress_console().print(f"{folder.path}: {agent}; {config.train.trainer} is being started", soft_wrap=True)
+    took = _start_s(config)
+    last = "" if took is None else f", which took {duration(took)} the last time"
+    starting = f"{config.train.trainer} is being started{last}"
+    progress_console().print(f"{folder.path}: {agent}; {starting}", markup=False, soft_wrap=True)
     say_what_is_awaited(config, folder)
     title = f"{config.plugin} · train {config.agent_match!r} · seed {config.seed}"
     from harness import run  # takes a second
 
+    view = TrainingDisplay(progress_console(), title, took, _advice(config))
     try:
-        with TrainingDisplay(progress_console(), title) as view:
+        with view:
             run.train(config, folder, resume=resume, on_progress=view.show)
     except KeyboardInterrupt:
         progress_console().print(_kept(config, folder), soft_wrap=True)
         raise
+    finally:
+        if view.start_s is not None:
+            _keep_start_s(config, view.start_s)
+
+
+def _advice(config: Config) -> str:
+    """What to try besides where nothing is learned."""
+    if config.policy.path == "pocket-sql" and config.task.name != "pocket":
+        return f", or another policy.path: pocket-sql speaks only the task set pocket, not {config.task.name}"
+    return ""
+
+
+def _starts() -> tuple[Path, dict[str, float]]:
+    """Seconds that starts took on this machine, by what was started, and the file they are kept in."""
+    from harness.rollout.environments import cache_dir
+
+    file = cache_dir() / "starts.json"
+    try:
+        return file, {str(key): float(value) for key, value in json.loads(file.read_text(encoding="utf-8")).items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return file, {}
+
+
+def _started(config: Config) -> str:
+    return f"{config.train.trainer} {resolve_device(config.device)} {config.policy.path}"
+
+
+def _start_s(config: Config) -> float | None:
+    return _starts()[1].get(_started(config))
+
+
+def _keep_start_s(config: Config, seconds: float) -> None:
+    file, known = _starts()
+    with suppress(OSError):  # it is a remark for the next time, no part of the run
+        file.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(file, json.dumps(known | {_started(config): round(seconds, 1)}, indent=2))
 
 
 def _kept(config: Config, folder: RunFolder) -> str:
@@ -181,13 +236,12 @@ def summary(folder: RunFolder, record: Mapping[str, Any]) -> None:
     """The few lines that end a training."""
     result = record["result"]
     out = results()
-    curve = "  ".join(f"{step}: {percent(value)}" for step, value in result["val_curve"].items())
+    graded = result.get("graded", False)
+    curve = "  ".join(f"{step}: {mean(value, graded)}" for step, value in result["val_curve"].items())
     out.print(f"{record['plugin']}: {record['status']} after {result['steps']} steps, {duration(result['wall_s'])}")
     if result["val_accuracy_final"] is not None:
-        out.print(
-            f"validation accuracy {percent(result['val_accuracy_initial'])} -> {percent(result['val_accuracy_final'])}"
-            f"   (by step: {curve})"
-        )
+        first, last = (mean(result[f"val_accuracy_{when}"], graded) for when in ("initial", "final"))
+        out.print(f"validation {measured(graded)} {first} -> {last}   (by step: {curve})")
     if result["rollout_probs_diff_max"] is not None:
         out.print(f"rollout against trainer, largest probability difference: {result['rollout_probs_diff_max']:.1e}")
     out.print(str(folder.path))

@@ -89,7 +89,7 @@ def compare(
     if checkpoint is not None and "checkpoint" not in learning["measures"]:
         remarks.append(f"Not every run was validated at step {checkpoint}, so nothing is compared there.")
     arms = [_arm(name, runs) for name, runs in by_arm.items()]
-    return {
+    found: Comparison = {
         "schema_version": SCHEMA_VERSION,
         "name": selection.name,
         "question": selection.study.get("question", ""),
@@ -120,6 +120,9 @@ def compare(
         ],
         "identity": {run.id: {"identity": run.record["identity"], "parity": run.record["parity"]} for run in usable},
     }
+    if any(run.graded for run in usable):
+        found["graded"] = True
+    return found
 
 
 def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:

@@ -184,7 +184,9 @@ def _accuracy(comparison: Comparison) -> Table:
     if all(arm["accuracy_bounds"] is None for arm in comparison["arms"]):
         absent |= {"final %, unscored wrong to right", "difference, unscored against to for"}
     heads = [head for head in rows[0] if head not in absent]
-    return Table("accuracy", "Accuracy on validation", heads, [[row[head] for head in heads] for row in rows])
+    title = "Mean reward on validation, in hundredths" if comparison.get("graded") else "Accuracy on validation"
+    shown = [head.replace(" %", "") for head in heads] if comparison.get("graded") else heads
+    return Table("accuracy", title, shown, [[row[head] for head in heads] for row in rows])
 
 
 def _learning(comparison: Comparison) -> Table:

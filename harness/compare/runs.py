@@ -16,6 +16,7 @@ from harness.results.folder import RunFolder, read_json
 from harness.results.model import RunRecord, fault
 from harness.results.renamed import OLDER
 from harness.trainers.measures import columns
+from harness.wording import is_graded
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -130,6 +131,11 @@ class Run:
     def validated_tasks(self) -> int:
         """Questions of the run's fullest validation."""
         return max(map(len, self._validated.values()), default=0)
+
+    @cached_property
+    def graded(self) -> bool:
+        """Whether its rewards say more than right and wrong, so that their mean is no accuracy."""
+        return bool(len(self.episodes)) and is_graded(self.episodes["reward"].unique().tolist())
 
     def val_curve(self) -> dict[int, float]:
         """Mean validation reward of scored episodes by step."""

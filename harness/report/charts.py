@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from harness.wording import measured
+
 if TYPE_CHECKING:
     from harness.compare.model import Comparison, Figures
     from harness.compare.runs import Run
@@ -30,13 +32,33 @@ def charts(arms: Arms, comparison: Comparison | None, figures: Mapping[str, list
         cost_split(figures),
         rewrites(arms),
         turns(arms),
-        by_group(arms, "difficulty", "Accuracy by difficulty"),
+        by_group(arms, "difficulty", f"{_measured(arms).capitalize()} by difficulty"),
         tokens(arms, "prompt_tokens", "Prompt tokens of a rollout"),
         tokens(arms, "response_tokens", "Response tokens of a rollout"),
         failures(figures),
-        by_group(arms, "cluster", "Accuracy by cluster"),
+        by_group(arms, "cluster", f"{_measured(arms).capitalize()} by cluster"),
     ]
-    return [figure for figure in made if figure["data"]]
+    return [plain(figure) if _graded(arms) else figure for figure in made if figure["data"]]
+
+
+def plain(figure: Figure) -> Figure:
+    """Rewards that are no shares, without percent."""
+    for axis, letter in (("xaxis", "x"), ("yaxis", "y")):
+        if figure["layout"][axis]["title"]["text"] in ("mean reward", "reward"):
+            figure["layout"][axis] |= {"tickformat": ".2f", "autorange": True}
+            figure["layout"][axis].pop("range", None)
+            for trace in figure["data"]:
+                if "hovertemplate" in trace:
+                    trace["hovertemplate"] = trace["hovertemplate"].replace(f"%{{{letter}:.1%}}", f"%{{{letter}:.3f}}")
+    return figure
+
+
+def _graded(arms: Arms) -> bool:
+    return any(run.graded for runs in arms.values() for run in runs)
+
+
+def _measured(arms: Arms) -> str:
+    return measured(_graded(arms))
 
 
 def validation_curve(arms: Arms) -> Figure:
@@ -50,11 +72,11 @@ def validation_curve(arms: Arms) -> Figure:
             data += _band(arm, index, steps, values)
     return _figure(
         "validation",
-        "Validation accuracy",
+        f"Validation {_measured(arms)}",
         "Mean over seeds; the band reaches from the worst to the best seed.",
         data,
         "step",
-        "accuracy",
+        _measured(arms),
         percent=True,
     )
 
@@ -130,7 +152,8 @@ def differences(comparison: Comparison | None) -> Figure:
         )
     margin = comparison["margin"] if comparison else None
     base = comparison["baseline"] if comparison else ""
-    caption = f"Points of accuracy against {base}, with 95 % intervals."
+    what = "Hundredths of mean reward" if comparison and comparison.get("graded") else "Points of accuracy"
+    caption = f"{what} against {base}, with 95 % intervals."
     if margin:
         caption += f" Shaded: the margin of ±{100 * margin:g} points within which arms count as equivalent."
     figure = _figure("differences", "Difference to the baseline", caption, data, "points", "")
@@ -251,14 +274,14 @@ def by_group(arms: Arms, column: str, title: str) -> Figure:
     ]
     key = f"by-{column}"
     if len(names) <= _FEW:
-        figure = _figure(key, title, caption, data, "", "accuracy", percent=True)
+        figure = _figure(key, title, caption, data, "", _measured(arms), percent=True)
         figure["layout"]["xaxis"] |= {"type": "category"}
         return figure
     for bars in data:
         bars |= {"type": "scatter", "mode": "markers", "x": bars["y"], "y": bars["x"]}
         bars["marker"] |= {"size": 8, "opacity": 0.75}
         bars["hovertemplate"] = "%{x:.1%} %{y}"
-    figure = _figure(key, title, caption, data, "accuracy", "")
+    figure = _figure(key, title, caption, data, _measured(arms), "")
     figure["layout"] |= {"height": 120 + 20 * len(names)}
     figure["layout"]["xaxis"] |= {"tickformat": ".0%", "range": [-0.03, 1.03]}
     figure["layout"]["yaxis"] |= {"type": "category", "autorange": "reversed", "dtick": 1}
@@ -332,13 +355,13 @@ def _band(
     means = [sum(found) / len(found) for found in values]
     line: Figure = {
         "type": "scatter",
-        "mode": "lines+markers" if band else "lines",
+        "mode": "lines+markers" if band or len(x) == 1 else "lines",
         "x": list(x),
         "y": means,
         "name": arm,
         "legendgroup": arm,
         "line": {"color": _colour(index), "width": 2.5, "dash": _dash(index)},
-        "marker": {"size": 6},
+        "marker": {"size": 6 if len(x) > 1 else 10},
         "hovertemplate": "%{y:.1%} at step %{x}",
     }
     if not band or max(len(found) for found in values) < 2:

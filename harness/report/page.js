@@ -1,6 +1,22 @@
 "use strict";
-(() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
+(async () => {
+  // Data and the chart library come deflated, in base 85.
+  const unpack = async (id) => {
+    const digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;/=>?@^_`{|}~";
+    const values = new Uint8Array(128);
+    for (let digit = 0; digit < 85; digit++) values[digits.charCodeAt(digit)] = digit;
+    const text = document.getElementById(id).textContent, size = Math.floor((text.length * 4) / 5);
+    const bytes = new Uint8Array(Math.ceil(text.length / 5) * 4);
+    for (let from = 0, to = 0; from < text.length; from += 5, to += 4) {
+      let word = 0;
+      for (let place = from; place < from + 5; place++) word = word * 85 + (place < text.length ? values[text.charCodeAt(place)] : 84);
+      bytes[to] = word >>> 24; bytes[to + 1] = word >>> 16; bytes[to + 2] = word >>> 8; bytes[to + 3] = word;
+    }
+    const stream = new Blob([bytes.subarray(0, size)]).stream().pipeThrough(new DecompressionStream("deflate"));
+    return new Response(stream).text();
+  };
+  const data = JSON.parse(await unpack("data"));
+  document.head.append(Object.assign(document.createElement("script"), { textContent: await unpack("plotly") }));
   const root = document.documentElement;
   const css = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -33,6 +49,15 @@
     document.body.dataset.charts = String(document.querySelectorAll(".plot svg.main-svg .xy").length);
     document.body.dataset.overflow = String(root.scrollWidth - root.clientWidth);
   });
+  const cue = () => {
+    for (const box of document.querySelectorAll(".scroll")) {
+      const wide = box.scrollWidth > box.clientWidth;
+      box.toggleAttribute("data-wide", wide);
+      if (wide) box.tabIndex = 0; else box.removeAttribute("tabindex");
+    }
+  };
+  cue();
+  addEventListener("resize", cue);
   draw();
   dark.addEventListener("change", draw);
   let width = 0;

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.compare.layout import Table
 from harness.errors import NotComparable, UserError
+from harness.wording import mean
 
 if TYPE_CHECKING:
     from harness.compare.model import Comparison, Figures
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 EPISODES = 240
-"""Episodes in a report unless told otherwise: a few hundred keep the file near 6 MB."""
+"""Episodes in a report unless told otherwise."""
 
 
 def write_report(
@@ -92,16 +95,17 @@ def render(
     markup = {name: _safe(html_tables(chosen)) for name, chosen in _sections(found, manifest).items()}
     return environment.get_template("page.html.j2").render(
         title=selection.name,
+        about=_about(selection.runs),
         question=selection.study.get("question", ""),
         headline=_headline(comparison, figures),
         remarks=remarks,
         charts=data["charts"],
         tables=markup,
         browser={"shown": browsed["shown"], "total": browsed["total"]},
-        data=_safe(_embed(data)),
+        data=_safe(packed(json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str, allow_nan=False))),
         style=_safe((HERE / "page.css").read_text(encoding="utf-8")),
         script=_safe((HERE / "page.js").read_text(encoding="utf-8")),
-        plotly=_safe(get_plotlyjs()),
+        plotly=_safe(packed(get_plotlyjs())),
     )
 
 
@@ -118,7 +122,7 @@ def _sections(found: Sequence[Table], manifest: Sequence[Table]) -> dict[str, li
 
 def _headline(comparison: Comparison | None, figures: Mapping[str, list[Figures]]) -> list[dict[str, Any]]:
     """A few numbers that a reader looks for first."""
-    from harness.compare.layout import points, verdict_text, with_interval
+    from harness.compare.layout import verdict_text, with_interval
 
     if comparison is None:
         return [
@@ -129,14 +133,15 @@ def _headline(comparison: Comparison | None, figures: Mapping[str, list[Figures]
     for arm in comparison["arms"]:
         pair = by_arm.get(arm["name"])
         start = arm["accuracy_initial"]
-        more = [f"from {points(start['mean'])} %"] if start else []
+        graded = comparison.get("graded", False)
+        more = [f"from {mean(start['mean'], graded)}"] if start else []
         if pair is not None:
             more += [f"{with_interval(pair['difference'], True)} points", verdict_text(pair)]
         elif by_arm:
             more.append("baseline")
         if len(arm["seeds"]) == 1 and pair is None:
             more.append("one seed")
-        cards.append({"label": arm["name"], "value": f"{points(arm['accuracy_final']['mean'])} %", "more": more})
+        cards.append({"label": arm["name"], "value": mean(arm["accuracy_final"]["mean"], graded), "more": more})
     return cards
 
 
@@ -190,11 +195,21 @@ def _parity(runs: Sequence[Run]) -> Table:
     return Table("parity", "Parity certificates", heads, rows)
 
 
-def _embed(data: Any) -> str:
-    """JSON that cannot end the script element it stands in."""
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str, allow_nan=False).replace(
-        "<", "\\u003c"
-    )
+def _about(runs: Sequence[Run]) -> dict[str, str]:
+    """What was done, in the words of the command line."""
+    found: dict[str, dict[str, None]] = {"task": {}, "policy": {}, "agents": {}, "reward": {}}
+    for run in runs:
+        identity, config = run.record["identity"], run.record["config"]
+        found["task"][str(identity["task_set"].get("name"))] = None
+        found["policy"][str(config.get("policy", {}).get("path") or identity["model"])] = None
+        found["agents"][run.record["plugin"]] = None
+        found["reward"][identity["reward"]] = None
+    return {name: ", ".join(values) for name, values in found.items()}
+
+
+def packed(text: str) -> str:
+    """Text deflated, in characters that no element ends on; `unpack` in page.js reads it."""
+    return base64.b85encode(zlib.compress(text.encode(), 9)).decode().replace("<", "/")
 
 
 def _safe(text: str) -> Any:

@@ -99,11 +99,21 @@ class RunFolder:
     def write(self, data: Mapping[str, Any]) -> None:
         """Replace `run.json` in one step, so that a crash leaves the old or the new one."""
         text = json.dumps({"schema_version": SCHEMA_VERSION, **data}, indent=2, ensure_ascii=False)
-        _replace(self.path / "run.json", text + "\n")
+        replace_text(self.path / "run.json", text + "\n")
 
     def update(self, **changes: Any) -> None:
         """Change some top-level keys of `run.json`."""
         self.write({**self.read(), **changes})
+
+    @contextmanager
+    def dropped_if_refused(self) -> Iterator[None]:
+        """Remove the folder where the run is refused before anything has run in it."""
+        try:
+            yield
+        except UserError:
+            if not (self.path / "run.json").exists():
+                shutil.rmtree(self.path, ignore_errors=True)
+            raise
 
     def free_bytes(self) -> int:
         """Room on the disk that the folder is on."""
@@ -119,8 +129,6 @@ class RunFolder:
             EnvironmentProblem: There is less room than that.
         """
         if (free := self.free_bytes()) < needed:
-            if not (self.path / "run.json").exists():
-                shutil.rmtree(self.path)  # nothing has run in it
             raise EnvironmentProblem(
                 f"{self.path} has {free / 2**20:.0f} MiB of disk left and the run needs {needed / 2**20:.0f} MiB at "
                 "least: make room, or choose another disk with --runs-dir"
@@ -140,7 +148,7 @@ class RunFolder:
         import yaml
 
         text = "# The resolved configuration of this run; `harness train --config THIS` runs it again.\n"
-        _replace(
+        replace_text(
             self.path / "config.yaml",
             text + yaml.safe_dump(config.dump(), sort_keys=False, allow_unicode=True),
         )
@@ -290,7 +298,8 @@ def _row(line: bytes, path: Path, number: int) -> dict[str, Any]:
     raise UserError(f"line {number} of {path} is damaged, not a row. Restore the file, or take the line out")
 
 
-def _replace(path: Path, text: str) -> None:
+def replace_text(path: Path, text: str) -> None:
+    """Write a file in one step, so that a crash leaves the old or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         temporary.write_text(text, encoding="utf-8")

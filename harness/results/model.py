@@ -157,6 +157,7 @@ class Result(TypedDict):
     rollout_probs_diff_max: NotRequired[
         Annotated[float | None, "largest difference of a token's probability between rollout and trainer"]
     ]
+    graded: NotRequired[Annotated[bool, "whether a reward was other than 0 and 1, so that means are no accuracy"]]
     wall_s: Annotated[float, "seconds of all launches together"]
     data_changed: NotRequired[Annotated[list[str], "files of the task set that changed while it ran: not compared"]]
     accuracy: NotRequired[Annotated[float | None, "mean reward of scored rollouts"]]

@@ -347,11 +347,13 @@ def last_line(log: Path, since: int = 0) -> str:
 
 
 def _outcome(record: Mapping[str, Any]) -> str:
-    from harness.wording import percent
+    from harness.wording import mean, measured
 
     result = record.get("result")
     if not isinstance(result, dict):
         return ""
+    graded = bool(result.get("graded"))
     if record.get("kind") == "eval":
-        return f"accuracy {percent(result.get('accuracy'))}"
-    return f"accuracy {percent(result.get('val_accuracy_initial'))} -> {percent(result.get('val_accuracy_final'))}"
+        return f"{measured(graded)} {mean(result.get('accuracy'), graded)}"
+    first, last = (mean(result.get(f"val_accuracy_{when}"), graded) for when in ("initial", "final"))
+    return f"{measured(graded)} {first} -> {last}"

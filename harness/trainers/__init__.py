@@ -29,21 +29,28 @@ class Progress:
 
     Attributes:
         phase: What is going on, in a word or two.
-        val_curve: Validation accuracy by step; step 0 is before training.
+        done: Of the `expected` rollouts of this phase, so many ended.
+        val_curve: Mean validation reward by step; step 0 is before training.
+        graded: Whether a reward was other than 0 and 1, so that its means are no accuracy.
         rollouts_per_s: Finished rollouts per second since the first of this launch.
         remaining_s: Estimate for the steps left, from the median of the last ones.
+        remark: What the user should know of the training's course; empty where there is nothing.
     """
 
     phase: str = "starting"
+    done: int = 0
+    expected: int = 0
     step: int = 0
     total_steps: int = 0
     reward: float | None = None
     val_curve: dict[int, float] = field(default_factory=dict)
+    graded: bool = False
     rollouts: int = 0
     rollouts_per_s: float = 0.0
     failures: dict[str, int] = field(default_factory=dict)
     step_s: float | None = None
     remaining_s: float | None = None
+    remark: str = ""
 
 
 class Trainer:

@@ -13,6 +13,10 @@ from harness.errors import RunFailed
 from harness.results.folder import RunFolder
 from harness.trainers import Progress
 from harness.trainers.measures import columns
+from harness.wording import is_graded
+
+FLAT_STEPS = 3
+"""Steps in a row without a gradient after which the user is told."""
 
 
 class Monitor:
@@ -33,6 +37,8 @@ class Monitor:
         self._max_failed_share = max_failed_share
         self._offsets: dict[Path, int] = {}
         self._rewards: dict[tuple[str, int], list[float]] = defaultdict(list)
+        self._groups: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+        self._flat: list[int] = []
         self._failed: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
         self._why: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
         self._step_s: list[float] = []
@@ -41,6 +47,7 @@ class Monitor:
         self.progress = Progress(total_steps=total_steps)
         self._read()  # rows of earlier launches: known, not counted as speed
         self._fresh, self._first, self._step_s = 0, None, []
+        self.progress.phase = "starting"
         self._failed.clear()  # whoever resumes has seen them
         self._why.clear()
 
@@ -100,8 +107,12 @@ class Monitor:
             state.failures[name] = state.failures.get(name, 0) + 1
         else:
             self._rewards[key].append(row["reward"])
+            state.graded = state.graded or is_graded([row["reward"]])
+            if phase == "train":
+                self._groups[step][row["task_id"]].append(row["reward"])
         state.phase = f"validating ({step})" if phase == "val" else f"step {step}"
         done = len(self._rewards[key]) + sum(self._failed[key].values())
+        state.done, state.expected = done, self._expected[phase]
         if phase == "val" and done >= self._expected["val"] and self._rewards[key]:
             state.val_curve[step] = sum(self._rewards[key]) / len(self._rewards[key])
 
@@ -112,6 +123,20 @@ class Monitor:
             self._step_s.append(sum(float(data[name]) for name in step_s))
             rewards = self._rewards.get(("train", step))
             self.progress.reward = sum(rewards) / len(rewards) if rewards else None
+            self._heed_signal(step)
+
+    def _heed_signal(self, step: int) -> None:
+        """Say so where for some steps in a row no group had two different rewards, which leaves GRPO no gradient."""
+        groups = [rewards for rewards in self._groups.pop(step, {}).values() if len(rewards) > 1]
+        flat = bool(groups) and all(len(set(rewards)) == 1 for rewards in groups)
+        self._flat = [*self._flat, step] if flat else []
+        if len(self._flat) < FLAT_STEPS:
+            self.progress.remark = ""
+        elif not self.progress.remark:
+            self.progress.remark = (
+                f"steps {self._flat[0]} to {step}: all rollouts of each task have equal rewards, so rewards give no "
+                "gradient. Try easier tasks, a larger rollout.group_size or a higher sampling.temperature"
+            )
 
 
 def most_often(reasons: Counter[str]) -> str:

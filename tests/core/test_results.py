@@ -133,6 +133,22 @@ def test_progress_follows_the_rows(tmp_path: Path) -> None:
     assert (progress.step, progress.reward, progress.remaining_s) == (1, 1.0, 9.0)
 
 
+def test_steps_in_a_row_without_a_signal_are_remarked_once(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    monitor = Monitor(folder, 9, {"train": 4, "val": 2}, 0.5, "verl")
+    remarks = []
+    for step in range(1, 7):
+        mixed = 1.0 if step == 5 else 0.0
+        groups = [("a", mixed), ("a", 0.0), ("b", 1.0), ("b", 1.0)]
+        RowLog(folder, "episodes").add([row(step, reward, task_id=task) for task, reward in groups])
+        RowLog(folder, "steps").add([{"step": step, "data": {"timing_s/step": 3.0}}])
+        progress = monitor.poll()
+        remarks.append(progress.remark[:13])
+        assert (progress.done, progress.expected) == (4, 4)
+    assert remarks == ["", "", "steps 1 to 3:", "steps 1 to 3:", "", ""]
+    assert Monitor(folder, 9, {"train": 4, "val": 2}, 0.5, "verl").progress.phase == "starting"
+
+
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a run folder"):
         RunFolder.open(tmp_path)

@@ -1,0 +1,73 @@
+"""What a shell completes, and the right form of what is nearly a command."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+
+def completed_words() -> list[str]:
+    """The words of the line that a shell wants completed; none where it wants nothing."""
+    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    return line.split() if "_HARNESS_COMPLETE" in os.environ else []
+
+
+def agents(incomplete: str) -> list[str]:
+    return _begin(_names("agent"), incomplete)
+
+
+def plugins(incomplete: str) -> list[str]:
+    from harness.plugins import registry
+
+    return _begin([state.name for state in registry().states], incomplete)
+
+
+def task_sets(incomplete: str) -> list[str]:
+    return _begin(_names("task set"), incomplete)
+
+
+def presets(incomplete: str) -> list[str]:
+    from harness.config import presets
+
+    return _begin(presets(), incomplete)
+
+
+def runs(incomplete: str) -> list[str]:
+    """Runs, and studies with runs, below `runs/`; a shell adds files of its own where there are none."""
+    found = {str(path.parent) for depth in ("*", "*/*") for path in Path("runs").glob(f"{depth}/run.json")}
+    return _begin(sorted(found | {str(path.parent) for path in Path("runs").glob("*/study.json")}), incomplete)
+
+
+def settings(incomplete: str) -> list[str]:
+    """Settings whose values have names."""
+    kinds = {"train.trainer": "trainer", "task.name": "task set", "reward.name": "reward", "plugin": "agent"}
+    found = [f"{key}={name}" for key, kind in kinds.items() for name in _names(kind)]
+    return _begin([*found, *(f"device={device}" for device in ("auto", "cpu", "cuda", "npu"))], incomplete)
+
+
+def right_form(arguments: Sequence[str]) -> str:
+    """The command that was meant by one that is nearly right; empty where none is known."""
+    command, word, *rest = [*arguments, "", ""]
+    if word in ("list", "ls"):
+        if command in ("plugins", "tasks"):
+            return shlex.join(["harness", command, *filter(None, rest)])
+        if command in ("runs", "config"):
+            return shlex.join(["harness", command, "list", *filter(None, rest)])
+    options = {"train": ("plugin", "preset", "task"), "eval": ("plugin", "preset", "task"), "dev": ("plugin", "task")}
+    known = {"plugin": agents, "preset": presets, "task": task_sets, "name": task_sets}
+    for option in (*options.get(command, ()), *(["name"] if command == "tasks" else [])):
+        if word in known[option](word):
+            return shlex.join(["harness", command, f"--{option}", word, *filter(None, rest)])
+    return ""
+
+
+def _names(kind: str) -> list[str]:
+    from harness.plugins import registry
+
+    return [spec.name for spec in registry().specs(kind)]
+
+
+def _begin(names: Iterable[str], incomplete: str) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]

@@ -1,0 +1,173 @@
+"""What the command line says to those who ask for something that it cannot do, and while it works."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from harness.cli import app as harness
+from harness.cli import display, evaluate, main
+from harness.cli.train import _advice, _keep_start_s, _start_s
+from harness.config import load_config
+from harness.errors import ConfigError, EnvironmentProblem
+from harness.evaluation import accuracy_of
+from harness.results.folder import RunFolder
+from harness.trainers import Progress
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+@pytest.mark.usefixtures("no_gpu")
+@pytest.mark.parametrize("command", [["train"], ["eval", "--model", "pocket-sql"]])
+def test_a_gpu_where_there_is_none_is_refused_before_anything_is_made(tmp_path: Path, command: list[str]) -> None:
+    runs = tmp_path / "runs"
+    done = CliRunner().invoke(harness, [*command, "--preset", "gpu", "--runs-dir", str(runs)])
+    assert isinstance(done.exception, EnvironmentProblem), done.output
+    said = str(done.exception)
+    assert "--preset cpu" in said and "harness doctor" in said and "\n" not in said
+    assert not runs.exists()
+
+
+def test_what_the_trainer_refuses_leaves_no_folder(tmp_path: Path) -> None:
+    options = ["--preset", "cpu", "--plugin", "reference_sql", "--set", "train.mini_batch_size=99"]
+    done = CliRunner().invoke(harness, ["train", *options, "--runs-dir", str(tmp_path)])
+    assert isinstance(done.exception, ConfigError) and "mini_batch_size" in str(done.exception)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_terminal_a_validation_and_an_evaluation_are_counted_in_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out = StringIO()
+    now = iter(range(0, 1000, 20))
+    monkeypatch.setattr(display, "time", SimpleNamespace(monotonic=lambda: next(now)))
+    console = Console(file=out, width=200)
+    view = display.TrainingDisplay(console, "title", 12.0)
+    view.show(Progress())
+    assert view.start_s is None
+    view.show(Progress("validating (0)", 3, 9))
+    assert view.start_s is not None and "validating (0): 3 of 9 rollouts" in out.getvalue()
+    with display.counted(console, "x on y") as show:
+        show(1, 2)
+        show(2, 2)
+    assert "x on y: 1 of 2  20 s  left 20 s" in out.getvalue() and "x on y: 2 of 2" in out.getvalue()
+
+
+def test_on_a_terminal_the_last_start_is_told() -> None:
+    body = display.TrainingDisplay(Console(file=StringIO()), "title", 42.0)._body(Progress())
+    assert "starting, which took 42 s the last time" in body
+
+
+def test_what_a_start_took_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path / "cache"))
+    config, other = load_config("cpu"), load_config("cpu", None, ["policy.path=other"])
+    assert _start_s(config) is None
+    _keep_start_s(config, 41.26)
+    assert (_start_s(config), _start_s(other)) == (41.3, None)
+    (tmp_path / "cache" / "starts.json").write_text("[]")
+    assert _start_s(config) is None
+
+
+def test_a_remark_is_said_once_with_advice_on_a_policy_of_another_task() -> None:
+    out = StringIO()
+    config = load_config("cpu", None, ["task.name=files"])
+    view = display.TrainingDisplay(Console(file=out, width=400), "title", None, _advice(config))
+    for _ in range(2):
+        view.show(Progress("step 3", remark="no gradient"))
+    assert out.getvalue().count("no gradient, or another policy.path: pocket-sql speaks only") == 1
+    assert _advice(load_config("cpu")) == ""
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Callable[[str], list[str]]:
+    """What bash completes the last word of a line to, with the script that harness prints for it."""
+    runs = tmp_path / "runs" / "20261122-reference_sql-ab12"
+    runs.mkdir(parents=True)
+    (runs / "run.json").write_text("{}")
+    program = tmp_path / "bin" / "harness"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m harness "$@"\n')
+    program.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{program.parent}:{os.environ['PATH']}"}
+
+    def complete(line: str) -> list[str]:
+        words = " ".join(shlex.quote(word) for word in line.split(" "))
+        script = (
+            'eval "$(_HARNESS_COMPLETE=source_bash harness)"; '
+            f"COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _harness_completion harness; "
+            "printf '%s\\n' \"${COMPREPLY[@]}\""
+        )
+        command = ["bash", "--norc", "-c", script]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+        assert done.stderr == ""
+        return done.stdout.split()
+
+    return complete
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("harness tra", ["train"]),
+        ("harness runs sh", ["show"]),
+        ("harness train --plugin reference_s", ["reference_sql"]),
+        ("harness train --preset gpu-", ["gpu-spider"]),
+        ("harness tasks --name poc", ["pocket"]),
+        ("harness train --set train.tr", ["train.trainer=verl"]),
+        ("harness train --resume ru", ["runs/20261122-reference_sql-ab12"]),
+        ("harness compare ru", ["runs/20261122-reference_sql-ab12"]),
+        ("harness plugins sync langg", ["langgraph_sql"]),
+    ],
+)
+def test_bash_completes(shell: Callable[[str], list[str]], line: str, found: list[str]) -> None:
+    assert shell(line) == found
+
+
+@pytest.mark.parametrize(
+    ("near", "right"),
+    [
+        ("plugins list", "harness plugins"),
+        ("tasks ls --json", "harness tasks --json"),
+        ("tasks pocket", "harness tasks --name pocket"),
+        ("runs ls", "harness runs list"),
+        ("train reference_sql --seed 1", "harness train --plugin reference_sql --seed 1"),
+        ("train gpu", "harness train --preset gpu"),
+    ],
+)
+def test_what_is_nearly_a_command_is_answered_with_it(
+    near: str, right: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["harness", *near.split()])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and said.endswith(f"Did you mean `{right}`?\n") and said.count("Did you mean") == 1
+
+
+def test_a_mean_of_graded_rewards_is_no_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        {"task_id": str(n), "cluster": "c", "difficulty": "", "reward": reward, "outcome": "ok", "reward_flags": []}
+        for n, reward in enumerate((0.0, 1.0, None, 1.0))
+    ]
+    assert accuracy_of(rows, 4)["graded"] is False
+    rows[0]["reward"] = 0.5
+    result = accuracy_of(rows, 4) | {"wall_s": 1.0}
+    assert result["graded"] is True
+    evaluate._show(RunFolder(Path("r")), {"plugin": "x", "result": result})
+    said = capsys.readouterr().out
+    assert "x: mean reward 0.833" in said and "accuracy" not in said and "%" not in said.replace("95 %", "")
