@@ -26,6 +26,7 @@ from harness.environments.sql.environment import ANSWER, GOLD_IS, database_of
 from harness.errors import ConfigError, TaskSetError, UserError
 from harness.plugins import environment, make_task_set
 from harness.records import Task
+from harness.record import run_record
 from harness.results.folder import RunFolder
 from harness.rollout.request import RolloutRequest
 from harness.run import load_tasks
@@ -369,10 +370,7 @@ def test_a_run_goes_on_only_with_the_data_that_it_began_with(folder: Path) -> No
     config = load_config("cpu", None, ["task.name=files", f"task.options.path={path}"], plugin="reference_sql")
     run = RunFolder.create(folder / "runs", "reference_sql")
     run.write_config(config)
-    described = dict(make_task_set(config).describe())
-    record = {name: getattr(config, name) for name in ("plugin", "agent_match", "seed")} | {"id": run.id}
-    record |= {"status": "interrupted", "launches": [], "parity": None, "result": None, "config": config.dump()}
-    run.write(record | {"identity": {"model": "m", "task_set": described}})
+    run.write(run_record(config, run, make_task_set(config), [], [], "m", "cpu"))
     lines(path, [row(n) for n in range(1, 42)])
     done = CliRunner().invoke(harness, ["train", "--resume", str(run.path)])
     assert isinstance(done.exception, UserError) and "the data are not those that the run began with" in str(

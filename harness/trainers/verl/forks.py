@@ -39,7 +39,8 @@ def possible(settings: Mapping[str, Any]) -> bool:
     cannot be used in a fork of a process that has started it.
     """
     on_cpu = at(settings, "trainer.device") == "cpu"
-    return on_cpu and sys.platform == "linux" and at(settings, "ray_kwargs.ray_init.address") == "local"
+    own_ray = at(settings, "ray_kwargs.ray_init.address") == "local"
+    return bool(on_cpu and own_ray and sys.platform == "linux")
 
 
 def import_ray() -> None:
