@@ -25,8 +25,8 @@ from harness.config import Config, load_config
 from harness.environments.sql.environment import ANSWER, GOLD_IS, database_of
 from harness.errors import ConfigError, TaskSetError, UserError
 from harness.plugins import environment, make_task_set
-from harness.records import Task
 from harness.record import run_record
+from harness.records import Task
 from harness.results.folder import RunFolder
 from harness.rollout.request import RolloutRequest
 from harness.run import load_tasks
