@@ -12,7 +12,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from harness.cli.complete import completed_words, right_form
+from harness.cli.complete import right_form
 from harness.errors import RunFailed, UserError
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -50,22 +50,20 @@ class _LazyGroup(TyperGroup):
         return [name for name, (module, _) in COMMANDS.items() if importlib.util.find_spec(module)]
 
     def get_command(self, context: Any, name: str) -> Any:
+        """No more of a command than its place in the list."""
         if name not in COMMANDS:
             return None
-        module, summary = COMMANDS[name]
-        if _named_only(name):
-            return TyperCommand(name, short_help=summary, help=summary)
-        app = importlib.import_module(module).app
-        command = typer.main.get_command(app)
-        command.name = name
-        return command
+        _, summary = COMMANDS[name]
+        return TyperCommand(name, short_help=summary, help=summary)
 
-
-def _named_only(command: str) -> bool:
-    """Whether no more of a command is asked for than its place in the list."""
-    if words := completed_words():
-        return command not in words
-    return all(argument.startswith("-") for argument in sys.argv[1:])
+    def resolve_command(self, context: Any, args: list[str]) -> Any:
+        """The command that is called, whole."""
+        name, named, rest = super().resolve_command(context, args)
+        if named is None:
+            return name, named, rest
+        command = typer.main.get_command(importlib.import_module(COMMANDS[str(named.name)][0]).app)
+        command.name = named.name
+        return name, command, rest
 
 
 app = typer.Typer(

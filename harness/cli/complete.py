@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-
-
-def completed_words() -> list[str]:
-    """The words of the line that a shell wants completed; none where it wants nothing."""
-    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
-    return line.split() if "_HARNESS_COMPLETE" in os.environ else []
 
 
 def agents(incomplete: str) -> list[str]:
