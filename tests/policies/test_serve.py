@@ -50,6 +50,8 @@ finally:
     engine.kill()
 """
 """A vLLM that never gets ready and, like the real one, has an engine in a process of its own."""
+GPU = "import harness.config; harness.config.resolve_device = lambda device: 'cuda'"
+"""A machine that shows a GPU, to whoever starts Python there."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -58,6 +60,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     package = tmp_path / "fake" / "vllm" / "entrypoints" / "openai"
     package.mkdir(parents=True)
     (package / "api_server.py").write_text(SERVER)
+    (tmp_path / "fake" / "sitecustomize.py").write_text(GPU)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "fake"), str(ROOT)]))
     return package / "api_server.py"
 
