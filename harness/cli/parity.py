@@ -15,7 +15,7 @@ import typer
 from harness.cli import complete
 
 if TYPE_CHECKING:
-    from harness.parity.comparison import Deviation, Verdict
+    from harness.parity.comparison import Deviation, Likeness
 
 app = typer.Typer()
 SHOWN = 5
@@ -92,7 +92,7 @@ def run_parity(names: list[str], scenarios: list[str], say: Any = lambda text: N
                 "error": str(recordings),
             }
             continue
-        result: Verdict | Deviation = (
+        result: Likeness | Deviation = (
             compare(name, recordings, reference) if spec.strict else measure(name, recordings, reference)
         )
         row: dict[str, Any] = {

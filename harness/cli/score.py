@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from harness.environments.sql.evaluator import Verdict
+    from harness.environments.sql.evaluator import Match
 
 app = typer.Typer()
 
@@ -61,7 +61,7 @@ def score(
         raise typer.Exit(1)
 
 
-def _score_lines(file: Path, judge: Callable[[str, str, str], Verdict], as_json: bool) -> int:
+def _score_lines(file: Path, judge: Callable[[str, str, str], Match], as_json: bool) -> int:
     """Prints a verdict for each pair and returns the exit status."""
     from harness.errors import ConfigError
 
@@ -89,7 +89,7 @@ def _score_lines(file: Path, judge: Callable[[str, str, str], Verdict], as_json:
     return status
 
 
-def _shown(verdict: Verdict, as_json: bool, line: int | None = None) -> str:
+def _shown(verdict: Match, as_json: bool, line: int | None = None) -> str:
     from harness.environments.sql.evaluator import VERSION
 
     value = None if verdict.match is None else float(verdict.match)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import harness
 from harness.errors import PluginError
 from harness.hookspecs import AgentSpec
-from harness.parity.comparison import Deviation, Verdict
+from harness.parity.comparison import Deviation, Likeness
 from harness.plugins import program, program_of
 from harness.rollout.environments import cache_dir, python_for
 
@@ -64,7 +64,7 @@ def certificate_for(agent_name: str) -> dict[str, Any] | None:
     return found if found.get("fingerprint") == current and found.get("scenarios") == _scenarios(agent_name) else None
 
 
-def write_certificate(agent_name: str, result: Verdict | Deviation) -> dict[str, Any] | None:
+def write_certificate(agent_name: str, result: Likeness | Deviation) -> dict[str, Any] | None:
     """Keep what a comparison over all scenarios found; a failed one takes an older certificate away.
 
     Returns:
@@ -72,18 +72,18 @@ def write_certificate(agent_name: str, result: Verdict | Deviation) -> dict[str,
     """
     current = fingerprint(agent_name)
     path = _path(agent_name, current)
-    if isinstance(result, Verdict) and not result.passed:
+    if isinstance(result, Likeness) and not result.passed:
         path.unlink(missing_ok=True)
         return None
     certificate = {
         "schema": 1,
         "agent": agent_name,
-        "strict": isinstance(result, Verdict),
+        "strict": isinstance(result, Likeness),
         "hash": _digest(current),
         "fingerprint": current,
         "scenarios": _scenarios(agent_name),
-        "accepted": list(result.accepted) if isinstance(result, Verdict) else [],
-        "deviation": None if isinstance(result, Verdict) else _plain(asdict(result)),
+        "accepted": list(result.accepted) if isinstance(result, Likeness) else [],
+        "deviation": None if isinstance(result, Likeness) else _plain(asdict(result)),
         "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
     path.parent.mkdir(parents=True, exist_ok=True)

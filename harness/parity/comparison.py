@@ -29,7 +29,7 @@ class Mismatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Likeness:
     """What a comparison found.
 
     Attributes:
@@ -71,7 +71,7 @@ class Deviation:
     changed_together: tuple[str, ...]
 
 
-def compare(agent: str, recordings: Sequence[Recording], reference: Sequence[Recording]) -> Verdict:
+def compare(agent: str, recordings: Sequence[Recording], reference: Sequence[Recording]) -> Likeness:
     """Compare a strict agent's recordings with the reference's, scenario by scenario.
 
     What other rollouts do must not show, so the yardstick is always what the reference does alone. A scenario that
@@ -87,7 +87,7 @@ def compare(agent: str, recordings: Sequence[Recording], reference: Sequence[Rec
             told.add(recording.scenario)
             mismatches += found
     failed = tuple(dict.fromkeys(mismatch.scenario for mismatch in mismatches))
-    return Verdict(agent, tuple(mismatches), failed, tuple(sorted(accepted)))
+    return Likeness(agent, tuple(mismatches), failed, tuple(sorted(accepted)))
 
 
 def changed_together(recordings: Sequence[Recording]) -> list[Mismatch]:

@@ -181,7 +181,7 @@ def staged_request(program: str, scenario: Scenario, folder: Path, **changes: An
         "program": program,
         "environment": where,
         "payload": plugins.environment(where).payload(task, LIMITS),
-        "mode": "train",
+        "phase": "train",
         "max_turns": scenario.max_turns,
         "sampling": SAMPLING,
         "tool_timeout_s": LIMITS["timeout_s"],

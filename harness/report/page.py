@@ -136,7 +136,8 @@ def _headline(comparison: Comparison | None, figures: Mapping[str, list[Figures]
         graded = comparison.get("graded", False)
         more = [f"from {mean(start['mean'], graded)}"] if start else []
         if pair is not None:
-            more += [f"{with_interval(pair['difference'], True)} points", verdict_text(pair)]
+            told = "identical" if pair["identical"] else f"{with_interval(pair['difference'], True)} points"
+            more += [told, verdict_text(pair)]
         elif by_arm:
             more.append("baseline")
         if len(arm["seeds"]) == 1 and pair is None:

@@ -69,7 +69,7 @@ class RolloutClient:
 
         item = EnqueueRolloutRequest(
             input=request.dump(),
-            mode=request.mode,
+            mode=request.phase,
             config=RolloutConfig(
                 timeout_seconds=request.timeout_s + BACKSTOP_S,
                 max_attempts=request.retries + 1,

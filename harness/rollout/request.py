@@ -11,7 +11,7 @@ from harness.config import Config
 from harness.plugins import environment, environment_of, program_of
 from harness.records import Problem, Task
 
-Mode = Literal["train", "val"]
+Phase = Literal["train", "val"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class RolloutRequest:
         environment: Whose tools it has.
         payload: What the environment wants where the agent runs.
         tool_timeout_s: Deadline of one tool call.
-        mode: `train` samples as configured, `val` decodes greedily.
+        phase: `train` samples as configured, `val` decodes greedily.
         timeout_s: Deadline of one attempt.
         retries: Further attempts after an infrastructure failure.
     """
@@ -32,7 +32,7 @@ class RolloutRequest:
     program: str
     environment: str
     payload: Mapping[str, Any]
-    mode: Mode
+    phase: Phase
     max_turns: int
     sampling: Mapping[str, Any]
     tool_timeout_s: float
@@ -41,7 +41,7 @@ class RolloutRequest:
 
     @classmethod
     def build(
-        cls, task: Task, context: Mapping[str, str], config: Config, mode: Mode, step: int = 0, session: int = 0
+        cls, task: Task, context: Mapping[str, str], config: Config, phase: Phase, step: int = 0, session: int = 0
     ) -> RolloutRequest:
         """The request for one task under a configuration; step and session choose its random stream.
 
@@ -55,11 +55,11 @@ class RolloutRequest:
             program=program_of(config.plugin),
             environment=where,
             payload=environment(where).payload(task, limits),
-            mode=mode,
+            phase=phase,
             max_turns=config.max_turns,
             sampling={
-                **sampling_of(config, mode),
-                "seed": rollout_seed(config.seed, mode, step, task.id, session),
+                **sampling_of(config, phase),
+                "seed": rollout_seed(config.seed, phase, step, task.id, session),
             },
             tool_timeout_s=config.sandbox.timeout_s,
             timeout_s=config.rollout.timeout_s,
@@ -76,9 +76,9 @@ class RolloutRequest:
         return cls(**{**data, "problem": Problem(**data["problem"])})
 
 
-def sampling_of(config: Config, mode: Mode) -> dict[str, Any]:
+def sampling_of(config: Config, phase: Phase) -> dict[str, Any]:
     """Chat completion parameters of a phase: the configured ones in training, greedy in validation."""
-    greedy = mode == "val"
+    greedy = phase == "val"
     return {
         "temperature": 0.0 if greedy else config.sampling.temperature,
         "top_p": 1.0 if greedy else config.sampling.top_p,
@@ -86,10 +86,10 @@ def sampling_of(config: Config, mode: Mode) -> dict[str, Any]:
     }
 
 
-def rollout_seed(seed: int, mode: Mode, step: int, task_id: str, session: int) -> int:
+def rollout_seed(seed: int, phase: Phase, step: int, task_id: str, session: int) -> int:
     """The seed of one rollout, the same in every framework: what differs between runs is not luck. 31 bits.
 
     The gateway makes a seed of it for each call.
     """
-    text = f"{seed}/{mode}/{step}/{task_id}/{session}"
+    text = f"{seed}/{phase}/{step}/{task_id}/{session}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1

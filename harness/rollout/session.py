@@ -21,7 +21,7 @@ from harness.results.episodes import episode_row, transition_rows
 from harness.results.folder import RowLog, RunFolder
 from harness.rewards.scoring import Scorer
 from harness.rollout.client import RolloutClient
-from harness.rollout.request import Mode, RolloutRequest
+from harness.rollout.request import Phase, RolloutRequest
 
 if TYPE_CHECKING:
     from agentlightning.store.base import LightningStore
@@ -77,7 +77,7 @@ class Session:
         self.config = config
         self.model = model
         self._task_set = make_task_set(config)
-        self._tasks: dict[Mode, dict[str, Task]] = {
+        self._tasks: dict[Phase, dict[str, Task]] = {
             "train": {task.id: task for task in self._task_set.load(config.task.train_split)},
             "val": {task.id: task for task in self._task_set.load(config.task.val_split)},
         }
@@ -97,28 +97,28 @@ class Session:
         upstreams = [f"http://{address}/v1" for address in addresses]
         await self._control.set_upstreams(upstreams, model=self.model, token_ids=True)
 
-    def tasks(self, mode: Mode) -> list[Task]:
+    def tasks(self, phase: Phase) -> list[Task]:
         """All tasks of a phase."""
-        return list(self._tasks[mode].values())
+        return list(self._tasks[phase].values())
 
-    async def rollout(self, task_id: str, mode: Mode, step: int, session: int) -> Scored:
+    async def rollout(self, task_id: str, phase: Phase, step: int, session: int) -> Scored:
         """Run one rollout and record its episode.
 
         In validation the last transition stands for the whole, whatever `agent_match` says.
         """
-        task = self._tasks[mode][task_id]
-        request = RolloutRequest.build(task, self._task_set.context(task), self.config, mode, step, session)
+        task = self._tasks[phase][task_id]
+        request = RolloutRequest.build(task, self._task_set.context(task), self.config, phase, step, session)
         attempt = await self._client.run(request, {"step": step, "task": task.id, "session": session})
         self._check(attempt)
         attempt, reward, first = await self._score(task, attempt)
         used = reward.value
-        if mode == "train" and attempt.outcome != "ok" and self.config.train.failed_rollouts == "leave_out":
+        if phase == "train" and attempt.outcome != "ok" and self.config.train.failed_rollouts == "leave_out":
             used = None
-        if used is not None and mode == "train" and self._shuffle is not None:
+        if used is not None and phase == "train" and self._shuffle is not None:
             used = self._shuffle.draw(used)
 
         def trained(call: Transition) -> bool:
-            return mode == "train" and used is not None and self._trainable(call)
+            return phase == "train" and used is not None and self._trainable(call)
 
         row = episode_row(
             task,
@@ -126,20 +126,20 @@ class Session:
             reward,
             reward_version=self._scorer.version,
             agent=self.config.plugin,
-            phase=mode,
+            phase=phase,
             step=step,
             session=session,
             trained=trained,
             first_answer=self._program.first_answer(attempt),
             first_reward=first,
             rewrites=sum(call.role in self._program.revisers for call in attempt.transitions),
-            used_reward=used if mode == "train" else None,
+            used_reward=used if phase == "train" else None,
         )
         self._episodes.add([row])
         if self._transitions is not None:
-            self._transitions.add(transition_rows(attempt, phase=mode, step=step, trained=trained))
+            self._transitions.add(transition_rows(attempt, phase=phase, step=step, trained=trained))
         calls = [call for call in attempt.transitions if trained(call)]
-        if mode == "val":
+        if phase == "val":
             calls = [call for call in attempt.transitions if call.response_ids][-1:]
         turns = sum(call.role not in self._program.checkers for call in attempt.transitions)
         return Scored(reward.value, reward.reason, used, tuple(calls), turns, attempt.elapsed_s)

@@ -106,7 +106,7 @@ def _played(
         program="tool_loop",
         environment=name,
         payload=made.payload(task, LIMITS),
-        mode="train",
+        phase="train",
         max_turns=1,
         sampling={},
         tool_timeout_s=LIMITS["timeout_s"],

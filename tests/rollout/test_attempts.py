@@ -39,7 +39,7 @@ def request_(tmp_path: Path) -> RolloutRequest:
         program="self_correcting_sql",
         environment="sql",
         payload={"database": str(database), "limits": {"timeout_s": 2.0, "max_rows": 5, "max_chars": 400}},
-        mode="train",
+        phase="train",
         max_turns=2,
         sampling={"temperature": 0.7, "top_p": 1.0, "max_tokens": 32, "seed": 11},
         tool_timeout_s=2.0,
@@ -298,9 +298,9 @@ async def test_a_deadline_that_the_agent_used_up_is_the_agents(
 
 def test_rollout_seeds_differ_by_everything_that_names_a_rollout() -> None:
     seeds = {
-        rollout_seed(seed, mode, step, task, session)  # type: ignore[arg-type]
+        rollout_seed(seed, phase, step, task, session)  # type: ignore[arg-type]
         for seed in (0, 1)
-        for mode in ("train", "val")
+        for phase in ("train", "val")
         for step in (1, 2)
         for task in ("a", "b")
         for session in (0, 1)

@@ -66,7 +66,7 @@ _MAX_REASON_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Match:
     """Whether a prediction matches gold.
 
     Attributes:
@@ -83,8 +83,8 @@ class Verdict:
 _Key = tuple[tuple[str, ...], str, str, bool, bool, float]
 
 _gold_cache = GoldCache()
-_verdicts: Kept[_Key, Verdict] = Kept(_KEPT_BYTES)
-_judging: dict[_Key, Future[Verdict | None]] = {}
+_verdicts: Kept[_Key, Match] = Kept(_KEPT_BYTES)
+_judging: dict[_Key, Future[Match | None]] = {}
 _lock = threading.Lock()
 
 
@@ -107,7 +107,7 @@ def evaluate(
     plug_value: bool = False,
     timeout_s: float = 10.0,
     cache: GoldCache | None = None,
-) -> Verdict:
+) -> Match:
     """Judges a prediction against gold on one database or on all of a test suite's.
 
     Args:
@@ -125,11 +125,11 @@ def evaluate(
     """
     paths = databases_of(db_path)
     if not paths:
-        return Verdict(None, f"no *.sqlite file in {db_path}", ("database_missing",))
+        return Match(None, f"no *.sqlite file in {db_path}", ("database_missing",))
     try:
         hashes = tuple(content_hash(path) for path in paths)
     except (OSError, ValueError):
-        return Verdict(None, f"no database at {db_path}", ("database_missing",))
+        return Match(None, f"no database at {db_path}", ("database_missing",))
     pred = pred[: MAX_PREDICTION_CHARS + 1]  # one more tells that it is too long
     key = (hashes, gold, pred, keep_distinct, plug_value, timeout_s)
     verdict = _verdicts.get(key)
@@ -201,7 +201,7 @@ class _Judge:
         self._steady = steady
         self._left_s = timeout_s
 
-    def verdict(self, gold: str, pred: str, keep_distinct: bool) -> Verdict:
+    def verdict(self, gold: str, pred: str, keep_distinct: bool) -> Match:
         verdict = self._verdict(gold, pred, keep_distinct)
         judged = verdict.match is not None and "prediction_timeout" not in verdict.flags
         if keep_distinct or not judged or not ("distinct" in gold.lower() or "distinct" in pred.lower()):
@@ -211,7 +211,7 @@ class _Judge:
             return verdict
         return replace(verdict, flags=(*verdict.flags, "distinct_paid" if verdict.match else "distinct_denied"))
 
-    def _verdict(self, gold: str, pred: str, keep_distinct: bool) -> Verdict:
+    def _verdict(self, gold: str, pred: str, keep_distinct: bool) -> Match:
         gold_sql, _ = _prepared(gold, keep_distinct)
         ordered = "order by" in gold_sql.lower()
         golds: list[GoldResult] = []
@@ -231,20 +231,20 @@ class _Judge:
         flags = ["empty_gold"] if all(not result.rows for result in golds) else []
         if len(pred) > MAX_PREDICTION_CHARS:
             reason = f"the prediction has more than {MAX_PREDICTION_CHARS:,} characters"
-            return Verdict(False, reason, (*flags, "prediction_too_long"))
+            return Match(False, reason, (*flags, "prediction_too_long"))
         pred_sql, several = _prepared(pred, keep_distinct)
         if several and not keep_distinct:
             flags.append("later_statements_ignored")
         if not _has_query(pred_sql):
-            return Verdict(False, "there is no query", (*flags, "no_query"))
-        first: Verdict | None = None
+            return Match(False, "there is no query", (*flags, "no_query"))
+        first: Match | None = None
         for candidate in self._candidates(gold_sql, pred_sql, flags):
             verdict = self._on_all(golds, candidate, ordered)
             if verdict.match is not False:
-                return Verdict(verdict.match, verdict.reason, (*flags, *verdict.flags))
+                return Match(verdict.match, verdict.reason, (*flags, *verdict.flags))
             first = first or verdict
         assert first is not None
-        return Verdict(first.match, first.reason, (*flags, *first.flags))
+        return Match(first.match, first.reason, (*flags, *first.flags))
 
     def _candidates(self, gold_sql: str, pred_sql: str, flags: list[str]) -> Iterator[str]:
         yield pred_sql
@@ -256,7 +256,7 @@ class _Judge:
                 return
             yield candidate
 
-    def _on_all(self, golds: list[GoldResult], sql: str, ordered: bool) -> Verdict:
+    def _on_all(self, golds: list[GoldResult], sql: str, ordered: bool) -> Match:
         flags: set[str] = set()
         empty = all(not gold.rows for gold in golds)
         for (path, _), gold in zip(self._databases, golds, strict=True):
@@ -264,26 +264,26 @@ class _Judge:
             if not result.ok:
                 if not (result.error_type == "too_large" and result.columns):
                     return self._failed(result)
-                return Verdict(False, "the result is longer than gold's", ("prediction_too_large",))
+                return Match(False, "the result is longer than gold's", ("prediction_too_large",))
             if empty and not result.rows:
                 if len(result.columns) != len(gold.columns):
-                    return Verdict(False, "empty like gold, but with other columns", ("empty_gold_refused",))
+                    return Match(False, "empty like gold, but with other columns", ("empty_gold_refused",))
                 if gold.tables and not (gold.tables & result.tables):
-                    return Verdict(False, "empty like gold, but from none of gold's tables", ("empty_gold_refused",))
+                    return Match(False, "empty like gold, but from none of gold's tables", ("empty_gold_refused",))
                 continue
             if result.truncated:
-                return Verdict(False, _difference(gold, result, ordered))
+                return Match(False, _difference(gold, result, ordered))
             started = time.monotonic()
             timeout_s = min(SEARCH_TIMEOUT_S, self._left_s)
             same = same_result(gold.rows, result.rows, ordered=ordered, timeout_s=timeout_s)
             self._left_s -= time.monotonic() - started
             if same is False:
-                return Verdict(False, _difference(gold, result, ordered))
+                return Match(False, _difference(gold, result, ordered))
             if same is None:
-                return Verdict(None, "columns cannot be told apart in time", ("undecided",))
+                return Match(None, "columns cannot be told apart in time", ("undecided",))
             if _reference_sorts_apart(gold.rows, result.rows, ordered):
                 flags.add("int_float")
-        return Verdict(True, "same result" if not empty else "both results are empty", tuple(sorted(flags)))
+        return Match(True, "same result" if not empty else "both results are empty", tuple(sorted(flags)))
 
     def _execute(self, path: str, sql: str, gold: GoldResult) -> Execution:
         if self._left_s <= 0:
@@ -300,26 +300,24 @@ class _Judge:
         self.out_of_memory |= result.error_type == "memory"
         return result
 
-    def _failed(self, result: Execution) -> Verdict:
+    def _failed(self, result: Execution) -> Match:
         kind = result.error_type
         if kind == "timeout":
-            return Verdict(
-                False, f"the prediction passed the deadline of {self._timeout_s:g} s", ("prediction_timeout",)
-            )
+            return Match(False, f"the prediction passed the deadline of {self._timeout_s:g} s", ("prediction_timeout",))
         reason = f"the prediction fails: {result.error}"[:_MAX_REASON_CHARS]
         if kind == "io":
-            return Verdict(None, reason, ("out_of_resources",))
+            return Match(None, reason, ("out_of_resources",))
         if kind in ("missing_database", "damaged_database"):
-            return Verdict(None, reason, (f"database_{kind.split('_')[0]}",))
+            return Match(None, reason, (f"database_{kind.split('_')[0]}",))
         flag = {
             "denied": "statement_refused",
             "too_large": "prediction_too_large",
             "memory": "prediction_too_large",
         }
-        return Verdict(False, reason, (flag[kind],) if kind in flag else ())
+        return Match(False, reason, (flag[kind],) if kind in flag else ())
 
 
-def _gold_failed(path: str, kind: str | None, error: str) -> Verdict:
+def _gold_failed(path: str, kind: str | None, error: str) -> Match:
     flag = {
         "timeout": "gold_timeout",
         "memory": "out_of_resources",
@@ -327,7 +325,7 @@ def _gold_failed(path: str, kind: str | None, error: str) -> Verdict:
         "damaged_database": "database_damaged",
     }
     reason = f"the gold query has no result on {Path(path).name}: {error}"[:_MAX_REASON_CHARS]
-    return Verdict(None, reason, (flag.get(kind or "", "gold_failed"),))
+    return Match(None, reason, (flag.get(kind or "", "gold_failed"),))
 
 
 def _prepared(sql: str, keep_distinct: bool) -> tuple[str, bool]:

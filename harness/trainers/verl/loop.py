@@ -9,9 +9,9 @@ from uuid import uuid4
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
-from harness.rollout.request import Mode
+from harness.rollout.request import Phase
 from harness.rollout.session import Session
-from harness.trainers.verl.shared import UNTRAINED, mode_of, shared_session
+from harness.trainers.verl.shared import UNTRAINED, phase_of, shared_session
 
 _connecting: dict[int, asyncio.Future[None]] = {}
 
@@ -33,10 +33,10 @@ class HarnessAgentLoop(AgentLoopBase):
         await self._connected(self._session)
         step = int(row.get("global_steps") or 0)
         info = row["extra_info"]
-        mode = mode_of(info)
-        oldest = await self._version(mode, step)
-        outcome = await self._session.rollout(info["task_id"], mode, step, int(row["session_id"]))
-        newest = await self._version(mode, step)
+        phase = phase_of(info)
+        oldest = await self._version(phase, step)
+        outcome = await self._session.rollout(info["task_id"], phase, step, int(row["session_id"]))
+        newest = await self._version(phase, step)
         if outcome.used is None:
             return []
         whole = {
@@ -63,7 +63,7 @@ class HarnessAgentLoop(AgentLoopBase):
             for row in tokens
         ]
 
-    async def _version(self, mode: Mode, step: int) -> int:
+    async def _version(self, phase: Phase, step: int) -> int:
         """Version of the weights that the servers sample with: the step that made them.
 
         Asked before and after a rollout this bounds what its tokens came from, and only bounds it: the answer
@@ -71,7 +71,7 @@ class HarnessAgentLoop(AgentLoopBase):
         row's step says it.
         """
         if self.config.trainer.v1.trainer_mode == "sync":
-            return step if mode == "val" else max(step - 1, 0)
+            return step if phase == "val" else max(step - 1, 0)
         request = uuid4().hex
         address, server = await self.server_manager._acquire_server(request)
         try:

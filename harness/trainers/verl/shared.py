@@ -11,7 +11,7 @@ from typing import Any
 from harness.config import validate
 from harness.gateway.client import GatewayControl
 from harness.results.folder import RunFolder
-from harness.rollout.request import Mode
+from harness.rollout.request import Phase
 from harness.rollout.session import Session
 
 UNTRAINED: dict[str, list[Any]] = {
@@ -65,6 +65,6 @@ def shared_session(path: str) -> Session:
     return _shared[path]
 
 
-def mode_of(extra_info: Mapping[str, Any]) -> Mode:
+def phase_of(extra_info: Mapping[str, Any]) -> Phase:
     """Which phase a dataset row belongs to."""
     return "val" if extra_info["split"] == "val" else "train"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from harness.errors import RunFailed
 from harness.records import Task
 from harness.results.folder import RowLog, RunFolder
-from harness.rollout.request import Mode
+from harness.rollout.request import Phase
 from harness.rollout.session import Session
 from harness.rollout.stack import RolloutWork
 from harness.run import LiveRun, validation_due
@@ -80,11 +80,11 @@ class _Climb(RolloutWork):
         finally:
             server.decoder.stop()
 
-    async def _rewards(self, session: Session, tasks: Sequence[Task], mode: Mode, step: int, number: int) -> float:
+    async def _rewards(self, session: Session, tasks: Sequence[Task], phase: Phase, step: int, number: int) -> float:
         """Mean reward over tasks, each run once."""
         if full := self._run.full():
             raise RunFailed(full)
-        done = await asyncio.gather(*(session.rollout(task.id, mode, step, number) for task in tasks))
+        done = await asyncio.gather(*(session.rollout(task.id, phase, step, number) for task in tasks))
         await asyncio.to_thread(self._run.poll)
         return statistics.fmean([one.reward for one in done if one.reward is not None] or [0.0])
 
