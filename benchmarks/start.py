@@ -31,6 +31,7 @@ def measure(command: str, plugin: str) -> tuple[float, float]:
             stderr=subprocess.STDOUT,
             text=True,
             env=environment,
+            cwd=folder,  # a checkout that one stands in would be imported
         )
         first = 0.0
         while process.poll() is None:
