@@ -141,7 +141,7 @@ def test_one_unfinished_run_has_a_report_too(runs: Path, tmp_path: Path) -> None
 
 def test_the_title_says_what_was_done_with_what(report: Path) -> None:
     (title,) = re.findall("<title>(.*?)</title>", report.read_text())
-    assert all(part in title for part in ("reference_sql, langgraph_sql", "pocket", "execution_accuracy/"))
+    assert all(part in title for part in ("reference_sql", "langgraph_sql", "pocket", "execution_accuracy/"))
 
 
 def test_a_run_of_one_step_is_seen(runs: Path) -> None:
