@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import psutil
 
@@ -31,12 +32,19 @@ def marked(mark: str) -> list[psutil.Process]:
     for process in psutil.process_iter():
         if process.pid == os.getpid():
             continue
-        try:
-            if process.environ().get(RUN_MARK) == mark:
+        with contextlib.suppress(psutil.Error, OSError):
+            if mark == _mark_of(process):
                 found.append(process)
-        except (psutil.Error, OSError):
-            continue
     return found
+
+
+def _mark_of(process: psutil.Process) -> str | None:
+    if not sys.platform.startswith("linux"):
+        return process.environ().get(RUN_MARK)
+    # psutil reads to the first gap, and a process that gave itself a title, as Ray's do, has one at the very beginning.
+    variables = Path(f"/proc/{process.pid}/environ").read_bytes().split(b"\0")
+    start = f"{RUN_MARK}=".encode()
+    return next((os.fsdecode(one[len(start) :]) for one in variables if one.startswith(start)), None)
 
 
 def sweep(mark: str, grace_s: float = 3.0) -> int:
