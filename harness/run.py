@@ -149,9 +149,7 @@ def load_tasks(config: Config, task_set: TaskSet, split: str) -> Sequence[Task]:
         TaskSetError: Files are missing or damaged, or the reward can judge no answer to one of the tasks.
     """
     tasks = task_set.load(split)
-    refuses = getattr(make_reward(config), "refuses", None)  # foreign rewards may be older than the method
-    refused = {task.id: reason for task in tasks if (reason := refuses(task))} if refuses else {}
-    if refused:
+    if refused := refusals(config, tasks):
         first, reason = next(iter(refused.items()))
         raise TaskSetError(
             f"reward {config.reward.name!r} cannot judge {len(refused)} of {len(tasks)} tasks of {config.task.name}'s "
@@ -160,9 +158,36 @@ def load_tasks(config: Config, task_set: TaskSet, split: str) -> Sequence[Task]:
     return tasks
 
 
+def refusals(config: Config, tasks: Sequence[Task]) -> dict[str, str]:
+    """Why the reward can judge no answer to a task, by the ids of such tasks."""
+    refuses = getattr(make_reward(config), "refuses", None)  # foreign rewards may be older than the method
+    return {task.id: reason for task in tasks if (reason := refuses(task))} if refuses else {}
+
+
+@dataclass(frozen=True)
+class Data:
+    """What a training is of: the tasks of its splits, as they were read."""
+
+    task_set: TaskSet
+    train: Sequence[Task]
+    val: Sequence[Task]
+
+
+def load_data(config: Config) -> Data:
+    """The data of a training.
+
+    Raises:
+        TaskSetError: As `load_tasks`.
+    """
+    task_set = make_task_set(config)
+    train, val = (load_tasks(config, task_set, split) for split in (config.task.train_split, config.task.val_split))
+    return Data(task_set, train, val)
+
+
 def train(
     config: Config,
     folder: RunFolder,
+    data: Data | None = None,
     *,
     resume: bool = False,
     on_progress: Callable[[Progress], None] = lambda progress: None,
@@ -170,6 +195,7 @@ def train(
     """Train to the end; everything learned about the run is in its folder, also when this raises.
 
     Args:
+        data: What `load_data` read already.
         resume: Go on from the newest checkpoint in the folder.
         on_progress: Called a few times a second.
 
@@ -183,13 +209,13 @@ def train(
     trainer: Trainer = load(trainer_spec(config.train.trainer))()
     with folder.locked():
         folder.write_config(config)
-        task_set = make_task_set(config)
+        data = data or load_data(config)
         run = LiveRun(
             config,
             folder,
-            task_set,
-            training_order(load_tasks(config, task_set, config.task.train_split), config),
-            validation_order(load_tasks(config, task_set, config.task.val_split), config),
+            data.task_set,
+            training_order(data.train, config),
+            validation_order(data.val, config),
             resolve(config.policy.path),
             resolve_device(config.device),
             on_progress=on_progress,

@@ -27,9 +27,7 @@ def run(
     model: Annotated[str | None, typer.Option(help="Its model; by default the first that it lists.")] = None,
     plugin: Annotated[str, typer.Option(help="The agent.", autocompletion=complete.agents)] = "langgraph_sql",
     api_key_env: Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")] = "OPENAI_API_KEY",
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="key=value, dotted; repeatable.", autocompletion=complete.settings)
-    ] = None,
+    set_: complete.Settings = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the attempt as JSON.")] = False,
 ) -> None:
     """Ask one question about a database, every turn shown."""

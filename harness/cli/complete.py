@@ -5,6 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 
 def agents(incomplete: str) -> list[str]:
@@ -38,6 +41,12 @@ def settings(incomplete: str) -> list[str]:
     kinds = {"train.trainer": "trainer", "task.name": "task set", "reward.name": "reward", "plugin": "agent"}
     found = [f"{key}={name}" for key, kind in kinds.items() for name in _names(kind)]
     return _begin([*found, *(f"device={device}" for device in ("auto", "cpu", "cuda", "npu"))], incomplete)
+
+
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="key=value, dotted; repeatable.", autocompletion=settings)
+]
+"""The option `--set` of every command that takes a whole configuration."""
 
 
 def right_form(arguments: Sequence[str]) -> str:

@@ -29,9 +29,7 @@ def list_presets(json_: Annotated[bool, typer.Option("--json", help="Print as JS
 def show(
     preset: Annotated[str | None, typer.Argument(help="A preset.", autocompletion=complete.presets)] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file.")] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="key=value, dotted; repeatable.", autocompletion=complete.settings)
-    ] = None,
+    set_: complete.Settings = None,
     json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Print the configuration that a preset, a file and settings resolve to."""

@@ -55,7 +55,8 @@ def check(
     from dataclasses import asdict
 
     from harness.config import load_config
-    from harness.plugins import make, make_reward, task_set_spec
+    from harness.plugins import make, task_set_spec
+    from harness.run import refusals
     from harness.tasks.files.checking import check, place
 
     named = [] if file is None else [f"task.options.path={json.dumps(str(file))}"]
@@ -63,16 +64,13 @@ def check(
     tasks = make(task_set_spec("files"), resolved.task.options, "task.options")
     with _progress() as progress:
         report = check(tasks, progress)
-    refuses = getattr(make_reward(resolved), "refuses", None)
     wanted = [resolved.task.train_split, resolved.task.val_split]
     broken = [tasks.empty(split) for split in dict.fromkeys(wanted) if not report.sizes(split)]
-    if report.questions and refuses:
-        asked = zip(tasks.good("all"), tasks.collection.questions, strict=True)
-        refused = {place(tasks, one): reason for task, one in asked if (reason := refuses(task))}
-        if refused:
-            first, reason = next(iter(refused.items()))
-            how_many = f"{len(refused)} of {report.questions} questions, the first being {first}"
-            broken.append(f"reward {resolved.reward.name!r} cannot judge {how_many}: {reason}")
+    if refused := refusals(resolved, tasks.good("all")):
+        first, reason = next(iter(refused.items()))
+        where = next(place(tasks, one) for one in tasks.collection.questions if one.id == first)
+        how_many = f"{len(refused)} of {report.questions} questions, the first being {where}"
+        broken.append(f"reward {resolved.reward.name!r} cannot judge {how_many}: {reason}")
     sizes = report.sizes(resolved.task.val_split)
     detectable = {seeds: _detectable(seeds, sizes) for seeds in SEEDS} if sizes else {}
     ok = not (broken or report.gold_failed or (report.bad and not tasks.skip_bad))

@@ -31,9 +31,7 @@ def dev(
     task: Annotated[str, typer.Option(help="The task set.", autocompletion=complete.task_sets)] = "pocket",
     split: Annotated[str | None, typer.Option(help="The split; by default the one of validation.")] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file.")] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="key=value, dotted; repeatable.", autocompletion=complete.settings)
-    ] = None,
+    set_: complete.Settings = None,
     json_: Annotated[bool, typer.Option("--json", help="Print every span as JSON.")] = False,
 ) -> None:
     """Dry run through agentlightning's Trainer.dev: a few tasks, every span shown as a tree."""

@@ -46,9 +46,7 @@ def evaluate(
         str | None, typer.Option(help="A preset of `harness config list`.", autocompletion=complete.presets)
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file.")] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="key=value, dotted; repeatable.", autocompletion=complete.settings)
-    ] = None,
+    set_: complete.Settings = None,
     runs_dir: Annotated[Path, typer.Option(help="Where the evaluation's folder is made.")] = Path("runs"),
     json_: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:

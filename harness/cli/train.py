@@ -20,6 +20,7 @@ from harness.results.folder import RunFolder, replace_text
 from harness.wording import duration, mean, measured
 
 if TYPE_CHECKING:
+    from harness.run import Data
     from harness.tasks import TaskSet
 
 app = typer.Typer()
@@ -34,9 +35,7 @@ def train(
         str | None, typer.Option(help="A preset of `harness config list`.", autocompletion=complete.presets)
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file, for example a run's config.yaml.")] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="key=value, dotted; repeatable.", autocompletion=complete.settings)
-    ] = None,
+    set_: complete.Settings = None,
     task: Annotated[
         str | None,
         typer.Option(help="The task set: pocket, spider, files (your own), ...", autocompletion=complete.task_sets),
@@ -81,23 +80,20 @@ def train(
         if preset is None and config is None:
             preset = default_preset(task, resolve_device(device))
         resolved = load_config(preset, config, overrides, plugin=plugin, agent_match=agent_match, seed=seed)
-    from harness.plugins import make_task_set
-    from harness.run import check, check_device, load_tasks
+    from harness.run import check, check_device, load_data
 
     check(resolved)
     if dry_run:
         show_config(resolved, json_)
         return
     check_device(resolved)
-    task_set = make_task_set(resolved)
-    for split in (resolved.task.train_split, resolved.task.val_split):
-        load_tasks(resolved, task_set, split)
+    data = load_data(resolved)
     if resume is not None:
-        _same_data(folder, task_set)
+        _same_data(folder, data.task_set)
     else:  # the folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind
         folder = RunFolder.create(runs_dir, resolved.plugin)
     with folder.dropped_if_refused():
-        fit(resolved, folder, resume=resume is not None)
+        fit(resolved, folder, data, resume=resume is not None)
     record = folder.read()
     if json_:
         emit_json(record)
@@ -152,7 +148,7 @@ def default_preset(task: str | None, device: str) -> str:
     return own.get(device, "cpu" if device == "cpu" else "gpu")
 
 
-def fit(config: Config, folder: RunFolder, *, resume: bool) -> None:
+def fit(config: Config, folder: RunFolder, data: Data, *, resume: bool) -> None:
     """Train with a live display on stderr."""
     from harness.cli.display import TrainingDisplay
 
@@ -169,7 +165,7 @@ def fit(config: Config, folder: RunFolder, *, resume: bool) -> None:
     view = TrainingDisplay(progress_console(), title, took, _advice(config))
     try:
         with view:
-            run.train(config, folder, resume=resume, on_progress=view.show)
+            run.train(config, folder, data, resume=resume, on_progress=view.show)
     except KeyboardInterrupt:
         progress_console().print(_kept(config, folder), soft_wrap=True)
         raise
