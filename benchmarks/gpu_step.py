@@ -25,6 +25,8 @@ import pandas as pd
 import yaml
 from rollout_profile import profile, spans_of
 
+from harness.results import renamed
+
 PHASES = {
     "rollout": ("sample",),
     "release": ("release",),
@@ -195,7 +197,7 @@ def smi(path: Path, spans: list[tuple[float, float]]) -> dict[str, Any]:
 
 def measure(run: Path, args: Any) -> dict[str, Any]:
     """Everything that the table says."""
-    record = json.loads((run / "run.json").read_text())
+    record: Any = renamed.record(json.loads((run / "run.json").read_text()))
     steps, episodes, transitions = (read(run, name) for name in ("steps", "episodes", "transitions"))
     if steps is None or "timing_s/step" not in steps or steps["timing_s/step"].notna().sum() == 0:
         sys.exit(f"{run} has no finished step: steps.parquet has no timing_s/step")
@@ -204,7 +206,7 @@ def measure(run: Path, args: Any) -> dict[str, Any]:
     median = table.median()
     result: dict[str, Any] = {
         "run": record["id"],
-        "plugin": record["plugin"],
+        "agent": record["agent"],
         "gpus": record.get("hardware", {}).get("gpus"),
         "steps": [int(step) for step in table.index],
         "seconds": {name: float(value) for name, value in median.items()},
@@ -228,7 +230,7 @@ def measure(run: Path, args: Any) -> dict[str, Any]:
 def show(result: dict[str, Any]) -> None:
     """The table."""
     limit = result.get("limits", {})
-    print(f"{result['run']} ({result['plugin']}, {', '.join(result['gpus'] or ['no GPU recorded'])})")
+    print(f"{result['run']} ({result['agent']}, {', '.join(result['gpus'] or ['no GPU recorded'])})")
     print(f"{'phase':<14}{'s/step':>9}{'share':>8}{'limit s':>10}{'x limit':>9}")
     for name in [*PHASES, "rest", "step"]:
         value = result["seconds"][name]

@@ -18,6 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from harness.errors import ConfigError
 from harness.layers import merge, nested, numbers
 
+NAMED_NOW = {"plugin": "agent"}
+"""Key of older files -> key."""
+
 
 class Section(BaseModel):
     """A part of the configuration; unknown keys are refused, and so are numbers that are infinite or none."""
@@ -115,7 +118,12 @@ class TrainConfig(Section):
     """What training makes of rollouts that the agent itself ended (error, deadline, overlong prompt, no call): reward 0
     in their group, or left out of it. Their verdict is 0 either way."""
     micro_batch_size: int = Field(8, ge=1)
-    """The most sequences of one forward pass on one device; the largest number that fits the batch is taken."""
+    """The most sequences of one forward pass on one device, where rows are padded; the largest number that fits the
+    batch is taken."""
+    packed: bool | None = None
+    """Rows end to end instead of padded, `micro_batch_tokens` at a time; unset: on GPUs, unless `deterministic`."""
+    micro_batch_tokens: int = Field(16384, ge=1)
+    """The most tokens of one forward pass on one device, where rows are packed; at least one row is taken."""
     clip_low: float = Field(0.2, gt=0)
     clip_high: float = Field(0.3, gt=0)
     kl_coefficient: float = Field(0.0, ge=0)
@@ -134,7 +142,7 @@ class TrainConfig(Section):
 class Config(Section):
     """Everything that decides a run."""
 
-    plugin: str = "langgraph_sql"
+    agent: str = "langgraph_sql"
     """Name of the agent."""
     agent_match: str = "write"
     """Regular expression, searched in role names: whose transitions are trained."""
@@ -159,6 +167,10 @@ class Config(Section):
     train: TrainConfig = Field(default_factory=TrainConfig)
     verl: dict[str, Any] = Field(default_factory=dict)
     """Any option of verl's own configuration, nested or dotted; wins over what harness sets."""
+
+    def packs(self, device: str) -> bool:
+        """Whether rows are packed on this device (a resolved one)."""
+        return device == "cuda" and not self.deterministic if self.train.packed is None else self.train.packed
 
     def dump(self) -> dict[str, Any]:
         """Plain data, ready for YAML or JSON."""
@@ -260,7 +272,7 @@ def _read(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(data, dict):
         raise ConfigError(f"{path} must hold a mapping, not a {type(data).__name__}")
-    return data
+    return {NAMED_NOW.get(str(key), str(key)): value for key, value in data.items()}
 
 
 def _explain(error: ValidationError) -> str:
@@ -271,7 +283,7 @@ def _explain(error: ValidationError) -> str:
         section: type[BaseModel] = Config
         for part in where[:-1]:
             section = type(section.model_fields[part].get_default(call_default_factory=True))
-        close = get_close_matches(where[-1], section.model_fields, 1)
+        close = [NAMED_NOW[key]] if key in NAMED_NOW else get_close_matches(where[-1], section.model_fields, 1)
         prefix = ".".join(where[:-1])
         known = ", ".join(section.model_fields)
         hint = f"; did you mean {'.'.join([*where[:-1], close[0]])!r}?" if close else f". Known here: {known}"

@@ -302,7 +302,7 @@ def check_fit(agent: str, task_set: str) -> None:
         return
     agents = [one.name for one in registry().specs("agent") if program(program_of(one.name)).environment in ("", has)]
     raise ConfigError(
-        f"plugin: {agent!r} is an agent for the environment {needs!r}, the task set {task_set!r} is about {has!r}. "
+        f"agent: {agent!r} is an agent for the environment {needs!r}, the task set {task_set!r} is about {has!r}. "
         f"Agents for it: {', '.join(agents) or 'none installed'}"
     )
 
@@ -337,7 +337,7 @@ def make_task_set(config: Config) -> TaskSet:
         PluginError: It is not installed or does not import.
         ConfigError: An option is unknown, missing or does not fit.
     """
-    check_fit(config.plugin, config.task.name)
+    check_fit(config.agent, config.task.name)
     task_set: TaskSet = make(task_set_spec(config.task.name), config.task.options, "task.options")
     return task_set
 

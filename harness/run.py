@@ -102,7 +102,7 @@ def check(config: Config, *, trains: bool = True) -> None:
             trainer does not train on the device, or `agent_match` is no regular expression or matches none of the
             agent's roles.
     """
-    spec = agent_spec(config.plugin)
+    spec = agent_spec(config.agent)
     task_set = task_set_spec(config.task.name)
     for key, split in (("train_split", config.task.train_split), ("val_split", config.task.val_split)):
         if split not in task_set.splits:

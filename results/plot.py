@@ -5,7 +5,6 @@ Needs a Chromium to rasterise.
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import tempfile
@@ -18,6 +17,8 @@ import plotly.graph_objects as go
 from PIL import Image
 from plotly.subplots import make_subplots
 from table import by_pass, rewards
+
+from harness.results.folder import RunFolder
 
 HERE = Path(__file__).parent
 COLOURS = {
@@ -34,7 +35,7 @@ COLOURS_OF_FIVE = ("#1f5fbf", "#1b9e77", "#d95f02", "#8e63b5", "#222222")
 def records(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
     """The runs of a folder, by name."""
     for path in sorted(folder.glob("*/run.json")):
-        yield path.parent, json.loads(path.read_text())
+        yield path.parent, RunFolder.open(path.parent).read()
 
 
 def cpu() -> go.Figure:
@@ -60,7 +61,7 @@ def spider() -> go.Figure:
     for folder in (HERE / "gpu-spider", HERE / "gpu-spider" / "seeds"):
         for run, record in records(folder):
             control = record["identity"]["reward_shuffled"]
-            arm = "shuffled rewards (control)" if control else f"{record['plugin']} {record['agent_match']}"
+            arm = "shuffled rewards (control)" if control else f"{record['agent']} {record['agent_match']}"
             if record["config"]["train"]["learning_rate"] == 1e-4:
                 arm = f"{arm}, rate 1e-4"
             curve = by_pass(rewards(run), record).groupby("at")["reward"].mean().to_dict()
@@ -83,7 +84,7 @@ def five() -> go.Figure:
         steps = pd.read_parquet(run / "steps.parquet")
         norms = steps.dropna(subset=["actor/grad_norm"])
         validated = {int(step): 100 * value for step, value in record["result"]["val_curve"].items()}
-        look = {"name": record["plugin"], "mode": "lines+markers", "line_color": COLOURS_OF_FIVE[place]}
+        look = {"name": record["agent"], "mode": "lines+markers", "line_color": COLOURS_OF_FIVE[place]}
         size = 24 - 5 * place  # so that all five are seen where they coincide
         look |= {"marker": {"size": size, "symbol": "circle-open" if place < 4 else "circle"}, "line_width": 1}
         figure.add_scatter(x=norms["step"], y=norms["actor/grad_norm"], row=1, col=1, **look)

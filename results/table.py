@@ -16,7 +16,6 @@ Without files: README.md, results/README.md and docs/*.md.
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import sys
@@ -31,6 +30,7 @@ from harness.compare.layout import sentences, tables
 from harness.compare.runs import select
 from harness.compare.statistics import cluster_bootstrap
 from harness.errors import HarnessError
+from harness.results.folder import RunFolder
 from harness.results.renamed import OLDER
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,7 +49,7 @@ def runs_table(folder: Path) -> str:
         "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for path in sorted(folder.glob("*/run.json")):
-        record = json.loads(path.read_text())
+        record = RunFolder.open(path.parent).read()
         result = record["result"]
         steps = pd.read_parquet(path.parent / "steps.parquet")
         steps = steps[steps["timing_s/step"].notna()]
@@ -59,7 +59,7 @@ def runs_table(folder: Path) -> str:
             ", shuffled rewards" if record["identity"]["reward_shuffled"] else ""
         )
         lines.append(
-            f"| {path.parent.name} | {record['plugin']} | {trains} | {record['seed']} "
+            f"| {path.parent.name} | {record['agent']} | {trains} | {record['seed']} "
             f"| {percent(result['val_accuracy_initial'])} | {percent(result['val_accuracy_final'])} "
             f"| {result['steps']} | {result['step_s_median']:.1f} | {percent(share['gen'])} "
             f"| {percent(share['update_actor'] + share['old_log_prob'])} | {result['wall_s'] / 60:.1f} |"
@@ -85,7 +85,7 @@ def phases_table(folder: Path) -> str:
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name, mean in means.items():
-        record = json.loads((folder / name / "run.json").read_text())
+        record = RunFolder.open(folder / name).read()
         whole, rollout = mean["timing_s/step"], mean["timing_s/sample"]
         rest = [rollout, mean["timing_s/gen"] - rollout, *(mean[f"timing_s/{phase}"] for phase in PHASES[1:])]
         lines.append(
@@ -116,7 +116,7 @@ def passes_table(folder: Path) -> str:
     means: dict[str, dict[int, float]] = {}
     changes: dict[str, tuple[str, str]] = {}
     for path in sorted(folder.glob("*/run.json")):
-        record = json.loads(path.read_text())
+        record = RunFolder.open(path.parent).read()
         rows = rewards(path.parent)
         trained = by_pass(rows, record)
         means[path.parent.name] = trained.groupby("at")["reward"].mean().to_dict()

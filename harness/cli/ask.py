@@ -35,7 +35,7 @@ def run(
 
     if not db.is_file():
         raise UserError(f"no database at {db}; --db takes a SQLite file")
-    resolved = load_config("endpoint", None, set_ or [], plugin=plugin)
+    resolved = load_config("endpoint", None, set_ or [], agent=plugin)
     from harness.environments.sql.environment import DATABASE
     from harness.environments.sql.schema import schema_text
     from harness.gateway.client import checked_url

@@ -38,7 +38,7 @@ def runs(incomplete: str) -> list[str]:
 
 def settings(incomplete: str) -> list[str]:
     """Settings whose values have names."""
-    kinds = {"train.trainer": "trainer", "task.name": "task set", "reward.name": "reward", "plugin": "agent"}
+    kinds = {"train.trainer": "trainer", "task.name": "task set", "reward.name": "reward", "agent": "agent"}
     found = [f"{key}={name}" for key, kind in kinds.items() for name in _names(kind)]
     return _begin([*found, *(f"device={device}" for device in ("auto", "cpu", "cuda", "npu"))], incomplete)
 

@@ -44,7 +44,7 @@ def dev(
     overrides = [f"task.name={task}", f"task.val_limit={tasks}", *(set_ or [])]
     if split is not None:
         overrides.append(f"task.val_split={split}")
-    resolved = load_config("endpoint", config, overrides, plugin=plugin)
+    resolved = load_config("endpoint", config, overrides, agent=plugin)
     check(resolved, trains=False)
     endpoint = checked_url(endpoint)
     task_set = make_task_set(resolved)
@@ -110,7 +110,7 @@ def _run(
     from harness.rollout.runner import POLICY_RESOURCE, ConcurrentRunner, GatewayTracer, PluginAgent
 
     logging.getLogger("agentlightning").setLevel(logging.CRITICAL)
-    agent = load(agent_spec(config.plugin))()
+    agent = load(agent_spec(config.agent))()
     store = InMemoryLightningStore(thread_safe=True)
     with GatewayServer() as gateway:
         asyncio.run(_point(gateway.control(), endpoint, model, api_key))

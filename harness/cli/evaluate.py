@@ -66,18 +66,18 @@ def evaluate(
     if trained is not None:
         if endpoint is not None or model is not None:
             raise UserError("give either a run or --endpoint/--model, not both")
-        resolved = load_config(None, trained.path / "config.yaml", overrides, plugin=plugin)
+        resolved = load_config(None, trained.path / "config.yaml", overrides, agent=plugin)
     else:
         if endpoint is None and model is None:
             raise UserError("nothing to measure: give a run folder, --endpoint URL --model NAME, or --model POLICY")
         if preset is None and config is None:
             preset = "endpoint" if endpoint is not None else default_preset(task, resolve_device("auto"))
-        resolved = load_config(preset, config, overrides, plugin=plugin)
+        resolved = load_config(preset, config, overrides, agent=plugin)
     check(resolved, trains=False)
     load_tasks(resolved, make_task_set(resolved), resolved.task.val_split)
     signal.signal(signal.SIGTERM, interrupt)
     # The folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind.
-    label = f"eval-{resolved.plugin}"
+    label = f"eval-{resolved.agent}"
     if endpoint is not None:
         endpoint = checked_url(endpoint)
         key = os.environ.get(api_key_env)
@@ -119,7 +119,7 @@ def _measure(
     from harness.evaluation import Endpoint, evaluate
 
     say_what_is_awaited(config, folder)
-    with counted(progress_console(), f"{config.plugin} on {config.task.name}/{config.task.val_split}") as show:
+    with counted(progress_console(), f"{config.agent} on {config.task.name}/{config.task.val_split}") as show:
         return evaluate(config, folder, Endpoint(url, model, key, token_ids), show, policy, parent)
 
 
@@ -130,7 +130,7 @@ def _show(folder: RunFolder, record: Mapping[str, Any]) -> None:
     graded = result.get("graded", False)
     name = measured(graded)
     out.print(
-        f"{record['plugin']}: {name} {mean(result['accuracy'], graded)} "
+        f"{record['agent']}: {name} {mean(result['accuracy'], graded)} "
         f"(95 % interval {mean(low, graded)} to {mean(high, graded)}) on {result['scored']} scored of "
         f"{result['tasks']} tasks, {duration(result['wall_s'])}"
     )

@@ -73,7 +73,7 @@ def power(
     lowest = min(float(scores([run])["value"].mean()) for group in found_arms.values() for run in group)
     ceiling = lowest > CEILING or 1 - lowest < effect / 100
     if json_:
-        parts = {name: getattr(found, name) for name in ("seed", "database", "question", "cell", "score")}
+        parts = {name: getattr(found, name) for name in ("seed", "cluster", "question", "cell", "score")}
         data: dict[str, Any] = {"effect": effect / 100, "power": power, "alpha": alpha, "variances": parts}
         data |= {"family": family, "margin": margin, "seeds_for_equivalence": equivalence, "ceiling": ceiling}
         emit_json(data | {"source": found.source, "detectable_now": now, "run_s": run_s, "plans": rows})
@@ -110,7 +110,7 @@ def _show(
     out.print(
         f"Variances from {found.source}: {found.seeds} seeds, {found.questions} questions in {len(found.sizes)} "
         f"clusters. Standard deviation between seeds {100 * found.seed**0.5:.1f}, between clusters "
-        f"{100 * found.database**0.5:.1f}, between questions {100 * found.question**0.5:.1f}, between single scores "
+        f"{100 * found.cluster**0.5:.1f}, between questions {100 * found.question**0.5:.1f}, between single scores "
         f"{100 * (found.cell + found.score) ** 0.5:.1f} points.",
         soft_wrap=True,
     )
@@ -123,7 +123,7 @@ def _show(
     for row in rows:
         seeds = "no number is enough" if row["seeds"] is None else str(row["seeds"])
         cells = (str(row["questions"]), seeds, str(row["runs"] or "-"), duration(row["machine_s"]))
-        table.add_row(str(row["databases"]), *cells)
+        table.add_row(str(row["clusters"]), *cells)
     out.print(table, soft_wrap=False)
     if run_s is not None:
         out.print(f"By the measured {duration(run_s)} of a run. More questions cost validation time beyond that.")

@@ -35,7 +35,7 @@ def list_(
     found = [
         run
         for run in find_all(runs_dir)
-        if plugin in (None, run.record["plugin"]) and status in (None, run.record["status"])
+        if plugin in (None, run.record["agent"]) and status in (None, run.record["status"])
     ]
     if json_:
         emit_json([_summary(run.record) | {"path": str(run.folder.path)} for run in found])
@@ -57,7 +57,7 @@ def list_(
         if row["accuracy_initial"] is not None:
             accuracy = f"{mean(row['accuracy_initial'], row['graded'])} -> {accuracy}"
         place = run.folder.path.relative_to(runs_dir.absolute())
-        cells = (str(place), row["kind"], row["plugin"], row["agent_match"], str(row["seed"]), row["status"])
+        cells = (str(place), row["kind"], row["agent"], row["agent_match"], str(row["seed"]), row["status"])
         table.add_row(*cells, str(row["steps"]), accuracy, duration(row["wall_s"]))
     results().print(table)
 
@@ -84,7 +84,7 @@ def show(
     if record.get("reason"):
         out.print(record["reason"], markup=False, soft_wrap=True)
     facts: dict[str, Any] = {
-        "agent": f"{record['plugin']}, trains {record['agent_match']!r}, seed {record['seed']}",
+        "agent": f"{record['agent']}, trains {record['agent_match']!r}, seed {record['seed']}",
         **({"policy": f"of {parent['run']}, step {parent['step']}"} if (parent := record.get("parent")) else {}),
         "parity": figures["parity"],
         measured(one.graded): ", ".join(
@@ -175,7 +175,7 @@ def _summary(record: RunRecord) -> dict[str, Any]:
     return {
         "id": record["id"],
         "kind": record["kind"],
-        "plugin": record["plugin"],
+        "agent": record["agent"],
         "agent_match": record["agent_match"],
         "seed": record["seed"],
         "status": record["status"],

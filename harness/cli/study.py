@@ -192,7 +192,7 @@ def _uncertified(jobs: list[Job]) -> list[str]:
     from harness.parity.certificate import certificate_for
     from harness.plugins import agent_spec, is_reference
 
-    names = dict.fromkeys(job.config.plugin for job in jobs)
+    names = dict.fromkeys(job.config.agent for job in jobs)
     if len(names) < 2:
         return []
     strict = [name for name in names if not is_reference(name) and agent_spec(name).strict]

@@ -79,7 +79,7 @@ def train(
         device = next((item.partition("=")[2] for item in overrides if item.startswith("device=")), "auto")
         if preset is None and config is None:
             preset = default_preset(task, resolve_device(device))
-        resolved = load_config(preset, config, overrides, plugin=plugin, agent_match=agent_match, seed=seed)
+        resolved = load_config(preset, config, overrides, agent=plugin, agent_match=agent_match, seed=seed)
     from harness.run import check, check_device, load_data
 
     check(resolved)
@@ -91,7 +91,7 @@ def train(
     if resume is not None:
         _same_data(folder, data.task_set)
     else:  # the folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind
-        folder = RunFolder.create(runs_dir, resolved.plugin)
+        folder = RunFolder.create(runs_dir, resolved.agent)
     with folder.dropped_if_refused():
         fit(resolved, folder, data, resume=resume is not None)
     record = folder.read()
@@ -153,13 +153,13 @@ def fit(config: Config, folder: RunFolder, data: Data, *, resume: bool) -> None:
     from harness.cli.display import TrainingDisplay
 
     signal.signal(signal.SIGTERM, interrupt)
-    agent = f"{config.plugin} on {config.task.name}, {resolve_device(config.device)}"
+    agent = f"{config.agent} on {config.task.name}, {resolve_device(config.device)}"
     took = _start_s(config)
     last = "" if took is None else f", which took {duration(took)} the last time"
     starting = f"{config.train.trainer} is being started{last}"
     progress_console().print(f"{folder.path}: {agent}; {starting}", markup=False, soft_wrap=True)
     say_what_is_awaited(config, folder)
-    title = f"{config.plugin} · train {config.agent_match!r} · seed {config.seed}"
+    title = f"{config.agent} · train {config.agent_match!r} · seed {config.seed}"
     from harness import run  # takes a second
 
     view = TrainingDisplay(progress_console(), title, took, _advice(config))
@@ -234,7 +234,7 @@ def summary(folder: RunFolder, record: Mapping[str, Any]) -> None:
     out = results()
     graded = result.get("graded", False)
     curve = "  ".join(f"{step}: {mean(value, graded)}" for step, value in result["val_curve"].items())
-    out.print(f"{record['plugin']}: {record['status']} after {result['steps']} steps, {duration(result['wall_s'])}")
+    out.print(f"{record['agent']}: {record['status']} after {result['steps']} steps, {duration(result['wall_s'])}")
     if result["val_accuracy_final"] is not None:
         first, last = (mean(result[f"val_accuracy_{when}"], graded) for when in ("initial", "final"))
         out.print(f"validation {measured(graded)} {first} -> {last}   (by step: {curve})")

@@ -160,7 +160,7 @@ def _baseline(name: str | None, arms: dict[str, list[Run]], *, asked: bool) -> s
         return next(iter(arms))
     if name in arms:
         return name
-    matching = [arm for arm, runs in arms.items() if name in (runs[0].record["plugin"], runs[0].id, runs[0].name)]
+    matching = [arm for arm, runs in arms.items() if name in (runs[0].record["agent"], runs[0].id, runs[0].name)]
     if len(matching) == 1:
         return matching[0]
     if not asked:  # the study's own baseline did not finish
@@ -178,7 +178,7 @@ def _arm(name: str, runs: Sequence[Run]) -> Arm:
     causes = dict.fromkeys(cause for figures in per_seed for cause in figures["failures"])
     return {
         "name": name,
-        "plugin": runs[0].record["plugin"],
+        "agent": runs[0].record["agent"],
         "agent_match": runs[0].record["agent_match"],
         "seeds": [run.seed for run in runs],
         "parity": per_seed[0]["parity"],
@@ -257,8 +257,8 @@ def _pair(
         "item": {
             "mcnemar": items,
             "cluster_bootstrap": statistics.cluster_bootstrap(rows),
-            "databases": difference.databases,
-            "few_databases": difference.databases < statistics.FEW_CLUSTERS,
+            "clusters": difference.clusters,
+            "few_clusters": difference.clusters < statistics.FEW_CLUSTERS,
         },
         "training": training,
         "p_holm": p,

@@ -35,9 +35,9 @@ class Estimate:
             unseen: in trainings where there are several seeds, in questions where there is one.
         df: Degrees of freedom of the t distribution that the interval uses.
         low, high: The 95 % interval.
-        seeds, databases, tasks: Distinct ones behind the estimate; databases are clusters.
+        seeds, clusters, tasks: Distinct ones behind the estimate; clusters are clusters.
         scores: Rows behind the estimate.
-        unit: What was counted as independent: `seed` (and clusters), `database` (clusters), or `task`.
+        unit: What was counted as independent: `seed` (and clusters), `cluster` (clusters), or `task`.
         by_seed: The mean of every seed, in their order.
     """
 
@@ -47,7 +47,7 @@ class Estimate:
     low: float
     high: float
     seeds: int
-    databases: int
+    clusters: int
     tasks: int
     scores: int
     unit: Unit
@@ -144,7 +144,7 @@ def crossed_mean(rows: pd.DataFrame) -> Estimate | None:
             variance = max(by_seed + by_cluster - both, by_seed, by_cluster)
             df = float(crossed_df(variance, by_seed, by_cluster, both, seed_df, cluster_df))
     elif clusters > 1:
-        unit = "database"
+        unit = "cluster"
         variance, df = cluster_variance(value, cluster)
     else:
         unit = "task"

@@ -123,7 +123,7 @@ def _csv(comparison: Comparison) -> str:
     rows: list[dict[str, object]] = []
     for arm in comparison["arms"]:
         pair = by_arm.get(arm["name"])
-        row: dict[str, object] = {"arm": arm["name"], "plugin": arm["plugin"], "agent_match": arm["agent_match"]}
+        row: dict[str, object] = {"arm": arm["name"], "agent": arm["agent"], "agent_match": arm["agent_match"]}
         row["seeds"] = " ".join(map(str, arm["seeds"]))
         row |= _estimate("accuracy_initial", arm["accuracy_initial"])
         row |= _estimate("accuracy_final", arm["accuracy_final"])

@@ -151,7 +151,7 @@ def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
     remarks: list[str] = []
     agents: dict[str, dict[str, Any] | None] = {}
     for run in runs:
-        agents[run.record["plugin"]] = agents.get(run.record["plugin"]) or run.record["parity"]
+        agents[run.record["agent"]] = agents.get(run.record["agent"]) or run.record["parity"]
     permitted = "parity" in set(allow)
     if len(agents) > 1:
         missing = [name for name, found in agents.items() if found is None and not _excused(name)]

@@ -175,7 +175,7 @@ def parity_label(record: RunRecord) -> str:
     from harness.plugins import is_reference
 
     found = record["parity"]
-    if is_reference(record["plugin"]):
+    if is_reference(record["agent"]):
         return "reference"
     if not found:
         return "none"

@@ -11,13 +11,13 @@ from typing_extensions import TypedDict
 
 from harness.results.model import Identity
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Raised when a reader of today could misread a comparison."""
 
 Interval = tuple[float, float]
 Verdict = Literal["equivalent", "different", "cannot tell"]
 Kind = Literal["train", "eval"]
-Unit = Literal["seed", "database", "task"]
+Unit = Literal["seed", "cluster", "task"]
 PairedBy = Literal["seed", "task"]
 ViewKey = Literal["stock", "equal_optimizer_steps", "equal_trained_tokens"]
 Measure = Literal["checkpoint", "area"]
@@ -32,10 +32,10 @@ class EstimateData(TypedDict):
     low: Annotated[float, "of the 95 % interval"]
     high: Annotated[float, "of the 95 % interval"]
     seeds: int
-    databases: Annotated[int, "clusters behind it"]
+    clusters: Annotated[int, "clusters behind it"]
     tasks: int
     scores: int
-    unit: Annotated[Unit, "what was counted as independent; `database` is a cluster"]
+    unit: Annotated[Unit, "what was counted as independent; `cluster` is a cluster"]
     by_seed: Annotated[tuple[float, ...], "the mean of every seed"]
 
 
@@ -117,7 +117,7 @@ class Arm(Shared):
     """All runs that differ in their seed only."""
 
     name: str
-    plugin: str
+    agent: str
     agent_match: str
     seeds: list[int]
     accuracy_initial: EstimateData | None
@@ -151,8 +151,8 @@ class Item(TypedDict):
 
     mcnemar: Annotated[list[McNemarData], "empty for graded rewards and where arms have no common seed"]
     cluster_bootstrap: Interval | None
-    databases: Annotated[int, "clusters"]
-    few_databases: Annotated[bool, "too few clusters for the bootstrap"]
+    clusters: Annotated[int, "clusters"]
+    few_clusters: Annotated[bool, "too few clusters for the bootstrap"]
 
 
 class Training(TypedDict, total=False):
@@ -317,7 +317,7 @@ class Comparison(TypedDict):
 class Plan(TypedDict):
     """What an effect takes with one validation set, as `harness power` says."""
 
-    databases: Annotated[int, "clusters"]
+    clusters: Annotated[int, "clusters"]
     questions: int
     seeds: Annotated[int | None, "None where no number is enough"]
     runs: Annotated[int | None, "of two arms"]

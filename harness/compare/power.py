@@ -29,7 +29,7 @@ class Variances:
 
     Attributes:
         seed: Between seeds: what another training changes.
-        database: Between clusters: what other clusters change.
+        cluster: Between clusters: what other clusters change.
         question: Between questions of a cluster, alike for every seed; 0 with one cluster, where the test leaves it
             out.
         cell: Between seeds of one cluster, beyond what both do alone.
@@ -40,7 +40,7 @@ class Variances:
     """
 
     seed: float
-    database: float
+    cluster: float
     question: float
     cell: float
     score: float
@@ -70,12 +70,12 @@ class Variances:
         by_seed = self.seed / seeds + both
         if len(sizes) == 1:
             return detectable_effect(math.sqrt(by_seed), seeds - 1.0, power, alpha)
-        by_cluster = self.database * spread + self.question / sum(sizes) + both
+        by_cluster = self.cluster * spread + self.question / sum(sizes) + both
         error = math.sqrt(by_seed + by_cluster - both)
         draws = int(np.clip(DRAWN // (seeds * len(sizes)), 50, 2000))
         normal, size = np.random.default_rng(0).normal, np.array(sizes, float)
         means = normal(0, math.sqrt(self.seed), (draws, seeds, 1)) + normal(
-            0, np.sqrt(self.database + self.question / size), (draws, 1, len(size))
+            0, np.sqrt(self.cluster + self.question / size), (draws, 1, len(size))
         )
         means += normal(0, np.sqrt(self.cell + self.score / size), (draws, seeds, len(size)))
         parts = (means - (means * share).sum(2).mean(1)[:, None, None]) * share / seeds
@@ -154,7 +154,7 @@ def plan(found: Variances, effect: float, power: float, alpha: float, run_s: flo
             seeds = needed(found, effect, power, alpha, sizes)
             rows.append(
                 {
-                    "databases": len(sizes),
+                    "clusters": len(sizes),
                     "questions": sum(sizes),
                     "seeds": seeds,
                     "runs": None if seeds is None else 2 * seeds,
@@ -189,12 +189,12 @@ def _components(table: pd.DataFrame, around: bool = False) -> np.ndarray:
     group = {
         "mean": np.zeros(len(values), int),
         "seed": codes["seed"],
-        "database": codes["cluster"],
+        "cluster": codes["cluster"],
         "question": codes["task_id"],
         "cell": codes["seed"] * (codes["cluster"].max() + 1) + codes["cluster"],
         "score": np.arange(len(values)),
     }
-    names = ["mean", "seed", *(["database", "question", "cell"] if several else ["question"]), "score"]
+    names = ["mean", "seed", *(["cluster", "question", "cell"] if several else ["question"]), "score"]
     counts = {name: np.bincount(group[name]) for name in names}
 
     def expected(by: str, component: str) -> float:
@@ -214,7 +214,7 @@ def _components(table: pd.DataFrame, around: bool = False) -> np.ndarray:
     if not several:
         solved["question"] = 0.0
     part = 1 - 1 / len(counts["seed"]) if around else 1.0
-    order = ("seed", "database", "question", "cell", "score")
+    order = ("seed", "cluster", "question", "cell", "score")
     return np.array([part * max(0.0, float(solved.get(name, 0.0))) for name in order])
 
 

@@ -287,7 +287,7 @@ def name_arms(runs: Sequence[Run]) -> None:
     keys = [
         key
         for key in dict.fromkeys(key for config in configs for key in config)
-        if key not in ("plugin", "seed", "device")
+        if key not in ("agent", "seed", "device")
         and len({str(config.get(key)) for config in configs}) > 1
         and not goes_with_device(key)
     ]
@@ -295,7 +295,7 @@ def name_arms(runs: Sequence[Run]) -> None:
     for run, config, device in zip(runs, configs, devices, strict=True):
         rest = [f"on {device}"] if len(set(devices)) > 1 else []
         rest += [f"{key.rpartition('.')[2]}={config.get(key)}" for key in keys]
-        run.arm = run.arm or " ".join([str(config["plugin"]), *rest, *([run.record["kind"]] if len(kinds) > 1 else [])])
+        run.arm = run.arm or " ".join([str(config["agent"]), *rest, *([run.record["kind"]] if len(kinds) > 1 else [])])
 
 
 def _find(path: Path, runs_dir: Path) -> Path:

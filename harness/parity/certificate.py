@@ -108,7 +108,7 @@ def _fingerprint(spec: AgentSpec) -> dict[str, Any]:
         "prompts": of.prompts_hash,
         "scenarios": of.scenarios_hash,
         "reference": _source_hash(agent_spec(of.reference).target.partition(":")[0]),
-        "plugin": _source_hash(spec.target.partition(":")[0]),
+        "agent_source": _source_hash(spec.target.partition(":")[0]),
         "frameworks": framework_versions(spec),
         "clients": {name: below[name] for name in CLIENTS if name in below},
         "requirements": _digest(below),

@@ -182,9 +182,9 @@ def _parity(runs: Sequence[Run]) -> Table:
     from harness.plugins import is_reference
 
     rows = []
-    for plugin in dict.fromkeys(run.record["plugin"] for run in runs):
+    for plugin in dict.fromkeys(run.record["agent"] for run in runs):
         found = next(
-            (run.record["parity"] for run in runs if run.record["plugin"] == plugin and run.record["parity"]), None
+            (run.record["parity"] for run in runs if run.record["agent"] == plugin and run.record["parity"]), None
         )
         if found is None:
             rows.append([plugin, "the yardstick" if is_reference(plugin) else "no certificate", "", "", ""])
@@ -203,7 +203,7 @@ def _about(runs: Sequence[Run]) -> dict[str, str]:
         identity, config = run.record["identity"], run.record["config"]
         found["task"][str(identity["task_set"].get("name"))] = None
         found["policy"][str(config.get("policy", {}).get("path") or identity["model"])] = None
-        found["agents"][run.record["plugin"]] = None
+        found["agents"][run.record["agent"]] = None
         found["reward"][identity["reward"]] = None
     return {name: ", ".join(values) for name, values in found.items()}
 

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from harness.errors import EnvironmentProblem, UserError
+from harness.results import renamed
 from harness.results.model import SCHEMA_VERSION, RunRecord, fault
-from harness.results.renamed import LATER
 
 if TYPE_CHECKING:
     from harness.config import Config
@@ -87,8 +87,7 @@ class RunFolder:
             raise UserError(
                 f"{path} has schema version {data.get('schema_version')}, this harness reads {SCHEMA_VERSION}"
             )
-        if isinstance(data.get("identity"), dict):
-            data["identity"] = {**LATER, **data["identity"]}
+        data = renamed.record(data)
         if name := fault(data, RunRecord):
             raise UserError(
                 f"{path} is no complete record: its {name} is missing or of the wrong kind. "

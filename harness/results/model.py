@@ -181,7 +181,7 @@ class RunRecord(TypedDict):
     kind: Annotated[Literal["train", "eval"], "trained, or measured"]
     status: Annotated[str, "`running`, `finished`, `failed` or `interrupted`"]
     reason: NotRequired[Annotated[str, "why it did not finish, in a line"]]
-    plugin: Annotated[str, "name of the agent"]
+    agent: Annotated[str, "its name"]
     agent_match: Annotated[str, "expression that chose the trained roles"]
     seed: Annotated[int, "the run's"]
     launches: Annotated[list[Launch], "every start of it"]
@@ -196,7 +196,7 @@ class RunRecord(TypedDict):
     tasks: Annotated[Counts, "how many"]
     identity: Annotated[Identity, "what must be equal where runs are compared"]
     parity: Annotated[dict[str, Any] | None, "certificate that the agent does what its reference does"]
-    plugin_distribution: Annotated[Distribution | None, "where the agent comes from"]
+    agent_distribution: Annotated[Distribution | None, "where the agent comes from"]
     config: Annotated[dict[str, Any], "the resolved configuration, which runs again as it stands"]
     result: Annotated[Result | None, "None until the run ends"]
 

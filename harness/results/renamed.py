@@ -7,8 +7,20 @@ from typing import Any
 
 OLDER = {"db_id": "cluster", "first_sql": "first_answer", "turns": "tool_calls"}
 """Older name -> name, of episode columns."""
+OF_RECORDS = {"plugin": "agent", "plugin_distribution": "agent_distribution"}
+"""Older name -> name, of keys of the record and of its configuration."""
 LATER = {"program": "self_correcting_sql"}
 """Keys of the identity that older runs do not have, and what they all were."""
+
+
+def record(data: dict[str, Any]) -> dict[str, Any]:
+    """The content of a `run.json`, of whatever age."""
+    found = {OF_RECORDS.get(key, key): value for key, value in data.items()}
+    if isinstance(config := found.get("config"), dict):
+        found["config"] = {OF_RECORDS.get(key, key): value for key, value in config.items()}
+    if isinstance(identity := found.get("identity"), dict):
+        found["identity"] = {**LATER, **identity}
+    return found
 
 
 def tool_calls(text: str | None) -> list[dict[str, Any]]:

@@ -52,7 +52,7 @@ class RolloutRequest:
         limits = config.sandbox.model_dump()
         return cls(
             problem=Problem(task.id, task.question, dict(context)),
-            program=program_of(config.plugin),
+            program=program_of(config.agent),
             environment=where,
             payload=environment(where).payload(task, limits),
             phase=phase,

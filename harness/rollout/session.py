@@ -82,7 +82,7 @@ class Session:
             "val": {task.id: task for task in self._task_set.load(config.task.val_split)},
         }
         self._scorer = Scorer(config)
-        self._program = program(program_of(config.plugin))
+        self._program = program(program_of(config.agent))
         self._client = RolloutClient(store)
         self._control = control
         self._episodes = RowLog(folder, "episodes")
@@ -125,7 +125,7 @@ class Session:
             attempt,
             reward,
             reward_version=self._scorer.version,
-            agent=self.config.plugin,
+            agent=self.config.agent,
             phase=phase,
             step=step,
             session=session,

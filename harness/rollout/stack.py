@@ -108,7 +108,7 @@ class RolloutWork(agl.Algorithm):
             await asyncio.to_thread(self.gateway.start)
             policy = agl.LLM(endpoint=self.gateway.base_url, model=self.model, api_key=self.gateway.key)
             await store.add_resources({POLICY_RESOURCE: policy})
-            spec = agent_spec(self.config.plugin)
+            spec = agent_spec(self.config.agent)
             invitation = self.invitation()
             invitation.write(join_file)
             self.pool = WorkerPool(
@@ -142,7 +142,7 @@ class RolloutWork(agl.Algorithm):
         """What runners are told, here and elsewhere, once the services run."""
         return Invitation(
             run=self.log_dir.parent.name,
-            agent=self.config.plugin,
+            agent=self.config.agent,
             version=harness.__version__,
             store_url=self.store_url,
             gateway_url=self.gateway.base_url,

@@ -18,7 +18,7 @@ from harness.config import Config, Section, load_config, presets_dir
 from harness.errors import ConfigError
 
 Values = list[Any] | dict[str, Any]
-_DIRECT = ("plugin", "agent_match", "seed")
+_DIRECT = ("agent", "agent_match", "seed")
 _NO_MATTER = {"train": ("loggers", "keep_checkpoints")}
 """Configuration that cannot change what a run finds; left out of its hash."""
 
@@ -41,7 +41,7 @@ class Study(Section):
     set: dict[str, Any] = Field(default_factory=dict)
     """Configuration of all runs: dotted key and value."""
     matrix: dict[str, Values] = Field(default_factory=dict)
-    """Axes that are crossed: `plugin`, `agent_match`, `seed`, `preset` or any dotted configuration key, with a
+    """Axes that are crossed: `agent`, `agent_match`, `seed`, `preset` or any dotted configuration key, with a
     list of values, or a mapping from label to value."""
     arms: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Named settings of several keys at once, crossed with the matrix."""
@@ -164,7 +164,7 @@ def varied_keys(study: Study) -> list[str]:
 
         configs = [flatten(job.config.dump()) for job in jobs_of(study)]
         keys += [key for key in configs[0] if len({str(config.get(key)) for config in configs}) > 1]
-    return [key for key in dict.fromkeys(keys) if key not in ("seed", "plugin", "agent_match", "preset")]
+    return [key for key in dict.fromkeys(keys) if key not in ("seed", "agent", "agent_match", "preset")]
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
@@ -201,14 +201,14 @@ def _resolve(study: Study, settings: Mapping[str, Any], overrides: Sequence[str]
 
 
 def _evaluation(job: Job, agent: str) -> Job:
-    config = job.config.model_copy(update={"plugin": agent})
+    config = job.config.model_copy(update={"agent": agent})
     arm = f"{job.arm} -> {agent}"
     return Job(_key(arm, job.seed), arm, config, "eval", job.key)
 
 
 def _label(axis: str, value: Any) -> str:
     text = "default" if value is None else str(value)
-    return text if axis in ("plugin", "agent_match", "preset") else f"{axis.rpartition('.')[2]}={text}"
+    return text if axis in ("agent", "agent_match", "preset") else f"{axis.rpartition('.')[2]}={text}"
 
 
 def _chosen(combination: Sequence[tuple[str, str, dict[str, Any]]], only: Sequence[str]) -> bool:
@@ -217,7 +217,7 @@ def _chosen(combination: Sequence[tuple[str, str, dict[str, Any]]], only: Sequen
     for item in only:
         axis, separator, label = item.partition("=")
         if not separator:
-            raise ConfigError(f"--only wants axis=label, got {item!r}. Example: --only plugin=NAME")
+            raise ConfigError(f"--only wants axis=label, got {item!r}. Example: --only agent=NAME")
         found = [(one, name, values.get(one)) for one, name, values in combination]
         if axis not in [one for one, _, _ in found]:
             raise ConfigError(f"--only {item}: the study has no axis {axis!r}. Axes: {', '.join(o for o, *_ in found)}")

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from harness.compare.runs import Run
     from harness.config import Config
 
-_ALIKE = ("policy", "task", "rollout", "plugin", "max_turns", "sampling", "agent_match")
+_ALIKE = ("policy", "task", "rollout", "agent", "max_turns", "sampling", "agent_match")
 
 
 @dataclass(frozen=True, slots=True)

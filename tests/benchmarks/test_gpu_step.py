@@ -44,7 +44,7 @@ def run(tmp_path: Path) -> Path:
     pd.DataFrame(steps).to_parquet(tmp_path / "steps.parquet")
     pd.DataFrame(episodes).to_parquet(tmp_path / "episodes.parquet")
     pd.DataFrame(transitions).to_parquet(tmp_path / "transitions.parquet")
-    (tmp_path / "run.json").write_text(json.dumps({"id": "r", "plugin": "p", "hardware": {"gpus": ["H"]}}))
+    (tmp_path / "run.json").write_text(json.dumps({"id": "r", "agent": "p", "hardware": {"gpus": ["H"]}}))
     return tmp_path
 
 

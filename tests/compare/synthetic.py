@@ -36,7 +36,7 @@ def pocket() -> Any:
 
 def write_run(
     root: Path,
-    plugin: str = "reference_sql",
+    agent: str = "reference_sql",
     seed: int = 0,
     *,
     accuracy: tuple[float, float] = (0.3, 0.6),
@@ -67,11 +67,11 @@ def write_run(
             "train.val_every=2",
             *overrides,
         ],
-        plugin=plugin,
+        agent=agent,
         agent_match=agent_match,
         seed=seed,
     )
-    folder = RunFolder.create(root, plugin)
+    folder = RunFolder.create(root, agent)
     folder.write_config(config)
     train = training_order(pocket().load("train"), config) if kind == "train" else []
     val = validation_order(pocket().load("val"), config)
@@ -127,9 +127,7 @@ class Writer:
 
         self._count += 1
         failed = outcome != "ok"
-        name = (
-            f"{phase}-{step}-{task.id}-{session}-{self._config.plugin}-{self._config.seed}-{self._config.agent_match}"
-        )
+        name = f"{phase}-{step}-{task.id}-{session}-{self._config.agent}-{self._config.seed}-{self._config.agent_match}"
         draw = random.Random(zlib.crc32(name.encode()))
         rewarded = draw.random() < share
         first = (rewarded and draw.random() < 0.8) or (not rewarded and draw.random() < 0.05)
@@ -187,7 +185,7 @@ class Writer:
                     attempt,
                     reward,
                     reward_version="x/1",
-                    agent=self._config.plugin,
+                    agent=self._config.agent,
                     phase=phase,
                     step=step,
                     session=session,

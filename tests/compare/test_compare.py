@@ -145,7 +145,7 @@ def test_all_that_differs_is_told_at_once_by_what_it_is_about(write_run: Write, 
     assert [line for line in lines if line.endswith(":")] == ["task set:", "sampling:", "training:"]
     runs = select([tmp_path / "runs"]).runs
     first, second = (
-        " and ".join(run.name for run in runs if run.record["plugin"] == name)
+        " and ".join(run.name for run in runs if run.record["agent"] == name)
         for name in ("reference_sql", "langgraph_sql")
     )
     (line,) = (line for line in lines if line.startswith("  train.learning_rate differs: "))
@@ -252,8 +252,8 @@ def test_the_same_trainings_are_equivalent_from_eight_seeds_on(write_run: Write)
         twin = one.path.with_name(f"twin{seed}")
         shutil.copytree(one.path, twin)
         record = json.loads((twin / "run.json").read_text())
-        record |= {"id": twin.name, "plugin": "langgraph_sql"}
-        record["config"]["plugin"] = "langgraph_sql"
+        record |= {"id": twin.name, "agent": "langgraph_sql"}
+        record["config"]["agent"] = "langgraph_sql"
         (twin / "run.json").write_text(json.dumps(record))
         paths += [one.path, twin]
     found = compare(select(paths), margin=0.05)
@@ -440,7 +440,7 @@ def test_runs_are_listed_and_two_proved_comparable(three_arms: Path, capsys: pyt
     same = [Path(one["path"]) for one in listed if one["seed"] == 0 and one["status"] == "finished"][:2]
     diff(*same, json_=True)
     found = json.loads(capsys.readouterr().out)
-    assert found["comparable"] and list(found["differs"]["config"]) == ["plugin"]
+    assert found["comparable"] and list(found["differs"]["config"]) == ["agent"]
 
 
 def test_show_and_power_learn_from_runs(three_arms: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -574,7 +574,7 @@ def test_noise_of_questions_is_not_counted_twice_with_one_database() -> None:
         shift = generator.normal(0, by_seed)
         arms["arm"].append(Scored(seed, gain + shift + generator.normal(0, by_score, shape)))
     found = variances(arms)
-    assert (found.seed, found.database) == (pytest.approx(by_seed**2, rel=0.3), 0.0)
+    assert (found.seed, found.cluster) == (pytest.approx(by_seed**2, rel=0.3), 0.0)
     assert found.cell + found.score == pytest.approx(by_score**2, rel=0.1)
     truth = detectable_effect(((by_seed**2 + by_score**2 / 50) / 3) ** 0.5, 2)
     assert found.detectable(3, [50], 0.8, 0.05) == pytest.approx(truth, rel=0.1)

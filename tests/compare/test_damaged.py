@@ -112,7 +112,7 @@ def test_a_damaged_row_is_named_by_its_line(tmp_path: Path, line: bytes) -> None
 
 def test_a_damaged_configuration_and_marker_are_named(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "x")
-    config = load_config("cpu", None, ["train.learning_rate=1e-7"], plugin="reference_sql")
+    config = load_config("cpu", None, ["train.learning_rate=1e-7"], agent="reference_sql")
     folder.write_config(config)
     assert folder.config() == config
     for content in (b"a: [", b"- 1", b"\xff\xfe\x00"):
@@ -138,7 +138,7 @@ def test_a_study_leaves_strangers_out_and_does_not_repeat_a_run_unasked(
 ) -> None:
     file = tmp_path / "small.yaml"
     file.write_text(
-        "{name: small, question: q, baseline: a, preset: cpu, set: {plugin: reference_sql, train.steps: 1}, "
+        "{name: small, question: q, baseline: a, preset: cpu, set: {agent: reference_sql, train.steps: 1}, "
         "arms: {a: {max_turns: 1}}, matrix: {seed: [0]}}"
     )
     described = read_study(file)

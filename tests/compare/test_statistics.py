@@ -54,7 +54,7 @@ def test_equivalence_is_statsmodels_tost_when_databases_are_the_unit() -> None:
 
     means = np.array([0.01, -0.02, 0.03, 0.0, 0.015, -0.01])
     found = crossed_mean(frame(means.reshape(1, 6, 1)))
-    assert found is not None and found.unit == "database"
+    assert found is not None and found.unit == "cluster"
     assert found.p_equivalence(0.03) == pytest.approx(DescrStatsW(means).ttost_mean(-0.03, 0.03)[0])
     assert found.p_difference() == pytest.approx(stats.ttest_1samp(means, 0).pvalue)
     interval = stats.ttest_1samp(means, 0).confidence_interval(0.95)

@@ -168,6 +168,6 @@ def test_a_mean_of_graded_rewards_is_no_accuracy(capsys: pytest.CaptureFixture[s
     rows[0]["reward"] = 0.5
     result = accuracy_of(rows, 4) | {"wall_s": 1.0}
     assert result["graded"] is True
-    evaluate._show(RunFolder(Path("r")), {"plugin": "x", "result": result})
+    evaluate._show(RunFolder(Path("r")), {"agent": "x", "result": result})
     said = capsys.readouterr().out
     assert "x: mean reward 0.833" in said and "accuracy" not in said and "%" not in said.replace("95 %", "")

@@ -13,8 +13,8 @@ from harness.errors import ConfigError
 def test_layers_override_each_other_in_order(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("max_turns: 5\nseed: 7\ntrain: {steps: 3, batch_size: 2}\n")
-    config = load_config("cpu", file, ["train.steps=9", "train.learning_rate=1e-4"], plugin="reference_sql", seed=None)
-    assert (config.plugin, config.max_turns, config.seed) == ("reference_sql", 5, 7)
+    config = load_config("cpu", file, ["train.steps=9", "train.learning_rate=1e-4"], agent="reference_sql", seed=None)
+    assert (config.agent, config.max_turns, config.seed) == ("reference_sql", 5, 7)
     assert (config.train.steps, config.train.batch_size, config.train.learning_rate) == (9, 2, 1e-4)
     assert config.policy.path == "pocket-sql"  # from the preset
 

@@ -229,7 +229,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.mark.parametrize("key", ["train_split", "val_split"])
 def test_a_split_that_the_task_set_does_not_declare_is_refused(key: str) -> None:
-    config = load_config("cpu", None, [f"task.{key}=test"], plugin="reference_sql")
+    config = load_config("cpu", None, [f"task.{key}=test"], agent="reference_sql")
     with pytest.raises(ConfigError, match=rf"^task\.{key}: 'pocket' has no split 'test'\. Use one of: train, val$"):
         check(config)
 
@@ -243,7 +243,7 @@ def test_every_split_that_spider_loads_is_declared() -> None:
 def test_a_device_that_the_trainer_does_not_train_on_is_refused(installed: Callable[..., None]) -> None:
     installed(harness_trainers=_hook(lambda: [TrainerSpec("slow", "slow:Slow", "", devices=("cpu",))]))
     settings = ["train.trainer=slow", "device=cuda"]
-    config = load_config("cpu", None, settings, plugin="reference_sql")
+    config = load_config("cpu", None, settings, agent="reference_sql")
     with pytest.raises(ConfigError, match="^device: 'slow' does not train on 'cuda'. Use one of: cpu$"):
         check(config)
     check(config, trains=False)

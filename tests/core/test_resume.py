@@ -19,7 +19,7 @@ from harness.run import LiveRun, validated, validation_due
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     folder = RunFolder.create(tmp_path, "reference_sql")
-    config = load_config("cpu", plugin="reference_sql")
+    config = load_config("cpu", agent="reference_sql")
     folder.write_config(config)
     record = run_record(config, folder, make_task_set(config), [], [], "m", "cpu")
     folder.write(record | {"status": "interrupted", "launches": []})
@@ -32,7 +32,7 @@ def test_how_far_and_where_may_change(run: Path, change: str) -> None:
     assert done.exit_code == 0, done.output
 
 
-@pytest.mark.parametrize("change", ["train.learning_rate=1e-3", "max_turns=1", "plugin=langgraph_sql", "seed=4"])
+@pytest.mark.parametrize("change", ["train.learning_rate=1e-3", "max_turns=1", "agent=langgraph_sql", "seed=4"])
 def test_what_would_be_another_run_is_refused(run: Path, change: str) -> None:
     key = change.partition("=")[0]
     done = CliRunner().invoke(app, ["--resume", str(run), "--set", change, "--dry-run"])
@@ -75,7 +75,7 @@ def test_a_validation_after_the_checkpoint_counts_once_it_is_whole(
 
 
 def test_when_a_validation_is_due() -> None:
-    every = load_config("cpu", None, ["train.val_every=5"], plugin="reference_sql").train
+    every = load_config("cpu", None, ["train.val_every=5"], agent="reference_sql").train
     assert [step for step in range(13) if validation_due(every, 12, step)] == [5, 10, 12]
-    never = load_config("cpu", None, ["train.val_every=0"], plugin="reference_sql").train
+    never = load_config("cpu", None, ["train.val_every=0"], agent="reference_sql").train
     assert [step for step in range(13) if validation_due(never, 12, step)] == [12]

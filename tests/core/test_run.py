@@ -35,7 +35,7 @@ def test_an_error_closes_record_launch_and_tables(
     status: str,
     reason: str,
 ) -> None:
-    config = load_config("cpu", None, ["task.val_limit=2"], plugin="reference_sql")
+    config = load_config("cpu", None, ["task.val_limit=2"], agent="reference_sql")
     folder, task_set = RunFolder.create(tmp_path, "x"), make_task_set(config)
     run = LiveRun(config, folder, task_set, [], validation_order(task_set.load("val"), config), "m", "cpu")
     with pytest.raises(raised), recorded(run, kind, lambda record: {"scored": 1}):

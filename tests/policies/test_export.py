@@ -95,7 +95,7 @@ def test_a_dropped_checkpoint_is_not_offered(tmp_path: Path) -> None:
         (tmp_path / "checkpoints" / f"global_step_{step}" / "actor").mkdir()
     (tmp_path / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("10")
     folder = RunFolder(tmp_path)
-    folder.write_config(load_config("cpu", plugin="reference_sql"))
+    folder.write_config(load_config("cpu", agent="reference_sql"))
     assert checkpoint_dir(folder, 2) == (2, tmp_path / "checkpoints" / "global_step_2")
     assert checkpoint_dir(folder)[0] == 10
     with pytest.raises(UserError, match="no checkpoint of step 1; it has 2, 10 .*keep_checkpoints"):

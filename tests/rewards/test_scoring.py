@@ -86,7 +86,7 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Offer:
         found = Registry([point])
         assert found.states[-1].problem is None, found.states[-1].problem
         monkeypatch.setattr("harness.plugins.registry", lambda: found)
-        return load_config("cpu", None, ["reward.name=judge", *settings], plugin="reference_sql")
+        return load_config("cpu", None, ["reward.name=judge", *settings], agent="reference_sql")
 
     return install
 

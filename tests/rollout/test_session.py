@@ -60,7 +60,7 @@ def config(**settings: Any) -> Config:
         "max_turns": 2,
         "agent_match": "write_query",
     }
-    return load_config("cpu", None, [f"{k}={v}" for k, v in {**base, **settings}.items()], plugin="reference_sql")
+    return load_config("cpu", None, [f"{k}={v}" for k, v in {**base, **settings}.items()], agent="reference_sql")
 
 
 def by_question(server_tasks: dict[str, str]) -> Callable[[ReceivedRequest], Reply | str]:

@@ -170,7 +170,7 @@ def test_every_arm_of_agent_match_trains_other_roles() -> None:
 
     arms = {job.arm: job.config for job in jobs_of(read_study(Path("agent_match")))}
     trained = {
-        tuple(role for role in agent_spec(config.plugin).roles if re.search(config.agent_match, role))
+        tuple(role for role in agent_spec(config.agent).roles if re.search(config.agent_match, role))
         for config in arms.values()
     }
     assert len(trained) == len(arms) == 3
@@ -180,7 +180,7 @@ def test_every_arm_of_agent_match_trains_other_roles() -> None:
     ("text", "message"),
     [
         ("matirx: {}", "did you mean 'matrix'"),
-        ("matrix: {plugin: []}", "has no values"),
+        ("matrix: {agent: []}", "has no values"),
         ("matrix: {train.stepps: [1]}", "did you mean 'train.steps'"),
         ("margin: 5", "less than 1"),
         ("- a", "must hold a mapping"),
@@ -200,7 +200,7 @@ def test_agents_without_certificate_are_refused_before_the_time_is_spent(
 ) -> None:
     text = study_file.read_text().replace("train.trainer: synthetic, ", "")
     study_file.write_text(
-        text.replace("max_turns: {two turns: 2, one turn: 1}", "plugin: [reference_sql, langgraph_sql]")
+        text.replace("max_turns: {two turns: 2, one turn: 1}", "agent: [reference_sql, langgraph_sql]")
     )
     monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -286,7 +286,7 @@ def test_an_evaluation_waits_for_the_training_of_its_policy(tmp_path: Path, monk
     command.write_text(f"RECORD = {str(RECORD)!r}\n{COMMAND}")
     file = tmp_path / "small.yaml"
     file.write_text(
-        "matrix: {plugin: [reference_sql, langgraph_sql], seed: [0]}\nevaluate: [reference_sql, langgraph_sql]\n"
+        "matrix: {agent: [reference_sql, langgraph_sql], seed: [0]}\nevaluate: [reference_sql, langgraph_sql]\n"
     )
     study = read_study(file)
     jobs = jobs_of(study)
@@ -317,10 +317,10 @@ config = {}
 if arguments[0] == "train":
     config = yaml.safe_load(pathlib.Path(arguments[2]).read_text())
 else:
-    config = json.loads((pathlib.Path(arguments[1]) / "run.json").read_text())["config"] | {"plugin": arguments[3]}
+    config = json.loads((pathlib.Path(arguments[1]) / "run.json").read_text())["config"] | {"agent": arguments[3]}
 time.sleep(0.3)
 record = json.loads(pathlib.Path(RECORD).read_text()) | {"id": folder.name, "kind": arguments[0], "result": None}
-record |= {"plugin": config["plugin"], "agent_match": config["agent_match"], "launches": [], "seed": 0, "commit": None}
+record |= {"agent": config["agent"], "agent_match": config["agent_match"], "launches": [], "seed": 0, "commit": None}
 (folder / "run.json").write_text(json.dumps(record | {"config": config, "study": study, "arguments": arguments}))
 """
 

@@ -367,7 +367,7 @@ def test_a_training_of_a_bad_file_leaves_no_folder(folder: Path) -> None:
 
 def test_a_run_goes_on_only_with_the_data_that_it_began_with(folder: Path) -> None:
     path = lines(folder / "a.jsonl", [row(n) for n in range(1, 41)])
-    config = load_config("cpu", None, ["task.name=files", f"task.options.path={path}"], plugin="reference_sql")
+    config = load_config("cpu", None, ["task.name=files", f"task.options.path={path}"], agent="reference_sql")
     run = RunFolder.create(folder / "runs", "reference_sql")
     run.write_config(config)
     run.write(run_record(config, run, make_task_set(config), [], [], "m", "cpu"))

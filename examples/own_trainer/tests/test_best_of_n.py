@@ -20,7 +20,7 @@ def _config(steps: int) -> Config:
         f"train.steps={steps}",
     ]
     settings = ["train.trainer=best_of_n", "device=cpu", "train.learning_rate=0.02", f"train.steps={steps}", *small]
-    config = load_config("cpu", None, settings, plugin="reference_sql")
+    config = load_config("cpu", None, settings, agent="reference_sql")
     check(config)
     return config
 
