@@ -69,7 +69,7 @@ def run_record(
     """The record of a run that starts now; a resumed one keeps its history under `launches`."""
     from harness.parity.certificate import certificate_for
 
-    spec = agent_spec(config.plugin)
+    spec = agent_spec(config.agent)
     launches: list[dict[str, Any]] = [{**one} for one in folder.read()["launches"]] if resumed else []
     study = json.loads(os.environ.get(STUDY_VARIABLE) or "null")
     launch = {"started": _now(), "commit": commit(), "cores": available_cores()}
@@ -78,7 +78,7 @@ def run_record(
         "id": folder.id,
         "kind": kind,
         "status": "running",
-        "plugin": config.plugin,
+        "agent": config.agent,
         "agent_match": config.agent_match,
         "seed": config.seed,
         "launches": launches,
@@ -90,13 +90,13 @@ def run_record(
         "hardware": hardware(device),
         "device": device,
         "tasks": {"train": len({task.id for task in train}), "val": len(val)},
-        "identity": identity(config, task_set, train, val, model_path),
-        "parity": certificate_for(config.plugin),
-        "plugin_distribution": next(
+        "identity": identity(config, task_set, train, val, model_path, device),
+        "parity": certificate_for(config.agent),
+        "agent_distribution": next(
             (
                 {"name": state.distribution, "version": state.version}
                 for state in registry().states
-                if state.name == registry().owner("agent", config.plugin)
+                if state.name == registry().owner("agent", config.agent)
             ),
             None,
         ),
@@ -106,13 +106,13 @@ def run_record(
 
 
 def identity(
-    config: Config, task_set: TaskSet, train: Sequence[Task], val: Sequence[Task], model_path: str
+    config: Config, task_set: TaskSet, train: Sequence[Task], val: Sequence[Task], model_path: str, device: str
 ) -> Identity:
     """Everything that must be equal between runs that differ in plugin, trained roles or seed only."""
     data = config.dump()
     return {
-        "program": program_of(config.plugin),
-        "prompts": program(program_of(config.plugin)).prompts_hash,
+        "program": program_of(config.agent),
+        "prompts": program(program_of(config.agent)).prompts_hash,
         "task_set": dict(task_set.describe()),
         "train_tasks": order_hash(sorted(train, key=lambda task: task.id)),
         "val_tasks": order_hash(val),
@@ -129,15 +129,16 @@ def identity(
         "group_size": config.rollout.group_size,
         "rollout_timeout_s": config.rollout.timeout_s,
         "rollout_retries": config.rollout.retries,
-        "train": {key: value for key, value in data["train"].items() if key not in _NOT_IDENTITY},
+        "train": {key: value for key, value in data["train"].items() if key not in _NOT_IDENTITY}
+        | ({"packed": True} if config.packs(device) else {}),
         "steps": len(train) // config.train.batch_size,
         "deterministic": config.deterministic,
         "verl": data["verl"],
     }
 
 
-_NOT_IDENTITY = {"loggers", "keep_checkpoints", "save_every", "micro_batch_size"}
-"""Training options that cannot change what is learned."""
+_NOT_IDENTITY = {"loggers", "keep_checkpoints", "save_every", "micro_batch_size", "micro_batch_tokens", "packed"}
+"""Training options that cannot change what is learned. `packed` rounds otherwise: it stands there where it is so."""
 
 
 def changed_data(task_set: TaskSet) -> list[str]:

@@ -58,7 +58,8 @@ def test_every_sampler_is_of_the_class_that_its_trainer_uses() -> None:
         (["train.mini_batch_size=32"], "cuda", "larger than train.batch_size"),
         (["gpus=2", "verl.actor_rollout_ref.rollout.tensor_model_parallel_size=4"], "cuda", "takes 4 devices"),
         (["gpus=2", "verl.actor_rollout_ref.rollout.tensor_model_parallel_size=2"], "cpu", "on a CPU"),
-        (["verl.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=48"], "cuda", "does not divide the 64 rows"),
+        (["verl.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=48"], "cpu", "does not divide the 64 rows"),
+        (["verl.actor_rollout_ref.actor.ulysses_sequence_parallel_size=2", "gpus=2"], "cuda", "install flash-attn"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(overrides: list[str], device: str, message: str) -> None:
@@ -83,3 +84,22 @@ def test_a_forward_pass_takes_what_divides_the_rows_of_a_device(
     wanted: int, rows: int, devices: int, size: int
 ) -> None:
     assert micro_batch(wanted, rows, devices) == size
+
+
+@pytest.mark.parametrize(
+    ("overrides", "device", "packed"),
+    [
+        ([], "cuda", True),
+        (["deterministic=true"], "cuda", False),
+        (["train.packed=false"], "cuda", False),
+        ([], "cpu", False),
+        (["train.packed=true"], "cpu", True),
+    ],
+)
+def test_rows_are_packed_on_gpus(overrides: list[str], device: str, packed: bool) -> None:
+    made = settings(*overrides, "train.micro_batch_tokens=100", device=device)["actor_rollout_ref"]
+    assert made["model"]["use_remove_padding"] == packed == made["actor"].get("use_dynamic_bsz", False)
+    attention = made["model"]["override_config"]["attn_implementation"]
+    assert attention in (("harness_packed", "flash_attention_2") if packed else ("sdpa",))
+    # no less than the longest row, else verl refuses it
+    assert made["actor"].get("ppo_max_token_len_per_gpu") == (384 + 64 if packed else None)

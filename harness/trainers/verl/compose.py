@@ -12,6 +12,7 @@ from harness.errors import ConfigError, EnvironmentProblem, how_to_install
 from harness.layers import at, merge, nested
 from harness.trainers.verl.isolation import HOOK
 from harness.trainers.verl.limits import check, micro_batch
+from harness.trainers.verl.names import PACKED
 
 AGENT_LOOP = "harness"
 SAMPLERS = {
@@ -127,6 +128,8 @@ def verl_settings(
         lora = {"lora_rank": train.lora_rank, "lora_alpha": train.lora_rank, "lora": {"merge": True}}
         merge(settings, {"actor_rollout_ref": {"model": lora}})
     merge(settings, _DEVICES.get(device, {}))
+    if device in ("cpu", "cuda"):
+        merge(settings, {"actor_rollout_ref": _rows(config, device)})
     if config.deterministic and device != "cpu":
         engine = {"fsdp_config": {"full_determinism": True, "seed": config.seed}}
         exact = {"actor": engine, "ref": engine, "rollout": {"full_determinism": True}}
@@ -135,6 +138,26 @@ def verl_settings(
     merge(settings, chosen)
     check(config, settings, device)
     return settings
+
+
+def _rows(config: Config, device: str) -> dict[str, Any]:
+    """How rows become the tensors of a forward pass: packed by tokens, or padded by number."""
+    if not config.packs(device):
+        return {"model": {"use_remove_padding": False, "override_config": {"attn_implementation": "sdpa"}}}
+    flash = device == "cuda" and importlib.util.find_spec("flash_attn") is not None
+    tokens = max(
+        config.train.micro_batch_tokens, config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
+    )
+    by_tokens = {"log_prob_use_dynamic_bsz": True, "log_prob_max_token_len_per_gpu": tokens}
+    return {
+        "model": {
+            "use_remove_padding": True,
+            "override_config": {"attn_implementation": "flash_attention_2" if flash else PACKED},
+        },
+        "actor": {"use_dynamic_bsz": True, "ppo_max_token_len_per_gpu": tokens},
+        "rollout": by_tokens,
+        "ref": by_tokens,
+    }
 
 
 def _ray(config: Config, device: str) -> dict[str, Any]:
@@ -149,22 +172,13 @@ def _ray(config: Config, device: str) -> dict[str, Any]:
     return own
 
 
-_FLASH = importlib.util.find_spec("flash_attn") is not None
-_CUDA_MODEL: dict[str, Any] = {
-    "external_lib": "harness.trainers.verl.logprobs",
-    "use_remove_padding": _FLASH,  # needs flash-attention
-    "override_config": {"attn_implementation": "flash_attention_2" if _FLASH else "sdpa"},
-}
-
 _DEVICES: dict[str, dict[str, Any]] = {
     "cpu": {
         "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},  # 8 deadlock on few cores
         "actor_rollout_ref": {
             "model": {
-                "use_remove_padding": False,  # needs flash-attention
                 "enable_gradient_checkpointing": False,
                 "external_lib": "harness.trainers.verl.cpu_worker",
-                "override_config": {"attn_implementation": "sdpa"},
             },
             "actor": {
                 "strategy": "fsdp2",
@@ -195,7 +209,7 @@ _DEVICES: dict[str, dict[str, Any]] = {
     "cuda": {
         "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
         "actor_rollout_ref": {
-            "model": _CUDA_MODEL,
+            "model": {"external_lib": "harness.trainers.verl.packing"},
             "rollout": {
                 "name": "vllm",
                 "checkpoint_engine": {"update_weights_bucket_megabytes": 512},

@@ -7,16 +7,16 @@ from typing import Any
 
 from verl.utils.fsdp_utils import merged_lora_context, normalize_peft_param_name
 from verl.workers.engine.base import EngineRegistry
-from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
-from harness.trainers.verl import cpu_rollout, logprobs  # noqa: F401  (logprobs: for its effect)
+from harness.trainers.verl import cpu_rollout
+from harness.trainers.verl.packing import PackedEngine
 
 cpu_rollout.register()
 
 if "cpu" not in EngineRegistry._engines.get("language_model", {}).get("fsdp2", {}):
 
     @EngineRegistry.register(model_type="language_model", backend=["fsdp2"], device="cpu")
-    class CpuFSDP2Engine(FSDPEngineWithLMHead):
+    class CpuFSDP2Engine(PackedEngine):
         """verl's FSDP2 engine, registered for the CPU."""
 
         def get_per_tensor_param(self, *args: Any, **kwargs: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 from harness.config import Config
 from harness.errors import ConfigError
 from harness.layers import at, nested
+from harness.trainers.verl.names import PACKED
 
 
 def micro_batch(wanted: int, rows: int, devices: int) -> int:
@@ -64,6 +65,12 @@ def check(config: Config, settings: Mapping[str, Any], device: str) -> None:
 
 def _replicas(config: Config, settings: Mapping[str, Any], device: str) -> None:
     world = _world(settings)
+    parallel = int(at(settings, "actor_rollout_ref.actor.ulysses_sequence_parallel_size", 1))
+    if parallel > 1 and at(settings, "actor_rollout_ref.model.override_config.attn_implementation") == PACKED:
+        raise ConfigError(
+            f"verl.actor_rollout_ref.actor.ulysses_sequence_parallel_size {parallel} shares a row among devices, which "
+            "only flash-attention can: install flash-attn"
+        )
     rollout = "actor_rollout_ref.rollout"
     sizes = {
         name: int(at(settings, f"{rollout}.{name}", 1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+PACKED = "harness_packed"
+"""Name of our attention (`packing.py`) among those of transformers."""
 MEASURES: dict[str, tuple[str, ...]] = {
     "step_s": ("timing_s/step",),
     "rollout_s": ("timing_s/gen",),

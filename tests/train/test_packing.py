@@ -1,0 +1,105 @@
+"""Packed rows: the same log-probabilities, entropies and gradients as padded ones."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("verl")
+
+import torch
+from tensordict import TensorDict
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config
+from verl.utils import tensordict_utils
+from verl.workers.utils.padding import no_padding_2_padding
+
+from harness.trainers.verl.cpu_worker import CpuFSDP2Engine
+from harness.trainers.verl.names import PACKED
+
+SIZES = ((9, 4), (3, 1), (17, 8), (1, 5), (1, 1))
+"""Tokens of prompt and reply, by row."""
+SHAPE: dict[str, Any] = {
+    "vocab_size": 61,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+}
+
+
+def engine(config: Any, attention: str) -> Any:
+    torch.manual_seed(0)
+    made = object.__new__(CpuFSDP2Engine)
+    made.module = AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=torch.float32).train()
+    made.use_ulysses_sp, made.pad_to_length = False, False
+    made.engine_config = SimpleNamespace(entropy_checkpointing=False, entropy_from_logits_with_chunking=False)
+    made.compute_entropy_from_logits = lambda logits: torch.distributions.Categorical(logits=logits).entropy()
+    return made
+
+
+def batch(packed: bool) -> TensorDict:
+    generator = torch.Generator().manual_seed(1)
+    prompts, responses = ([torch.randint(0, 61, (size[at],), generator=generator) for size in SIZES] for at in (0, 1))
+    rows = [torch.cat(pair) for pair in zip(prompts, responses, strict=True)]
+    nested = {
+        "prompts": prompts,
+        "responses": responses,
+        "input_ids": rows,
+        "position_ids": [torch.arange(len(row)) for row in rows],
+        "response_mask": [torch.ones(len(response)) for response in responses],
+    }
+    made = TensorDict(
+        {name: torch.nested.as_nested_tensor(values, layout=torch.jagged) for name, values in nested.items()},
+        batch_size=len(rows),
+    )
+    tensordict_utils.assign_non_tensor(made, use_remove_padding=packed, calculate_entropy=True, temperature=0.7)
+    return made
+
+
+def found(config: Any, packed: bool) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
+    """Log-probabilities and entropies of replies, `[rows, longest reply]`, and the gradients of a loss of both."""
+    one, data = engine(config, PACKED if packed else "sdpa"), batch(packed)
+    inputs, arguments = one.prepare_model_inputs(data)
+    raw = one.module(**inputs, use_cache=False)
+    output = one.prepare_model_outputs(raw, arguments, data, None)
+    logprobs, entropy = (no_padding_2_padding(output[name], data) for name in ("log_probs", "entropy"))
+    mask = data["response_mask"].to_padded_tensor(0.0)
+    weights = torch.linspace(-1, 1, mask.numel()).view(mask.shape)
+    ((logprobs * weights + 0.01 * entropy) * mask).sum().backward()
+    return logprobs * mask, entropy * mask, [value.grad for value in one.module.parameters()]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Qwen2Config(**SHAPE, tie_word_embeddings=True),
+        LlamaConfig(**SHAPE),
+        MistralConfig(**SHAPE, sliding_window=4),
+    ],
+    ids=lambda config: config.model_type,
+)
+def test_packed_rows_have_the_gradients_of_padded_ones(config: Any) -> None:
+    ours, padded = found(config, packed=True), found(config, packed=False)
+    assert torch.allclose(ours[0], padded[0], atol=1e-5) and torch.allclose(ours[1], padded[1], atol=1e-5)
+    assert ours[0].abs().max() > 1
+    for mine, theirs in zip(ours[2], padded[2], strict=True):
+        assert theirs.abs().max() > 0 and torch.allclose(mine, theirs, atol=1e-5, rtol=1e-5)
+
+
+def test_logits_are_made_for_replies_alone() -> None:
+    one = engine(Qwen2Config(**SHAPE), PACKED)
+    inputs, arguments = one.prepare_model_inputs(batch(packed=True))
+    assert len(inputs["logits_to_keep"]) == sum(reply for _, reply in SIZES)
+    assert one.module(**inputs, use_cache=False).logits.shape[1] == len(arguments["input_ids_rmpad_rolled"])
+
+
+def test_what_attention_does_not_know_is_refused() -> None:
+    from harness.trainers.verl.packing import attention
+
+    none, ends = torch.zeros(1, 1, 2, 2), torch.tensor([0, 2])
+    with pytest.raises(NotImplementedError, match=r"no softcap.*--set train.packed=false"):
+        attention(torch.nn.Identity(), none, none, none, cu_seqlens=ends, cu_seqlens_cpu=ends, softcap=30.0)
