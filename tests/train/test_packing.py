@@ -103,3 +103,25 @@ def test_what_attention_does_not_know_is_refused() -> None:
     none, ends = torch.zeros(1, 1, 2, 2), torch.tensor([0, 2])
     with pytest.raises(NotImplementedError, match=r"no softcap.*--set train.packed=false"):
         attention(torch.nn.Identity(), none, none, none, cu_seqlens=ends, cu_seqlens_cpu=ends, softcap=30.0)
+
+
+def test_on_policy_the_old_log_probabilities_are_the_present_ones() -> None:
+    from verl.trainer.ppo import core_algos
+
+    from harness.trainers.verl.names import ON_POLICY
+
+    clip = {"clip_ratio": 0.2, "clip_ratio_low": 0.2, "clip_ratio_high": 0.3}
+    config = SimpleNamespace(**clip, get=lambda name, default: default, global_batch_info={})
+    generator = torch.Generator().manual_seed(2)
+    now, advantages = (torch.randn(3, 4, generator=generator) for _ in range(2))
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]]).bool()
+    gradients = []
+    for mode, old in (("vanilla", now), (ON_POLICY, now - 5)):  # whatever the rollout reported
+        log_prob = now.clone().requires_grad_()
+        loss, metrics = core_algos.get_policy_loss_fn(mode)(
+            old_log_prob=old, log_prob=log_prob, advantages=advantages, response_mask=mask, config=config
+        )
+        loss.backward()
+        assert metrics["actor/ppo_kl"] == 0 and metrics["actor/pg_clipfrac"] == 0
+        gradients.append(log_prob.grad)
+    assert torch.equal(*gradients) and gradients[0].abs().max() > 0

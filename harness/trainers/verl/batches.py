@@ -202,7 +202,18 @@ class Batches:
             done: KVBatchMeta = original(trainer, batch, metrics)
         finally:
             group.update_actor = send
+        for name, usual in _OF_THE_UPDATE.items():
+            if name in metrics:
+                metrics[usual] = metrics.pop(name)
         return done
+
+
+_OF_THE_UPDATE = {
+    "actor/entropy_loss": "actor/entropy",
+    "actor/rollout_probs_diff_max": "training/rollout_probs_diff_max",
+    "actor/rollout_probs_diff_mean": "training/rollout_probs_diff_mean",
+}
+"""What the update tells where there was no pass before it (`packing.py`), and what verl calls it there."""
 
 
 def install() -> None:

@@ -12,7 +12,7 @@ from harness.errors import ConfigError, EnvironmentProblem, how_to_install
 from harness.layers import at, merge, nested
 from harness.trainers.verl.isolation import HOOK
 from harness.trainers.verl.limits import check, micro_batch
-from harness.trainers.verl.names import PACKED
+from harness.trainers.verl.names import ON_POLICY, PACKED
 
 AGENT_LOOP = "harness"
 SAMPLERS = {
@@ -134,6 +134,8 @@ def verl_settings(
         engine = {"fsdp_config": {"full_determinism": True, "seed": config.seed}}
         exact = {"actor": engine, "ref": engine, "rollout": {"full_determinism": True}}
         merge(settings, {"actor_rollout_ref": exact})
+    if config.packs(device) and mode == "sync" and mini == train.batch_size and train.batching == "by_rollout":
+        merge(settings, _ON_POLICY)
     merge(settings, {"ray_kwargs": {"ray_init": _ray(config, device)}})
     merge(settings, chosen)
     check(config, settings, device)
@@ -171,6 +173,12 @@ def _ray(config: Config, device: str) -> dict[str, Any]:
         own |= {"num_cpus": 15 + config.gpus, "num_gpus": config.gpus, "object_store_memory": 1_000_000_000}
     return own
 
+
+_ON_POLICY: dict[str, Any] = {
+    "algorithm": {"rollout_correction": {"bypass_mode": True}},
+    "actor_rollout_ref": {"actor": {"policy_loss": {"loss_mode": ON_POLICY}}},
+}
+"""Of a step that is one optimizer step: no pass for the old log-probabilities."""
 
 _DEVICES: dict[str, dict[str, Any]] = {
     "cpu": {

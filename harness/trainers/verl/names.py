@@ -4,6 +4,8 @@ from __future__ import annotations
 
 PACKED = "harness_packed"
 """Name of our attention (`packing.py`) among those of transformers."""
+ON_POLICY = "harness_on_policy"
+"""Name of our policy loss (`packing.py`) among verl's."""
 MEASURES: dict[str, tuple[str, ...]] = {
     "step_s": ("timing_s/step",),
     "rollout_s": ("timing_s/gen",),

@@ -3,6 +3,10 @@
 verl packs rows where padding is removed, and asks for flash-attention because of what then keeps them apart. torch has
 that too: `varlen_attn`, the same kernels. On a CPU, and in fp32, rows are attended to one by one. Logits are made
 for the tokens of replies alone, which are a fifth of a row.
+
+Where a step is one optimizer step, the policy that is updated is the one that sampled: the ratio of their probabilities
+is 1, and its gradient that of the log-probability. verl's pass for the old log-probabilities is left out then (its
+bypass mode); what it told besides, entropy and distance from the rollout's probabilities, the update tells.
 """
 
 from __future__ import annotations
@@ -11,15 +15,18 @@ from typing import Any
 
 import torch
 from torch.nn.attention.varlen import varlen_attn
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import log_softmax, scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
+from verl.trainer.ppo import core_algos
 from verl.utils import tensordict_utils
+from verl.utils.metric import Metric
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+from verl.workers.utils.padding import no_padding_2_padding
 
-from harness.trainers.verl import logprobs  # noqa: F401  (for its effect)
-from harness.trainers.verl.names import PACKED
+from harness.trainers.verl import logprobs
+from harness.trainers.verl.names import ON_POLICY, PACKED
 
 UNKNOWN = ("softcap", "s_aux")
 """What some models ask of attention beyond a window."""
@@ -101,6 +108,18 @@ AttentionInterface.register(PACKED, attention)
 AttentionMaskInterface.register(PACKED, lambda *_, **__: None)
 
 
+@core_algos.register_policy_loss(ON_POLICY)
+def on_policy_loss(old_log_prob: torch.Tensor, log_prob: torch.Tensor, *arguments: Any, **more: Any) -> Any:
+    """verl's clipped objective where the old policy is the present one.
+
+    Args:
+        old_log_prob: What the rollout reported, `[rows, longest reply]`; told from `log_prob`, not trained on.
+        log_prob: Of the policy that is updated, `[rows, longest reply]`.
+    """
+    loss, metrics = core_algos.compute_policy_loss_vanilla(log_prob.detach(), log_prob, *arguments, **more)
+    return loss, metrics
+
+
 class PackedEngine(FSDPEngineWithLMHead):
     """verl's FSDP engine, which tells attention where rows begin and makes logits for replies alone."""
 
@@ -128,6 +147,35 @@ class PackedEngine(FSDPEngineWithLMHead):
                 outputs[name] = outputs[name][kept]
         return inputs, outputs
 
+    def prepare_model_outputs(
+        self, output: Any, output_args: Any, micro_batch: Any, logits_processor_func: Any
+    ) -> dict[str, Any]:
+        """verl's; where nothing else tells them, with the entropies of what is updated."""
+        found: dict[str, Any] = super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
+        if self._kept and _on_policy(logits_processor_func) and "entropy" not in found:
+            with torch.no_grad():
+                size = max(1, logprobs.CHUNK // output.logits.shape[-1])
+                chunks = zip(output.logits[0].split(size), output_args["temperature_rmpad"].split(size), strict=True)
+                values = torch.cat([_entropy(logits.float() / heat[:, None]) for logits, heat in chunks])
+            found["entropy"] = torch.nested.nested_tensor_from_jagged(
+                self._gather_and_unpad_packed(values, 0), micro_batch["input_ids"].offsets()
+            )
+        return found
+
+    def forward_step(self, micro_batch: Any, loss_function: Any, forward_only: bool) -> Any:
+        """verl's; where nothing else tells it, with the distance of the rollout's probabilities from the trainer's."""
+        loss, output = super().forward_step(micro_batch, loss_function, forward_only)
+        if _on_policy(loss_function):
+            ours = no_padding_2_padding(output["model_output"]["log_probs"], micro_batch)
+            theirs, mask = (
+                micro_batch[name].to_padded_tensor(0.0).to(ours.device) for name in ("old_log_probs", "response_mask")
+            )
+            gaps = (ours.exp() - theirs.exp()).abs()[mask.bool()]
+            gaps = gaps if len(gaps) else gaps.new_zeros(1)  # of a pass of masked rows alone
+            output["metrics"]["actor/rollout_probs_diff_max"] = Metric("max", gaps.max())
+            output["metrics"]["actor/rollout_probs_diff_mean"] = Metric("mean", gaps.mean())
+        return loss, output
+
     def _gather_and_unpad_packed(self, tensor: torch.Tensor, pad_size: int) -> torch.Tensor:
         """What was found for replies in its place among all tokens, 0 elsewhere."""
         if self._kept is None:
@@ -135,6 +183,16 @@ class PackedEngine(FSDPEngineWithLMHead):
             return found
         kept, total = self._kept
         return tensor.new_zeros(total).index_copy(0, kept, tensor)
+
+
+def _on_policy(loss_function: Any) -> bool:
+    config = getattr(loss_function, "keywords", {}).get("config")
+    return config is not None and config.policy_loss.loss_mode == ON_POLICY
+
+
+def _entropy(logits: torch.Tensor) -> torch.Tensor:
+    logs = log_softmax(logits.float(), -1)
+    return -(logs.exp() * logs).sum(-1)
 
 
 for _engines in EngineRegistry._engines["language_model"].values():
