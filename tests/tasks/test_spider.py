@@ -20,10 +20,12 @@ from harness.cli import data as data_commands
 from harness.environments.sql.environment import database_of
 from harness.environments.sql.evaluator import evaluate
 from harness.errors import TaskSetError
+from harness.tasks.prepared.prepare import sample_of
+from harness.tasks.prepared.verify import verify
 from harness.tasks.spider import SpiderTasks
 from harness.tasks.spider.fetch import fetch
-from harness.tasks.spider.prepare import prepare, sample_of
-from harness.tasks.spider.verify import verify
+from harness.tasks.spider.layout import SPIDER
+from harness.tasks.spider.prepare import prepare
 from harness.testing.data_contract import TaskSetContract
 
 REPO = Path(__file__).resolve().parents[2]
@@ -88,7 +90,7 @@ def test_archive_becomes_a_prepared_folder(archive: Path, tmp_path: Path) -> Non
     assert table.column_names == ["question", "db_id", "query", "db_path"]
     assert table.to_pylist()[0]["db_path"] == "database/zoo/zoo.sqlite"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["official", "out", "spider.zip"]
-    assert verify(tmp_path / "out")["ok"]
+    assert verify(tmp_path / "out", SPIDER)["ok"]
 
 
 def test_preparing_again_gives_the_same_files(archive: Path, official: Path, tmp_path: Path) -> None:
@@ -230,7 +232,7 @@ def test_interrupted_work_keeps_what_was_there(archive: Path, tmp_path: Path) ->
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        prepare(archive, tmp_path / "out", interrupt)
+        prepare(archive, tmp_path / "out", progress=interrupt)
     assert (tmp_path / "out/manifest.json").read_bytes() == before
     assert sorted(file.name for file in tmp_path.iterdir()) == ["official", "out", "spider.zip"]
 
