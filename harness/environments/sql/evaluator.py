@@ -161,10 +161,10 @@ def evaluate(
             mine.set_result(None)
 
 
-def gold_result(db_path: str | Path, gold: str, *, keep_distinct: bool = False, timeout_s: float = 30.0) -> GoldResult:
-    """What a gold query gives on one database, executed as `evaluate` does."""
+def gold_result(db_path: str | Path, gold: str, *, as_is: bool = False, timeout_s: float = 30.0) -> GoldResult:
+    """What a gold query gives on one database, executed as `evaluate` does (DISTINCT dropped), or as it stands."""
     path = str(db_path)
-    sql, _ = _prepared(gold, keep_distinct)
+    sql = gold if as_is else _prepared(gold, keep_distinct=False)[0]
     try:
         digest = content_hash(path)
     except (OSError, ValueError):

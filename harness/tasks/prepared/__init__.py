@@ -34,6 +34,7 @@ class PreparedTasks:
     layout: ClassVar[Layout]
     splits: ClassVar[Mapping[str, Part]]
     citation: ClassVar[str]
+    licence: ClassVar[str] = "CC BY-SA 4.0"
 
     def __init__(
         self, data_dir: str | None, schema_chars: int, style: Literal["create", "compact"], sample_rows: int
@@ -110,7 +111,7 @@ class PreparedTasks:
         parts = (manifest or {}).get("parts", {})
         return {
             "name": self.name,
-            "licence": "CC BY-SA 4.0",
+            "licence": self.licence,
             "citation": self.citation,
             "options": self.options(),
             "questions_sha256": questions_hash(self.folder, self.layout),

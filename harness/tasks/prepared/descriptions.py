@@ -16,9 +16,9 @@ MAX_CHARS = 200
 
 
 def read_descriptions(source: Source) -> list[dict[str, str]]:
-    """One row for each described column, with its text in one line."""
+    """One row for each described column, with its text in one line; by database and table."""
     rows = []
-    for file in sorted(source.files):
+    for file in source.files:  # in their order: an archive in an archive is read forwards
         if file.endswith(".csv"):
             with source.open(file) as stream:
                 content = stream.read()
@@ -27,7 +27,7 @@ def read_descriptions(source: Source) -> list[dict[str, str]]:
                 {"db_id": db_id, "table": table, "column": column, "text": text}
                 for column, text in _described(decoded(content))
             ]
-    return rows
+    return sorted(rows, key=lambda row: (row["db_id"], row["table"]))
 
 
 def decoded(content: bytes) -> str:

@@ -216,7 +216,7 @@ def _gold(path: Path, query: str, layout: Layout) -> tuple[str, bool]:
     """What is wrong with a gold query on one of the databases it is judged on, and whether it is empty on all."""
     empty = True
     for file in [str(path)] if layout.as_is else databases_of(path):
-        result = gold_result(file, query, keep_distinct=layout.as_is)
+        result = gold_result(file, query, as_is=layout.as_is)
         if result.error is not None:
             return result.error if file == str(path) else f"{result.error} (on {Path(file).name})", False
         empty = empty and not result.rows

@@ -21,6 +21,7 @@ def _parts(layout: Layout) -> dict[str, Part]:
     return {part.name: part for part in layout.parts} | ({"dev_500": sample, "val": sample} if sample else {})
 
 
+_MIT = "MIT; databases: CC BY-SA 4.0"
 _CUTS = ("train_a", "train_b", "train_b_fit", "train_b_held")
 
 
@@ -95,6 +96,7 @@ class SpiderSynTasks(SpiderTasks):
     layout = SYN
     splits = _parts(SYN)
     citation = "Gan et al. 2021, Towards Robustness of Text-to-SQL Models against Synonym Substitution (ACL)"
+    licence = _MIT
 
 
 class SpiderRealisticTasks(SpiderTasks):
@@ -113,6 +115,7 @@ class SpiderDKTasks(SpiderTasks):
     layout = DK
     splits = _parts(DK)
     citation = "Gan et al. 2021, Exploring Underexplored Limitations of Cross-Domain Text-to-SQL Generalization (EMNLP)"
+    licence = _MIT
 
 
 def _splits_of(db_id: str, gold: str) -> tuple[str, ...]:
