@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sqlite3
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -28,14 +27,7 @@ from harness.tasks.spider.layout import SPIDER
 from harness.tasks.spider.prepare import prepare
 from harness.testing.data_contract import TaskSetContract
 
-REPO = Path(__file__).resolve().parents[2]
-
-
-def make_sqlite(path: Path, script: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    connection = sqlite3.connect(path)
-    connection.executescript(script)
-    connection.close()
+from .published import make_sqlite, spider_source
 
 
 def question(db_id: str, text: str, query: str) -> dict[str, str]:
@@ -362,12 +354,8 @@ def test_download_of_something_else_is_said(tmp_path: Path, serve: Any) -> None:
 
 @pytest.fixture(scope="module")
 def spider(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    named = os.environ.get("HARNESS_SPIDER_SOURCE") or os.environ.get("VERL_SPIDER_DATA_DIR")
-    source = Path(named) if named else REPO.parent / "shared" / "data" / "spider_data.zip"
-    if not source.exists():
-        pytest.skip(f"no Spider archive at {source}; set HARNESS_SPIDER_SOURCE")
     folder = tmp_path_factory.mktemp("spider") / "prepared"
-    return folder, prepare(source, folder)
+    return folder, prepare(spider_source(), folder)
 
 
 @pytest.mark.spider

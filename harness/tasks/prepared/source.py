@@ -46,7 +46,7 @@ class Source:
         """
         try:
             return self.files[file]()
-        except (zipfile.BadZipFile, RuntimeError, NotImplementedError, OSError) as error:
+        except (zipfile.BadZipFile, RuntimeError, OSError) as error:
             raise TaskSetError(f"{file} of {self.name} cannot be read: {error}. Download it again") from error
 
 
@@ -236,7 +236,7 @@ def _opened(path: Path, folders: Sequence[str], stack: ExitStack) -> Files:
             continue
         try:
             archive = stack.enter_context(zipfile.ZipFile(stack.enter_context(files[inner]())))
-        except (zipfile.BadZipFile, OSError, zlib.error, EOFError) as error:
+        except (zipfile.BadZipFile, OSError, zlib.error, EOFError, RuntimeError) as error:
             raise TaskSetError(f"{inner} of {path.name} is damaged: {error}. Download it again") from error
         found = _zipped(archive)
         below = "" if _databases(found, [folder]) else f"{folder}/"
