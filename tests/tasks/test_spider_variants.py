@@ -119,6 +119,9 @@ def test_without_any_database_it_is_said_where_to_name_them(realistic: Path, spi
     (tmp_path / "empty").mkdir()
     with pytest.raises(TaskSetError, match=r"has no databases .* Correct --databases"):
         prepare(realistic, tmp_path / "out", databases=tmp_path / "empty")
+    realistic.write_text("[]")
+    with pytest.raises(TaskSetError, match="has no questions in it"):
+        prepare(realistic, tmp_path / "out", databases=spider)
     assert not (tmp_path / "out").exists()
 
 

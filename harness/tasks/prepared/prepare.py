@@ -97,7 +97,9 @@ def prepare(
     if databases is not None:
         source = with_databases(source, databases, named)
     files = [file for file in source.files if file.endswith((".sqlite", ".sql"))]
-    if not any(file.endswith(f"/{db_id}.sqlite") for file in files for db_id in [file.split("/")[1]] if db_id in named):
+    if not named:
+        raise TaskSetError(f"{source.name} has no questions in it. Download it again")
+    if not named & {file.split("/")[1] for file in files if file.endswith(".sqlite")}:
         raise TaskSetError(
             f"{source.name} has none of the {len(named)} databases that its questions name. "
             f"Say where they are: {layout.command} SOURCE --databases FOLDER"
