@@ -14,6 +14,7 @@ from harness.hookspecs import (
 from harness.programs.self_correcting_sql.prompts import ROLES
 
 HARNESS_API = 1
+_SPIDER = (("cpu", "cpu-spider"), ("cuda", "qwen-1.5b"), ("npu", "qwen-1.5b"))
 
 
 @hookimpl
@@ -78,7 +79,39 @@ def harness_tasks() -> list[TaskSetSpec]:
                 *("train", "train_a", "train_b", "train_b_fit", "train_b_held", "train_others"),
                 *("dev", "dev_500", "val"),
             ),
-            presets=(("cpu", "cpu-spider"), ("cuda", "qwen-1.5b"), ("npu", "qwen-1.5b")),
+            presets=_SPIDER,
+            eval_split="dev",
+        ),
+        TaskSetSpec(
+            "spider_syn",
+            "harness.tasks.spider:SpiderSynTasks",
+            "Spider-Syn: other words for what the schema names (`harness data spider`)",
+            splits=("train", "dev", "dev_500", "val"),
+            presets=_SPIDER,
+            eval_split="dev",
+        ),
+        TaskSetSpec(
+            "spider_realistic",
+            "harness.tasks.spider:SpiderRealisticTasks",
+            "Spider-Realistic: columns are not named (`harness data spider`)",
+            splits=("dev",),
+            presets=_SPIDER,
+            eval_split="dev",
+        ),
+        TaskSetSpec(
+            "spider_dk",
+            "harness.tasks.spider:SpiderDKTasks",
+            "Spider-DK: knowledge of the domain is needed (`harness data spider`)",
+            splits=("dev",),
+            presets=_SPIDER,
+            eval_split="dev",
+        ),
+        TaskSetSpec(
+            "bird",
+            "harness.tasks.bird:BirdTasks",
+            "BIRD, with evidence (prepare it with `harness data bird SOURCE`)",
+            splits=("train", "dev", "mini_dev", "dev_500", "val"),
+            presets=(("cpu", "bird-cpu"), ("cuda", "bird-qwen-1.5b"), ("npu", "bird-qwen-1.5b")),
             eval_split="dev",
         ),
     ]
@@ -91,7 +124,17 @@ def harness_rewards() -> list[RewardSpec]:
             "execution_accuracy",
             "harness.rewards.execution_accuracy:ExecutionAccuracy",
             "1 where the query returns what the gold returns, else 0",
-        )
+        ),
+        RewardSpec(
+            "bird_accuracy",
+            "harness.rewards.bird:BirdAccuracy",
+            "BIRD's execution accuracy: 1 where the query returns the same set of rows as the gold, else 0",
+        ),
+        RewardSpec(
+            "bird_soft_f1",
+            "harness.rewards.bird:BirdSoftF1",
+            "BIRD's Soft-F1: how much of the gold's rows, in their order, the query returns",
+        ),
     ]
 
 

@@ -94,7 +94,8 @@ def check(config: Config, *, trains: bool = True) -> None:
     """Refuse before anything is started what could only fail later.
 
     Args:
-        trains: Whether the trainer is to be used on the device, not just the agent.
+        trains: Whether the trainer is to be used on the device, not just the agent; what only measures needs no
+            training split.
 
     Raises:
         PluginError: A part that the configuration names is not installed or does not import.
@@ -104,7 +105,8 @@ def check(config: Config, *, trains: bool = True) -> None:
     """
     spec = agent_spec(config.agent)
     task_set = task_set_spec(config.task.name)
-    for key, split in (("train_split", config.task.train_split), ("val_split", config.task.val_split)):
+    asked = {"train_split": config.task.train_split} if trains else {}
+    for key, split in (asked | {"val_split": config.task.val_split}).items():
         if split not in task_set.splits:
             raise ConfigError(
                 f"task.{key}: {task_set.name!r} has no split {split!r}. Use one of: {', '.join(task_set.splits)}"

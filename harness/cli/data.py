@@ -14,15 +14,22 @@ from harness.cli import complete
 
 if TYPE_CHECKING:
     from harness.tasks.files import checking
-    from harness.tasks.spider.prepare import Progress, Report
+    from harness.tasks.prepared.layout import Layout
+    from harness.tasks.prepared.prepare import Progress, Report
 
 app = typer.Typer(no_args_is_help=True, help="Prepare, check, list, verify and fetch the data of task sets.")
 
 OutOption = Annotated[
     Path | None,
     typer.Option(
-        "--out", help="Prepared folder; default $VERL_SPIDER_DATA_DIR, or harness/spider in the cache folder."
+        "--out",
+        help="Prepared folder; default harness/TASK_SET in the cache folder, or what $VERL_SPIDER_DATA_DIR "
+        "(spider) and $HARNESS_BIRD_DATA_DIR (bird) name.",
     ),
+]
+DatabasesOption = Annotated[
+    Path | None,
+    typer.Option(help="Where databases are that SOURCE lacks or that go before its own: folder or .zip."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 SEEDS = (3, 8)
@@ -156,16 +163,34 @@ def _places(places: Sequence[str], between: str = ", ") -> str:
 
 @app.command()
 def spider(
-    source: Annotated[Path, typer.Argument(help="The Spider archive (.zip) or the folder it unpacks to.")],
+    source: Annotated[
+        Path,
+        typer.Argument(help="Spider, Spider-Syn, -Realistic or -DK: archive (.zip), folder, or file of questions."),
+    ],
+    databases: DatabasesOption = None,
     out: OutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check Spider's files and gold queries and write the Parquet files that training reads."""
-    from harness.tasks.spider.layout import default_folder
+    """Check the files and gold queries of Spider or a variant and write the Parquet files that are loaded."""
     from harness.tasks.spider.prepare import prepare
 
     with _progress() as progress:
-        report = prepare(source, out or default_folder(), progress)
+        report = prepare(source, out, databases, progress)
+    _print_report(report, as_json)
+
+
+@app.command()
+def bird(
+    sources: Annotated[list[Path], typer.Argument(help="BIRD's archives (.zip) or folders: dev, train, mini-dev.")],
+    databases: DatabasesOption = None,
+    out: OutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check BIRD's files and gold queries and write the Parquet files that are loaded."""
+    from harness.tasks.bird.prepare import prepare
+
+    with _progress() as progress:
+        report = prepare(sources, out, databases, progress)
     _print_report(report, as_json)
 
 
@@ -179,17 +204,17 @@ def fetch(
     """Download the archive of a task set (again to resume), check it and prepare it."""
     from harness.errors import TaskSetError
     from harness.tasks.spider.fetch import BUNDLE_URL, fetch
-    from harness.tasks.spider.layout import default_folder
+    from harness.tasks.spider.layout import SPIDER
     from harness.tasks.spider.prepare import prepare
 
     if name != "spider":
         raise TaskSetError(f"task set {name!r} cannot be fetched. Only spider can; pocket is bundled")
-    target = out or default_folder()
+    target = out or SPIDER.default_folder()
     archive = target.with_name(f"{target.name}-download.zip")
     with _progress() as progress:
         if not archive.is_file():
             fetch(archive, url or BUNDLE_URL, progress)
-        report = prepare(archive, target, progress)
+        report = prepare(archive, target, progress=progress)
     archive.unlink()
     _print_report(report, as_json)
 
@@ -197,26 +222,40 @@ def fetch(
 @app.command("list")
 def list_(as_json: JsonOption = False) -> None:
     """Show which data is there."""
-    from harness.errors import TaskSetError
-    from harness.tasks.spider.layout import default_folder
-    from harness.tasks.spider.verify import check_prepared, read_manifest
-
-    folder = default_folder()
-    row: dict[str, Any] = {"name": "spider", "folder": str(folder), "state": "prepared", "detail": ""}
-    try:
-        check_prepared(folder)
-        manifest = read_manifest(folder)
-        parts = (manifest or {}).get("parts", {})
-        row["detail"] = ", ".join(f"{name} {part['runnable']}" for name, part in parts.items())
-        row["state"] = "prepared" if manifest else "prepared by something else (no manifest)"
-    except TaskSetError as error:
-        row["state"], row["detail"] = "not prepared", str(error)
-    rows = [{"name": "pocket", "folder": "", "state": "bundled", "detail": ""}, row]
+    rows = [{"name": "pocket", "folder": "", "state": "bundled", "detail": ""}]
+    rows += [_state(layout) for layout in _layouts().values()]
     if as_json:
         typer.echo(json.dumps(rows))
         return
     for entry in rows:
         typer.echo("  ".join(str(entry[key]) for key in ("name", "state", "folder", "detail") if entry[key]))
+
+
+def _layouts() -> dict[str, Layout]:
+    """Of the task sets that are prepared, by name."""
+    from harness.tasks.bird.layout import BIRD
+    from harness.tasks.spider.layout import LAYOUTS
+
+    return {layout.name: layout for layout in (*LAYOUTS, BIRD)}
+
+
+def _state(layout: Layout) -> dict[str, str]:
+    from harness.errors import TaskSetError
+    from harness.tasks.prepared.verify import check_prepared, read_manifest
+
+    folder = layout.default_folder()
+    try:
+        check_prepared(folder, layout)
+        manifest = read_manifest(folder, layout)
+    except TaskSetError as error:
+        return {"name": layout.name, "folder": str(folder), "state": "not prepared", "detail": str(error)}
+    parts = (manifest or {}).get("parts", {})
+    return {
+        "name": layout.name,
+        "folder": str(folder),
+        "state": "prepared" if manifest else "prepared by something else (no manifest)",
+        "detail": ", ".join(f"{name} {part['runnable']}" for name, part in parts.items()),
+    }
 
 
 @app.command()
@@ -227,14 +266,15 @@ def verify(
 ) -> None:
     """Compare the files of a prepared task set with its manifest; exit status 1 if any differs."""
     from harness.errors import TaskSetError
-    from harness.tasks.spider.layout import default_folder
-    from harness.tasks.spider.verify import verify
+    from harness.tasks.prepared.verify import verify
 
-    if name != "spider":
+    layout = _layouts().get(name)
+    if layout is None:
         raise TaskSetError(
-            f"task set {name!r} has no data to verify. Only spider has; pocket checks itself when loaded"
+            f"task set {name!r} has no data to verify. Use one of: {', '.join(_layouts())}; "
+            "pocket checks itself when loaded"
         )
-    result = verify(folder or default_folder())
+    result = verify(folder or layout.default_folder(), layout)
     if as_json:
         typer.echo(json.dumps(result))
     else:
@@ -252,7 +292,8 @@ def _print_report(report: Report, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(asdict(report)))
         return
-    typer.echo(f"{report.folder}: {report.databases} databases")
+    absent = f"; the source has no {', '.join(report.absent)}" if report.absent else ""
+    typer.echo(f"{report.folder}: task set {report.task_set}, {report.databases} databases{absent}")
     for name, part in report.parts.items():
         typer.echo(
             f"  {name}: {part.questions:,} questions, {part.runnable:,} with their database, "

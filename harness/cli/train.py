@@ -38,7 +38,9 @@ def train(
     set_: complete.Settings = None,
     task: Annotated[
         str | None,
-        typer.Option(help="The task set: pocket, spider, files (your own), ...", autocompletion=complete.task_sets),
+        typer.Option(
+            help="The task set: pocket, spider, bird, files (your own), ...", autocompletion=complete.task_sets
+        ),
     ] = None,
     agent_match: Annotated[str | None, typer.Option(help="Regular expression: the roles to train.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of data order, sampling and optimizer.")] = None,

@@ -21,7 +21,8 @@ class TaskSet(Protocol):
     def context(self, task: Task) -> Mapping[str, str]:
         """What the prompts of the program name beside the question, the same for every framework.
 
-        For the environment `sql`: `schema`, the text of the database's schema.
+        For the environment `sql`: `schema`, the text of the database's schema. Anything else, such as `evidence`, is
+        shown after it under its name; no text is empty.
         """
 
     def describe(self) -> Mapping[str, Any]:

@@ -234,10 +234,11 @@ def test_a_split_that_the_task_set_does_not_declare_is_refused(key: str) -> None
         check(config)
 
 
-def test_every_split_that_spider_loads_is_declared() -> None:
-    from harness.tasks.spider import _SPLITS
-
-    assert set(registry().spec("task set", "spider", TaskSetSpec).splits) == set(_SPLITS)
+@pytest.mark.parametrize("name", ["spider", "spider_syn", "spider_realistic", "spider_dk", "bird"])
+def test_every_split_that_a_prepared_task_set_loads_is_declared(name: str) -> None:
+    spec = registry().spec("task set", name, TaskSetSpec)
+    tasks = load(spec)
+    assert set(spec.splits) == set(tasks.splits) and tasks.name == tasks.layout.name == name
 
 
 def test_a_device_that_the_trainer_does_not_train_on_is_refused(installed: Callable[..., None]) -> None:

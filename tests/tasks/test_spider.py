@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sqlite3
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -20,20 +19,15 @@ from harness.cli import data as data_commands
 from harness.environments.sql.environment import database_of
 from harness.environments.sql.evaluator import evaluate
 from harness.errors import TaskSetError
+from harness.tasks.prepared.prepare import sample_of
+from harness.tasks.prepared.verify import verify
 from harness.tasks.spider import SpiderTasks
 from harness.tasks.spider.fetch import fetch
-from harness.tasks.spider.prepare import prepare, sample_of
-from harness.tasks.spider.verify import verify
+from harness.tasks.spider.layout import SPIDER
+from harness.tasks.spider.prepare import prepare
 from harness.testing.data_contract import TaskSetContract
 
-REPO = Path(__file__).resolve().parents[2]
-
-
-def make_sqlite(path: Path, script: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    connection = sqlite3.connect(path)
-    connection.executescript(script)
-    connection.close()
+from .published import make_sqlite, spider_source
 
 
 def question(db_id: str, text: str, query: str) -> dict[str, str]:
@@ -88,7 +82,7 @@ def test_archive_becomes_a_prepared_folder(archive: Path, tmp_path: Path) -> Non
     assert table.column_names == ["question", "db_id", "query", "db_path"]
     assert table.to_pylist()[0]["db_path"] == "database/zoo/zoo.sqlite"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["official", "out", "spider.zip"]
-    assert verify(tmp_path / "out")["ok"]
+    assert verify(tmp_path / "out", SPIDER)["ok"]
 
 
 def test_preparing_again_gives_the_same_files(archive: Path, official: Path, tmp_path: Path) -> None:
@@ -230,7 +224,7 @@ def test_interrupted_work_keeps_what_was_there(archive: Path, tmp_path: Path) ->
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        prepare(archive, tmp_path / "out", interrupt)
+        prepare(archive, tmp_path / "out", progress=interrupt)
     assert (tmp_path / "out/manifest.json").read_bytes() == before
     assert sorted(file.name for file in tmp_path.iterdir()) == ["official", "out", "spider.zip"]
 
@@ -360,12 +354,8 @@ def test_download_of_something_else_is_said(tmp_path: Path, serve: Any) -> None:
 
 @pytest.fixture(scope="module")
 def spider(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    named = os.environ.get("HARNESS_SPIDER_SOURCE") or os.environ.get("VERL_SPIDER_DATA_DIR")
-    source = Path(named) if named else REPO.parent / "shared" / "data" / "spider_data.zip"
-    if not source.exists():
-        pytest.skip(f"no Spider archive at {source}; set HARNESS_SPIDER_SOURCE")
     folder = tmp_path_factory.mktemp("spider") / "prepared"
-    return folder, prepare(source, folder)
+    return folder, prepare(spider_source(), folder)
 
 
 @pytest.mark.spider

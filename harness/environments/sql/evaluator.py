@@ -135,9 +135,9 @@ def evaluate(
     verdict = _verdicts.get(key)
     if verdict is not None:
         return verdict
-    steady = not _CHANGING.search(gold + pred)
-    judge = _Judge(list(zip(paths, hashes, strict=True)), timeout_s, plug_value, cache or _gold_cache, steady)
-    if not steady:
+    same = steady(gold + pred)
+    judge = _Judge(list(zip(paths, hashes, strict=True)), timeout_s, plug_value, cache or _gold_cache, same)
+    if not same:
         return judge.verdict(gold, pred, keep_distinct)
     with _lock:
         other = _judging.get(key)
@@ -161,15 +161,20 @@ def evaluate(
             mine.set_result(None)
 
 
-def gold_result(db_path: str | Path, gold: str, *, timeout_s: float = 30.0) -> GoldResult:
-    """What a gold query gives on one database, executed as `evaluate` does (DISTINCT dropped)."""
+def gold_result(db_path: str | Path, gold: str, *, as_is: bool = False, timeout_s: float = 30.0) -> GoldResult:
+    """What a gold query gives on one database, executed as `evaluate` does (DISTINCT dropped), or as it stands."""
     path = str(db_path)
-    sql, _ = _prepared(gold, keep_distinct=False)
+    sql = gold if as_is else _prepared(gold, keep_distinct=False)[0]
     try:
         digest = content_hash(path)
     except (OSError, ValueError):
         return GoldResult(error=f"no database at {path}", error_type="missing_database")
     return _gold_cache.get(path, digest, sql, Limits(timeout_s=timeout_s, max_value_bytes=_VALUE_BYTES))
+
+
+def steady(sql: str) -> bool:
+    """Whether queries give the same result at any time: they ask for neither the date nor a random number."""
+    return not _CHANGING.search(sql)
 
 
 def forget() -> None:
@@ -219,13 +224,13 @@ class _Judge:
         for path, digest in self._databases:
             left_s = self._timeout_s / 2 - spent_s
             limits = Limits(timeout_s=left_s, max_value_bytes=_VALUE_BYTES)
-            keep = self._steady or not _CHANGING.search(gold_sql)
+            keep = self._steady or steady(gold_sql)
             result = self._cache.get(path, digest, gold_sql, limits, keep=keep)
             spent_s += result.elapsed_s
             kind = "timeout" if result.error is None and result.elapsed_s > left_s else result.error_type
             if result.error is not None or kind == "timeout":
                 self.out_of_memory |= kind == "memory"
-                return _gold_failed(path, kind, result.error or f"it took longer than {self._timeout_s / 2:g} s")
+                return gold_failed(path, kind, result.error or f"it took longer than {self._timeout_s / 2:g} s")
             golds.append(result)
         self._left_s = min(self._left_s, self._timeout_s - spent_s)
         flags = ["empty_gold"] if all(not result.rows for result in golds) else []
@@ -263,7 +268,7 @@ class _Judge:
             result = self._execute(path, sql, gold)
             if not result.ok:
                 if not (result.error_type == "too_large" and result.columns):
-                    return self._failed(result)
+                    return prediction_failed(result, self._timeout_s)
                 return Match(False, "the result is longer than gold's", ("prediction_too_large",))
             if empty and not result.rows:
                 if len(result.columns) != len(gold.columns):
@@ -300,24 +305,27 @@ class _Judge:
         self.out_of_memory |= result.error_type == "memory"
         return result
 
-    def _failed(self, result: Execution) -> Match:
-        kind = result.error_type
-        if kind == "timeout":
-            return Match(False, f"the prediction passed the deadline of {self._timeout_s:g} s", ("prediction_timeout",))
-        reason = f"the prediction fails: {result.error}"[:_MAX_REASON_CHARS]
-        if kind == "io":
-            return Match(None, reason, ("out_of_resources",))
-        if kind in ("missing_database", "damaged_database"):
-            return Match(None, reason, (f"database_{kind.split('_')[0]}",))
-        flag = {
-            "denied": "statement_refused",
-            "too_large": "prediction_too_large",
-            "memory": "prediction_too_large",
-        }
-        return Match(False, reason, (flag[kind],) if kind in flag else ())
+
+def prediction_failed(result: Execution, timeout_s: float) -> Match:
+    """The verdict on a prediction whose execution failed: wrong, or unscored where it is not to blame."""
+    kind = result.error_type
+    if kind == "timeout":
+        return Match(False, f"the prediction passed the deadline of {timeout_s:g} s", ("prediction_timeout",))
+    reason = f"the prediction fails: {result.error}"[:_MAX_REASON_CHARS]
+    if kind == "io":
+        return Match(None, reason, ("out_of_resources",))
+    if kind in ("missing_database", "damaged_database"):
+        return Match(None, reason, (f"database_{kind.split('_')[0]}",))
+    flag = {
+        "denied": "statement_refused",
+        "too_large": "prediction_too_large",
+        "memory": "prediction_too_large",
+    }
+    return Match(False, reason, (flag[kind],) if kind in flag else ())
 
 
-def _gold_failed(path: str, kind: str | None, error: str) -> Match:
+def gold_failed(path: str, kind: str | None, error: str) -> Match:
+    """The verdict where gold has no result: unscored."""
     flag = {
         "timeout": "gold_timeout",
         "memory": "out_of_resources",

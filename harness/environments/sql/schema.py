@@ -6,6 +6,7 @@ fits, its columns from the end. What was left out is said in a closing note, so 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -36,6 +37,7 @@ def schema_text(
     sample_rows: int = 0,
     style: Literal["create", "compact"] = "create",
     schema_file: str | Path | None = None,
+    notes: Mapping[str, Sequence[str]] | None = None,
 ) -> str:
     """The schema of a database, at most `limit_chars` long.
 
@@ -47,6 +49,7 @@ def schema_text(
             gives one line a table: `singer(singer_id int pk, name text, concert_id int -> concert.concert_id)`.
         schema_file: A `schema.sql` whose CREATE TABLE statements are used instead, if the file exists
             (style `create` only).
+        notes: Lines to show below tables, as comments, by the table's name in lower case.
 
     Raises:
         TaskSetError: The database is missing or damaged.
@@ -56,9 +59,9 @@ def schema_text(
     if from_file and schema_file is not None:
         blocks = _statements_of(Path(schema_file))
     else:
-        blocks = _blocks(path, style, sample_rows)
+        blocks = _blocks(path, style, sample_rows, notes or {})
     comment = "-- " if style == "create" else ""
-    gap = "\n\n" if sample_rows and not from_file else "\n"
+    gap = "\n\n" if (sample_rows or notes) and not from_file else "\n"
     whole = gap.join(text for _, text in blocks)
     if limit_chars is None or len(whole) <= limit_chars:
         return whole
@@ -70,7 +73,7 @@ def schema_text(
     return _first_table(path, blocks, style, comment, limit_chars)
 
 
-def _blocks(path: Path, style: str, sample_rows: int) -> list[tuple[str, str]]:
+def _blocks(path: Path, style: str, sample_rows: int, notes: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
     """Name and text of each table and, in style `create`, view, in the order of their creation."""
     kinds = "'table', 'view'" if style == "create" else "'table'"
     found = _query(
@@ -81,6 +84,7 @@ def _blocks(path: Path, style: str, sample_rows: int) -> list[tuple[str, str]]:
     blocks: list[tuple[str, str]] = []
     for name, sql, kind in found.rows:
         text = compact(name, columns_of(path, name)) if style == "compact" else f"{str(sql).strip()};"
+        text += "".join(f"\n-- {line}" for line in notes.get(name.lower(), ()))
         if sample_rows and kind == "table":
             text += _samples(path, name, sample_rows)
         blocks.append((name, text))

@@ -36,7 +36,8 @@ You repair a SQLite query that does not answer the question about a database.
 Use only tables and columns of the schema, and the remarks of the check.
 Reply with the repaired query in a ```sql block."""
 
-_TASK = "Schema:\n{schema}\n\nQuestion: {question}"
+_PART = "{name}:\n{text}\n\n"
+_QUESTION = "Question: {question}"
 _QUERY = "\n\nQuery:\n```sql\n{sql}\n```\n\nResult:\n{result}"
 _REMARKS = "\n\nCheck:\n{remarks}"
 
@@ -62,11 +63,16 @@ class Prompts:
     """Builds every prompt and reads every reply, so that no framework does either differently."""
 
     hash = hashlib.sha256(
-        "\0".join((_WRITE, _CHECK, _REWRITE, _TASK, _QUERY, _REMARKS, APPROVED, REJECTED)).encode()
+        "\0".join(
+            (
+                *(_WRITE, _CHECK, _REWRITE, _PART.format(name="Schema", text="{schema}") + _QUESTION),
+                *(_QUERY, _REMARKS, APPROVED, REJECTED),
+            )
+        ).encode()
     ).hexdigest()[:16]
 
     def write(self, problem: Problem) -> Prompt:
-        """The prompt of `write_query`: schema and question."""
+        """The prompt of `write_query`: schema, what else the task set tells, and question."""
         return Prompt("write_query", _WRITE, self._task(problem))
 
     def check(self, problem: Problem, sql: str, result: str) -> Prompt:
@@ -92,7 +98,9 @@ class Prompts:
 
     @staticmethod
     def _task(problem: Problem) -> str:
-        return _TASK.format(schema=problem.context["schema"], question=problem.question)
+        told = {"schema": problem.context["schema"], **problem.context}
+        parts = "".join(_PART.format(name=name.capitalize(), text=text) for name, text in told.items())
+        return parts + _QUESTION.format(question=problem.question)
 
 
 PROMPTS = Prompts()

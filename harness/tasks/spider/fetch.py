@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 
 from harness.errors import TaskSetError
-from harness.tasks.spider.prepare import Progress
+from harness.tasks.prepared.prepare import Progress
 
 BUNDLE_ID = "1oi9J1jZP9TyM35L85CL3qeGWl2jqlnL6"
 BUNDLE_URL = f"https://drive.usercontent.google.com/download?id={BUNDLE_ID}&export=download&confirm=t"

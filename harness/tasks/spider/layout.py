@@ -1,48 +1,59 @@
-"""How Spider lies on disk: official, as agent-lightning's example prepares it, and as harness prepares it.
-
-All three keep databases at `database/<db_id>/<db_id>.sqlite`, and those of the test questions in
-`test_database/` where there is one.
-"""
+"""How Spider and its variants lie on disk: official, as agent-lightning's example prepares Spider, as harness does."""
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
 
-MANIFEST = "manifest.json"
+from harness.tasks.prepared.layout import Layout, Part
+from harness.tasks.prepared.source import Source, columns_of
+
 FOLDERS = ("database", "test_database")
-ENVIRONMENT = "VERL_SPIDER_DATA_DIR"
+_OF_DEV = ("test_database", "database")
+_DEV = Part("dev", "dev.json", "test_dev.parquet", _OF_DEV)
+_TRAIN = Part("train", "train_spider.json", "train_spider.parquet", ("database",))
 
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One file of questions: its official name and the Parquet file that it becomes."""
-
-    name: str
-    official: str
-    parquet: str
-    folders: tuple[str, ...]
-    """Where its databases are looked for, in order."""
-
-
-PARTS = (
-    Part("train", "train_spider.json", "train_spider.parquet", ("database",)),
-    Part("train_others", "train_others.json", "train_others.parquet", ("database",)),
-    Part("dev", "dev.json", "test_dev.parquet", ("test_database", "database")),
+SPIDER = Layout(
+    "spider",
+    "Spider",
+    "harness data spider",
+    (_TRAIN, Part("train_others", "train_others.json", "train_others.parquet", ("database",)), _DEV),
+    FOLDERS,
+    {"question": ("question",), "db_id": ("db_id",), "query": ("query",)},
+    variable="VERL_SPIDER_DATA_DIR",
+    sample=("dev", Part("dev_500", "", "test_dev_500.parquet", _OF_DEV)),
 )
-DEV_500 = Part("dev_500", "", "test_dev_500.parquet", ("test_database", "database"))
+SYN = replace(
+    SPIDER,
+    name="spider_syn",
+    title="Spider-Syn",
+    parts=(_TRAIN, _DEV),
+    columns={**SPIDER.columns, "question": ("SpiderSynQuestion", "question")},
+    variable="",
+)
+REALISTIC = replace(
+    SPIDER,
+    name="spider_realistic",
+    title="Spider-Realistic",
+    parts=(replace(_DEV, official="spider-realistic.json", parquet="realistic.parquet"),),
+    variable="",
+    sample=None,
+)
+DK = replace(
+    REALISTIC,
+    name="spider_dk",
+    title="Spider-DK",
+    parts=(replace(_DEV, official="Spider-DK.json", parquet="dk.parquet"),),
+)
+LAYOUTS = (SPIDER, SYN, REALISTIC, DK)
+MARKS = frozenset().union(*(layout.marks for layout in LAYOUTS))
 
 
-def default_folder() -> Path:
-    """`$VERL_SPIDER_DATA_DIR`, or `harness/spider` in the user's cache folder."""
-    named = os.environ.get(ENVIRONMENT)
-    if named:
-        return Path(named).expanduser()
-    cache = os.environ.get("XDG_CACHE_HOME")
-    return (Path(cache) if cache else Path.home() / ".cache") / "harness" / "spider"
-
-
-def database_file(db_id: str, folder: str) -> str:
-    """Path of a database, relative to the data folder."""
-    return f"{folder}/{db_id}/{db_id}.sqlite"
+def layout_of(source: Source) -> Layout:
+    """Which of the variants a source is: by the names of its files, and Spider-Syn by its columns."""
+    for layout in (REALISTIC, DK):
+        if layout.marks & source.files.keys():
+            return layout
+    if source.made_for in (SYN.name, SPIDER.name):
+        return SYN if source.made_for == SYN.name else SPIDER
+    renamed = any("SpiderSynQuestion" in columns_of(source, part) for part in SYN.parts)
+    return SYN if renamed else SPIDER

@@ -1,228 +1,31 @@
-"""Turns a Spider archive or folder into a prepared one: checked databases, Parquet files and a manifest.
-
-Everything is written beside the target and moved there at the end, so interrupted work leaves nothing.
-"""
+"""Prepares Spider or one of its variants, whichever the files are of."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
-import os
-import shutil
-import tempfile
-from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-from harness.environments.sql.databases import content_hash
-from harness.environments.sql.evaluator import gold_result
-from harness.environments.sql.sandbox import Limits, execute
-from harness.errors import TaskSetError
-from harness.tasks.spider.layout import DEV_500, MANIFEST, PARTS, Part, database_file
-from harness.tasks.spider.source import Source, copy, database_files, lies_at, open_source, read_questions
-
-SAMPLE_SIZE = 500
-SAMPLE_SEED = "harness-spider-dev-500"
-FORMAT = 1
-
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done, how much of it is done, and how much there is."""
+from harness.tasks.prepared.prepare import Progress, Report
+from harness.tasks.prepared.prepare import prepare as prepare_layout
+from harness.tasks.prepared.source import open_databases, open_source
+from harness.tasks.spider.layout import FOLDERS, MARKS, layout_of
 
 
-@dataclass(slots=True)
-class PartReport:
-    """What became of one part.
-
-    Attributes:
-        questions: Questions in the source.
-        runnable: Those whose database is there and whole; only they are written.
-        gold_failed: Those of them whose gold query fails on its own database: `row` (position in the Parquet
-            file), `db_id`, `query` and `error`.
-        gold_empty: How many of them have an empty gold result.
-        skipped: Questions lost, by database.
-    """
-
-    questions: int = 0
-    runnable: int = 0
-    gold_failed: list[dict[str, Any]] = field(default_factory=list)
-    gold_empty: int = 0
-    skipped: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class Report:
-    """What `prepare` did.
-
-    Attributes:
-        missing: Databases that questions name and that are not there.
-        damaged: Databases that cannot be used, with the reason.
-    """
-
-    folder: str
-    databases: int
-    missing: list[str]
-    damaged: dict[str, str]
-    parts: dict[str, PartReport]
-
-
-def prepare(source: Path, target: Path, progress: Progress | None = None) -> Report:
-    """Prepares Spider.
+def prepare(
+    source: Path, target: Path | None = None, databases: Path | None = None, progress: Progress | None = None
+) -> Report:
+    """Prepares the files of an archive or a folder, in the official or in agent-lightning's layout, or of one file.
 
     Args:
-        source: The archive (`.zip`), or a folder in the official or in agent-lightning's layout.
-        target: Where to put the prepared folder; replaced if it already is one. May be the source folder
-            itself, in which case only the Parquet files and the manifest are added.
+        target: Where to put the prepared folder; by default the variant's own.
+        databases: Where databases are that the source lacks, or that go before its own: another Spider, or the
+            databases of its test suite.
 
     Raises:
         TaskSetError: The source is damaged or laid out wrongly, or the target holds something else.
     """
-    say = progress or (lambda *_: None)
-    with open_source(source) as opened:
-        if lies_at(opened, target):
-            return _build(opened, target, say)
-        if target.exists() and not (target / MANIFEST).is_file() and (not target.is_dir() or any(target.iterdir())):
-            raise TaskSetError(f"{target} is not empty and was not prepared by harness. Give another folder with --out")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        work = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-        try:
-            files = database_files(opened)
-            for count, file in enumerate(files):
-                copy(opened, file, work / file)
-                (work / file).chmod(0o444)
-                say("copying databases", count + 1, len(files))
-            report = _build(opened, work, say)
-            report.folder = str(target)
-            _replace(work, target)
-            return report
-        except OSError as error:
-            raise TaskSetError(f"cannot write {target}: {error.strerror or error}") from error
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
-
-
-def sample_of(count: int, size: int = SAMPLE_SIZE) -> list[int]:
-    """Positions of the validation sample among `count` questions, in order: the same on every machine.
-
-    The `size` positions whose SHA-256 of `harness-spider-dev-500:<position>` is smallest.
-    """
-    ranked = sorted(range(count), key=lambda position: hashlib.sha256(f"{SAMPLE_SEED}:{position}".encode()).digest())
-    return sorted(ranked[:size])
-
-
-def _build(source: Source, folder: Path, say: Progress) -> Report:
-    databases, damaged = _check_databases(folder, say)
-    report = Report(str(folder), len(databases), [], damaged, {})
-    tables: dict[str, list[dict[str, str]]] = {}
-    for part in PARTS:
-        questions = read_questions(source, part)
-        if questions is None:
-            if part.name == "train_others":
-                continue
-            raise TaskSetError(f"{source.name} has neither {part.official} nor {part.parquet}")
-        tables[part.parquet], report.parts[part.name] = _part(part, questions, folder, databases, say)
-    named = {db_id for part in report.parts.values() for db_id in part.skipped}
-    report.missing = sorted(db_id for db_id in named if not any(f"/{db_id}/" in file for file in damaged))
-    dev = tables[PARTS[-1].parquet]
-    tables[DEV_500.parquet] = [dev[position] for position in sample_of(len(dev))]
-    hashes = {name: _write_parquet(rows, folder / name) for name, rows in tables.items()}
-    manifest = {
-        "format": FORMAT,
-        "source": source.name,
-        "sample": {"size": SAMPLE_SIZE, "seed": SAMPLE_SEED},
-        "parquet": hashes,
-        "databases": databases,
-        "missing": report.missing,
-        "damaged": damaged,
-        "parts": {name: _as_json(part) for name, part in report.parts.items()},
-    }
-    _write(folder / MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False).encode())
-    return report
-
-
-def _check_databases(folder: Path, say: Progress) -> tuple[dict[str, str], dict[str, str]]:
-    """Hashes of the usable databases and reasons of the damaged ones, by path below the folder."""
-    files = sorted(file for place in ("database", "test_database") for file in folder.glob(f"{place}/*/*.sqlite"))
-    good: dict[str, str] = {}
-    bad: dict[str, str] = {}
-    for count, file in enumerate(files):
-        name = file.relative_to(folder).as_posix()
-        opened = execute(file, "SELECT count(*) FROM sqlite_master", Limits(timeout_s=30))
-        if opened.ok and opened.rows[0][0]:
-            good[name] = content_hash(str(file))
-        else:
-            bad[name] = (opened.error or "it has no tables").replace(str(folder) + os.sep, "")
-        say("checking databases", count + 1, len(files))
-    return good, bad
-
-
-def _part(
-    part: Part, questions: list[dict[str, str]], folder: Path, databases: dict[str, str], say: Progress
-) -> tuple[list[dict[str, str]], PartReport]:
-    report = PartReport(questions=len(questions))
-    skipped: Counter[str] = Counter()
-    rows: list[dict[str, str]] = []
-    for count, question in enumerate(questions):
-        say(f"running the gold queries of {part.name}", count + 1, len(questions))
-        db_id = question["db_id"]
-        paths = (database_file(db_id, place) for place in part.folders)
-        path = next((path for path in paths if path in databases), None)
-        if path is None:
-            skipped[db_id] += 1
-            continue
-        result = gold_result(folder / path, question["query"])
-        if result.error is not None:
-            report.gold_failed.append(
-                {"row": len(rows), "db_id": db_id, "query": question["query"], "error": result.error}
-            )
-        elif not result.rows:
-            report.gold_empty += 1
-        rows.append({**question, "db_path": path})
-    report.runnable = len(rows)
-    report.skipped = dict(sorted(skipped.items()))
-    return rows, report
-
-
-def _as_json(part: PartReport) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(part)
-
-
-def _write_parquet(rows: list[dict[str, str]], path: Path) -> str:
-    """Writes the rows and returns the file's SHA-256."""
-    import io
-
-    import pyarrow
-    import pyarrow.parquet
-
-    schema = pyarrow.schema([(name, pyarrow.string()) for name in ("question", "db_id", "query", "db_path")])
-    buffer = io.BytesIO()
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema=schema), buffer)
-    _write(path, buffer.getvalue())
-    return hashlib.sha256(buffer.getvalue()).hexdigest()
-
-
-def _write(path: Path, content: bytes) -> None:
-    part = path.with_name(f".{path.name}.part")
-    part.write_bytes(content)
-    os.replace(part, path)
-
-
-def _replace(work: Path, target: Path) -> None:
-    """Puts a finished folder in the place of an empty or earlier one."""
-    work.chmod(0o755)
-    if not target.exists():
-        os.rename(work, target)
-        return
-    old = target.with_name(f".{target.name}-old-{os.getpid()}")
-    os.rename(target, old)
-    try:
-        os.rename(work, target)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.rename(old, target)
-        raise
-    shutil.rmtree(old, ignore_errors=True)
+    with ExitStack() as stack:
+        opened = stack.enter_context(open_source(source, "Spider", MARKS, FOLDERS))
+        more = stack.enter_context(open_databases(databases, FOLDERS)) if databases is not None else None
+        layout = layout_of(opened)
+        return prepare_layout(opened, layout, target or layout.default_folder(), more, progress)
