@@ -158,7 +158,7 @@ def test_what_was_published_without_train_can_be_measured_but_not_trained(
 ) -> None:
     prepare(realistic, tmp_path / "out", databases=spider)
     settings = ["task.name=spider_realistic", "task.val_split=dev", f"task.options.data_dir={tmp_path / 'out'}"]
-    config = load_config("cpu-spider", None, settings, plugin="reference_sql")
+    config = load_config("cpu-spider", None, settings, agent="reference_sql")
     check(config, trains=False)
     with pytest.raises(ConfigError, match="'spider_realistic' has no split 'train'"):
         check(config)
