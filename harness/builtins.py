@@ -91,7 +91,8 @@ def harness_rewards() -> list[RewardSpec]:
             "execution_accuracy",
             "harness.rewards.execution_accuracy:ExecutionAccuracy",
             "1 where the query returns what the gold returns, else 0",
-        )
+        ),
+        RewardSpec("judge", "harness.rewards.judge:Judge", "a language model's grades of the answer, by criteria"),
     ]
 
 
