@@ -155,8 +155,8 @@ def _same_reward(folder: RunFolder, config: Config) -> None:
     changed = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
     if changed:
         raise UserError(
-            f"--resume, but the reward is not the one that the run began with ({', '.join(changed)} differ): that would "
-            "be another run. Put its options and files back, or start a new run with --config"
+            f"--resume, but the reward is not the one that the run began with ({', '.join(changed)} differ): that "
+            "would be another run. Put its options and files back, or start a new run with --config"
         )
 
 
