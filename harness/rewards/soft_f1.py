@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import re
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable
@@ -40,7 +39,7 @@ class SoftF1(ExecutionAccuracy):
         parts = dict.fromkeys(WEIGHTS, 0.0)
         if not {"no_query", "prediction_too_long", "statement_refused"}.intersection(exact.flags):
             parts |= await asyncio.to_thread(self._graded, database_of(task), task.gold, attempt.answer or "")
-        value = math.fsum(WEIGHTS[name] * part for name, part in parts.items())
+        value = sum(WEIGHTS[name] * part for name, part in parts.items())
         return Verdict(value, exact.reason, parts, exact.flags)
 
     def _graded(self, database: str, gold: str, pred: str) -> dict[str, float]:

@@ -89,7 +89,6 @@ def test_soft_f1_rises_with_what_is_right_and_is_one_only_where_accuracy_is(sing
         "SELECT title FROM concert",
         "SELECT name FROM singer LIMIT 1",
         "SELECT name, age FROM singer",
-        "SELECT name, age FROM singer WHERE age > 31 OR name = 'x' LIMIT 2",
         "SELECT name, age FROM singer WHERE age >= 31",
     ]
     found = [verdict.value for verdict in score(SoftF1(), singers, *answers)]
@@ -108,7 +107,7 @@ def test_soft_f1_is_one_for_the_same_result_by_other_tables(database: str) -> No
 def test_soft_f1_pays_no_cells_for_an_empty_gold(database: str) -> None:
     empty = task("SELECT name FROM singer WHERE age > 900", **{DATABASE: database})
     (verdict,) = score(SoftF1(), empty, "SELECT name, age FROM singer WHERE 0")
-    assert verdict.value is not None and verdict.parts["cells"] == 0.0 and verdict.value == 0.3
+    assert verdict.value is not None and verdict.parts["cells"] == 0.0 and verdict.value == pytest.approx(0.3)
 
 
 def test_soft_f1_is_unscored_and_refuses_where_accuracy_is_and_does(database: str) -> None:
