@@ -54,4 +54,5 @@ def score(reward: Any, task: Task, *answers: str | None) -> list[Verdict]:
     async def all_of_them() -> list[Verdict]:
         return await asyncio.gather(*(reward.score(task, attempt(answer)) for answer in answers))
 
-    return asyncio.run(all_of_them())
+    verdicts: list[Verdict] = asyncio.run(all_of_them())
+    return verdicts

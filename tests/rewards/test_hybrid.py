@@ -87,7 +87,7 @@ def test_any_rewards_are_combined_by_their_weights(counted: Task) -> None:
     assert soft is not None and 0 < soft < 1
     verdict = scored(made, counted, wrong)
     assert verdict.value == pytest.approx(soft / 2)
-    assert (verdict.parts["accuracy"], verdict.parts["soft"]) == (0.0, pytest.approx(soft / 2))
+    assert verdict.parts["accuracy"] == 0.0 and verdict.parts["soft"] == pytest.approx(soft / 2)
     assert verdict.parts["soft.runs"] == 1.0
     assert scored(made, counted, counted.gold).value == 1.0
 
@@ -143,9 +143,9 @@ def test_a_run_has_the_parts_in_its_episodes_and_the_judge_paid_once(
     options = [f"reward.options.judge.endpoint={server.base_url}", "reward.options.judge.model=scripted"]
     config = load_config("cpu", None, ["reward.name=hybrid", "task.val_limit=3", *options], plugin="reference_sql")
     folder = RunFolder.create(tmp_path, "x")
-    record = evaluate(config, folder, Endpoint(policy.base_url, "scripted"), lambda done, total: None)
+    result: Any = evaluate(config, folder, Endpoint(policy.base_url, "scripted"), lambda done, total: None)["result"]
     for row in pq.read_table(folder.path / "episodes.parquet").to_pylist():
         parts = json.loads(row["reward_parts"])
         assert (row["reward"], parts["executes"], parts["judge"], parts["judge.clarity"]) == (0.6, 0.1, 0.5, 0.5)
-    assert record["result"]["reward_cost"] == spent(folder.path / "reward")
-    assert record["result"]["reward_cost"]["calls"] == len(server.requests) == 3
+    assert result["reward_cost"] == spent(folder.path / "reward")
+    assert result["reward_cost"]["calls"] == len(server.requests) == 3

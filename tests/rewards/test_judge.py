@@ -17,12 +17,14 @@ import pyarrow.parquet as pq
 import pytest
 from judging import attempt, data_of, grades, grading, is_gold, judge, score, task
 
+from harness.cli.train import _same_reward, _same_run
 from harness.config import load_config
 from harness.environments.sql.environment import DATABASE
-from harness.errors import ConfigError, RunFailed
+from harness.errors import ConfigError, RunFailed, UserError
 from harness.evaluation import Endpoint, evaluate
 from harness.plugins import make_reward, reward_identity, reward_spec
 from harness.programs.self_correcting_sql.scenarios import build_database
+from harness.record import run_record
 from harness.records import Task
 from harness.results.folder import RunFolder
 from harness.rewards import asking
@@ -30,6 +32,7 @@ from harness.rewards.asking import data_block, grades_of
 from harness.rewards.judge import CRITERIA, Judge
 from harness.rewards.paid import spent
 from harness.scripted.server import Reply
+from harness.tasks.pocket import PocketTasks
 from harness.testing.data_contract import RewardContract
 from harness.testing.fixtures import StartServer
 
@@ -358,6 +361,21 @@ def test_who_waits_for_an_answer_gets_it_though_the_first_to_ask_is_gone(scripte
         return (await second).value
 
     assert asyncio.run(first_leaves()) == 1.0 and len(server.requests) == 1
+
+
+def test_a_run_goes_on_with_the_judge_elsewhere_but_not_with_another(tmp_path: Path) -> None:
+    rubric = tmp_path / "rubric.txt"
+    rubric.write_text("Be strict.")
+    where = ["reward.name=judge", "reward.options.model=m", f"reward.options.rubric_file={rubric}"]
+    config = load_config("cpu", None, [*where, "reward.options.endpoint=http://one/v1"], plugin="reference_sql")
+    folder = RunFolder.create(tmp_path, "x")
+    folder.write(run_record(config, folder, PocketTasks(), [], [], "policy", "cpu"))
+    moved = load_config("cpu", None, [*where, "reward.options.endpoint=http://two/v1"], plugin="reference_sql")
+    _same_run(config, moved)
+    _same_reward(folder, moved)
+    rubric.write_text("Be kind.")
+    with pytest.raises(UserError, match=r"not the one that the run began with \(rubric differ\)"):
+        _same_reward(folder, moved)
 
 
 ASKED = {"endpoint": "http://127.0.0.1:1/v1", "model": "m"}

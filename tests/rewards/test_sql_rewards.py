@@ -95,7 +95,10 @@ def test_soft_f1_rises_with_what_is_right_and_is_one_only_where_accuracy_is(sing
     exact = [verdict.value for verdict in score(ExecutionAccuracy(), singers, *answers)]
     assert found == sorted(value for value in set(found) if value is not None)
     assert [value == 1.0 for value in found] == [value == 1.0 for value in exact]
-    assert max(value for value in found if value != 1.0) <= 1 - WEIGHTS["exact"] and sum(WEIGHTS.values()) == 1.0
+    assert (
+        max(value for value in found if value is not None and value != 1.0) <= 1 - WEIGHTS["exact"]
+        and sum(WEIGHTS.values()) == 1.0
+    )
 
 
 def test_soft_f1_is_one_for_the_same_result_by_other_tables(database: str) -> None:
