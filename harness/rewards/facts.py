@@ -23,7 +23,7 @@ _NUMBER = re.compile(
     r"(?<![a-z0-9_.])([-−+]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?)(?:\s?(%|万|亿|(?:thousand|million|billion)\b))?"
 )
 _UNITS = {"%": "0.01", "万": "1e4", "亿": "1e8", "thousand": "1e3", "million": "1e6", "billion": "1e9"}
-_LIST_MARK = re.compile(r"^\s*(\d{1,3})[.)、](?=\s|[^\W\d])", re.MULTILINE)
+_LIST_MARK = re.compile(r"^[ \t]*(\d{1,3})[.)、](?=\s|[^\W\d])", re.MULTILINE)
 _MAX_DIGITS = 40
 _EXACT = Context(prec=3 * _MAX_DIGITS, rounding=ROUND_HALF_UP)
 

@@ -39,11 +39,12 @@ class Judge:
         rubric: What the criteria mean and how strict to be; one for the default criteria by default.
         rubric_file: A file with it instead.
         temperature: None leaves it to the endpoint.
-        max_tokens: Of one reply.
+        max_tokens: Of one reply; None leaves it to the endpoint.
         max_answer_chars: A longer answer is cut there for the judge, who is told so.
         timeout_s: Deadline of one answer's grades, all tries included.
         retries: Further tries where the endpoint is busy, down or replies with something else.
         concurrency: Questions to the judge at once in one process.
+        request: Further fields of every request, for example `reasoning_effort`.
         cache: Folder of grades that runs share; by default a run has one of its own.
     """
 
@@ -59,24 +60,26 @@ class Judge:
         rubric: str = "",
         rubric_file: Path | None = None,
         temperature: float | None = 0.0,
-        max_tokens: int = 1024,
+        max_tokens: int | None = 1024,
         max_answer_chars: int = 8000,
         timeout_s: float = 60.0,
         retries: int = 4,
         concurrency: int = 8,
+        request: dict[str, Any] | None = None,
         cache: Path | None = None,
     ) -> None:
         _check_endpoint(endpoint)
         if not criteria or len(set(criteria)) < len(criteria) or not all(re.fullmatch(r"[\w-]+", c) for c in criteria):
             raise ValueError(f"criteria={list(criteria)} must be different names of letters and digits")
-        if min(max_tokens, max_answer_chars, concurrency) < 1 or retries < 0 or timeout_s <= 0:
+        if (request or {}).keys() & {"model", "messages", "response_format", "stream"}:
+            raise ValueError("request must leave model, messages, response_format and stream alone")
+        if min(max_tokens or 1, max_answer_chars, concurrency) < 1 or retries < 0 or timeout_s <= 0:
             raise ValueError(
                 "max_tokens, max_answer_chars, concurrency and timeout_s must be above 0, retries at least 0"
             )
         system = FRAME.format(rubric=rubric_text(rubric, rubric_file), criteria=", ".join(criteria))
-        body: dict[str, Any] = {"max_tokens": max_tokens}
-        if temperature is not None:
-            body["temperature"] = temperature
+        given = {"temperature": temperature, "max_tokens": max_tokens}
+        body = {name: value for name, value in given.items() if value is not None} | (request or {})
         self._criteria = criteria
         self._max_answer_chars = max_answer_chars
         self._asked = [self.version, model, body, system, max_answer_chars]
@@ -102,12 +105,12 @@ class Judge:
         given = inspect.signature(cls).bind_partial(**options)
         given.apply_defaults()
         found = given.arguments
-        rubric = rubric_text(found["rubric"], found["rubric_file"])
+        told = FRAME + rubric_text(found["rubric"], found["rubric_file"])
         names = ("model", "temperature", "max_tokens", "max_answer_chars")
-        decides: dict[str, Any] = {name: found[name] for name in names if name in found}
-        return decides | {
+        return {name: found[name] for name in names} | {
+            "request": dict(found["request"] or {}),
             "criteria": list(found["criteria"]),
-            "rubric": hashlib.sha256(rubric.encode()).hexdigest()[:16],
+            "rubric": hashlib.sha256(told.encode()).hexdigest()[:16],
         }
 
     def keep_in(self, folder: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.environments.sql.databases import databases_of
 from harness.environments.sql.environment import database_of
-from harness.environments.sql.evaluator import gold_result, prepared
+from harness.environments.sql.evaluator import VERSION, gold_result, prepared
 from harness.environments.sql.sandbox import Limits, execute
 from harness.records import Attempt, Task, Verdict
 from harness.rewards.execution_accuracy import ExecutionAccuracy
@@ -27,7 +27,8 @@ class SoftF1(ExecutionAccuracy):
     Options are those of `execution_accuracy`.
     """
 
-    version = "soft_f1/1"
+    version = f"soft_f1/1.{VERSION.rpartition('/')[2]}"
+    """Its own, and that of the execution accuracy in it."""
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
         """1 exactly where execution accuracy is 1; unscored where it is."""

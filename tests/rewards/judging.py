@@ -52,7 +52,7 @@ def score(reward: Any, task: Task, *answers: str | None) -> list[Verdict]:
     """The verdicts on answers, asked for at once."""
 
     async def all_of_them() -> list[Verdict]:
-        return await asyncio.gather(*(reward.score(task, attempt(answer)) for answer in answers))
+        found: list[Verdict] = await asyncio.gather(*(reward.score(task, attempt(answer)) for answer in answers))
+        return found
 
-    verdicts: list[Verdict] = asyncio.run(all_of_them())
-    return verdicts
+    return asyncio.run(all_of_them())

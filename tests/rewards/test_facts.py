@@ -100,7 +100,9 @@ def test_the_parts_are_recall_and_precision() -> None:
     assert verdict.reason == "states 1 of 2 facts, makes up 2 numbers"
 
 
-@pytest.mark.parametrize("answer", ["9" * 5000, "1," * 9000, "1e999 9.9.9.9 --5 +-3 1,2,3,4", "((((" * 4000])
+@pytest.mark.parametrize(
+    "answer", ["9" * 5000, "1," * 9000, "1e999 9.9.9.9 --5 +-3 1,2,3,4", "((((" * 4000, "\n" * 20_000]
+)
 def test_no_text_is_too_odd(answer: str) -> None:
     (verdict,) = score(Facts(), task("42, " + "9" * 60), answer)
     assert verdict.value is not None and verdict.value < 0.5

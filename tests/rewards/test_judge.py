@@ -86,12 +86,13 @@ def test_the_value_is_the_mean_of_the_criteria_and_they_are_its_parts(scripted_s
 def test_criteria_rubric_and_parameters_are_options(scripted_server: StartServer, tmp_path: Path) -> None:
     (tmp_path / "rubric.txt").write_text("Be {strict}.\n", encoding="utf-8")
     server = scripted_server([grades(1, ("tone",))])
-    made = judge(server, criteria=("tone",), rubric_file=tmp_path / "rubric.txt", temperature=None, max_tokens=9)
+    settings: dict[str, Any] = {"temperature": None, "max_tokens": None, "request": {"reasoning_effort": "low"}}
+    made = judge(server, criteria=("tone",), rubric_file=tmp_path / "rubric.txt", **settings)
     (verdict,) = score(made, task(), "Paris")
     assert verdict.parts == {"tone": 1.0}
     body = server.requests[0].body
     assert "Be {strict}." in body["messages"][0]["content"] and "tone" in body["messages"][0]["content"]
-    assert "temperature" not in body and body["max_tokens"] == 9
+    assert not body.keys() & {"temperature", "max_tokens"} and body["reasoning_effort"] == "low"
 
 
 def test_of_a_query_the_judge_sees_what_gold_gives(scripted_server: StartServer, tmp_path: Path) -> None:
@@ -395,7 +396,13 @@ def test_the_identity_is_what_decides_a_grade(tmp_path: Path) -> None:
     assert strict == identity(rubric="Be strict.") != first
     rubric.write_text("Be kind.")
     assert identity(rubric_file=str(rubric)) != strict
-    for other in ({"model": "n"}, {"temperature": 1}, {"max_tokens": 7}, {"criteria": ["tone"]}):
+    for other in (
+        {"model": "n"},
+        {"temperature": 1},
+        {"max_tokens": 7},
+        {"request": {"seed": 1}},
+        {"criteria": ["tone"]},
+    ):
         assert identity(**other) != first, other
 
 
@@ -411,6 +418,7 @@ def test_the_identity_is_what_decides_a_grade(tmp_path: Path) -> None:
         ({**ASKED, "rubric_file": "/no/rubric", "rubric": "x"}, "rubric or rubric_file, not both"),
         ({**ASKED, "criteria": ["a", "a"]}, "must be different names"),
         ({**ASKED, "retries": -1}, "retries at least 0"),
+        ({**ASKED, "request": {"messages": []}}, "request must leave model, messages"),
     ],
 )
 def test_options_that_do_not_fit_are_refused_in_one_line_without_a_key(options: dict[str, Any], said: str) -> None:
