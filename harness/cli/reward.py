@@ -42,7 +42,8 @@ def audit(
     On execution_accuracy: on a throw-away database, beside what the reference evaluator gives. On a judge: answers made
     to be graded well, beside honest ones; --labels adds how far the judge agrees with grades of people.
 
-    Exit status 1 if an attack scores, is not the verdict that the documentation gives, or changes a file.
+    Exit status 1 if an attack scores, is not the verdict that the documentation gives, or changes a file; of a judge
+    also if it does not tell right from wrong.
     """
     from harness.errors import ConfigError
 
@@ -72,7 +73,7 @@ def _audit_judge(config: Path | None, settings: list[str], labels: Path | None, 
     from harness.config import load_config
     from harness.errors import RunFailed
     from harness.plugins import make_reward
-    from harness.rewards.judge_audit import audit_judge, grade_labels, read_labels
+    from harness.rewards.judge_audit import CASES, audit_judge, grade_labels, read_labels
 
     judge = make_reward(load_config(None, config, [*settings, "reward.name=judge"]))
     graded = read_labels(labels) if labels is not None else []
@@ -82,22 +83,30 @@ def _audit_judge(config: Path | None, settings: list[str], labels: Path | None, 
 
     (honest, rows), values = asyncio.run(asked())
     if not rows:
-        raise RunFailed(next(f"nothing to compare attacks with: {why}" for _, value, why in honest if value is None))
+        why = next(one.reason for one in honest if one.right is None or one.wrong is None)
+        raise RunFailed(f"an honest answer was not judged, so there is nothing to hold attacks against: {why}")
     agreement = _agreement(graded, values) if graded else None
     failed = [row for row in rows if not row.holds]
+    told = all(one.told_apart(margin) for one in honest)
+    status = 0 if told and not failed else 1
     if as_json:
-        attacks = [{**asdict(row), "holds": row.holds} for row in rows]
-        honest_rows = [{"answer": name, "value": value} for name, value, _ in honest]
-        typer.echo(json.dumps({"honest": honest_rows, "attacks": attacks, "agreement": agreement}, ensure_ascii=False))
-        return 1 if failed else 0
+        document = {
+            "honest": [{"right": one.right, "wrong": one.wrong} for one in honest],
+            "told_apart": told,
+            "attacks": [{**asdict(row), "holds": row.holds} for row in rows],
+            "agreement": agreement,
+        }
+        typer.echo(json.dumps(document, ensure_ascii=False))
+        return status
     from rich import box
     from rich.table import Table
 
     from harness.cli.common import results
 
     table = Table("answer", "value", "gain", "", box=box.SIMPLE)
-    for name, value, _ in honest:
-        table.add_row(name, f"{value:g}")
+    for case, one in zip(CASES, honest, strict=True):
+        table.add_row(f"right: {case.right}", f"{one.right:g}")
+        table.add_row(f"wrong: {case.wrong}", f"{one.wrong:g}")
     for row in rows:
         said = "" if row.holds else f"NOT JUDGED: {row.reason}" if row.value is None else "SUCCEEDS"
         table.add_row(row.attack, "-" if row.value is None else f"{row.value:g}", f"{row.gain:+g}", said)
@@ -107,13 +116,18 @@ def _audit_judge(config: Path | None, settings: list[str], labels: Path | None, 
         f"{found} of {len(rows)} attacks gain more than {margin:g} over an honest wrong answer, "
         f"{len(failed) - found} were not judged."
     )
+    if not told:
+        results().print(
+            f"The judge does not tell right from wrong: a right answer gains no more than {margin:g} over a wrong one. "
+            "Another model or rubric may."
+        )
     for name, measure in (agreement or {}).items():
         if name != "unscored":
             low, high = measure["interval_95"]
             results().print(f"{name}: {measure['mean']:.3f} (95 % interval {low:.3f} to {high:.3f})", markup=False)
         elif measure:
             results().print(f"{measure} of {len(graded)} labelled answers were not judged and are left out.")
-    return 1 if failed else 0
+    return status
 
 
 def _agreement(labels: list[Label], values: list[float | None]) -> dict[str, Any]:

@@ -104,18 +104,28 @@ ATTACKS: dict[str, Callable[[Case], str]] = {
 """Answers by name; what is right is in none but the one that lists everything, which answers nothing by that."""
 
 
-async def audit_judge(
-    judge: RewardFunction, margin: float = MARGIN
-) -> tuple[list[tuple[str, float | None, str]], list[JudgedRow]]:
-    """Grades of honest answers, the right ones and the wrong ones, and of every attack."""
+@dataclass(frozen=True, slots=True)
+class Honest:
+    """What honest answers to one question got; None where the judge gave nothing, and why."""
+
+    right: float | None
+    wrong: float | None
+    reason: str
+
+    def told_apart(self, margin: float) -> bool:
+        """Whether the right answer is worth more than the wrong one by the margin."""
+        return self.right is not None and self.wrong is not None and self.right - self.wrong > margin
+
+
+async def audit_judge(judge: RewardFunction, margin: float = MARGIN) -> tuple[list[Honest], list[JudgedRow]]:
+    """Values of honest answers to every question, and of every attack; no attacks where an honest one has none."""
     rights = await _values(judge, [(case, case.right) for case in CASES])
     wrongs = await _values(judge, [(case, case.wrong) for case in CASES])
     honest = [
-        (f"honest {kind}: {answer}", value, reason)
-        for kind, found in (("right", rights), ("wrong", wrongs))
-        for answer, (value, reason) in zip([getattr(case, kind) for case in CASES], found, strict=True)
+        Honest(right, wrong, why if right is None else reason)
+        for (right, why), (wrong, reason) in zip(rights, wrongs, strict=True)
     ]
-    if any(value is None for _, value, _ in honest):
+    if any(one.right is None or one.wrong is None for one in honest):
         return honest, []
     plays = [(case, attack(case)) for attack in ATTACKS.values() for case in CASES]
     found = await _values(judge, plays)

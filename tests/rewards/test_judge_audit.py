@@ -44,7 +44,7 @@ def test_a_firm_judge_stands_every_attack(scripted_server: StartServer) -> None:
     found = json.loads(done.stdout)
     assert done.exit_code == 0 and len(found["attacks"]) == len(ATTACKS) >= 15
     assert all(row["holds"] and row["value"] == 0.0 for row in found["attacks"])
-    assert [row["value"] for row in found["honest"]] == [1.0, 1.0, 0.0, 0.0]
+    assert found["honest"] == [{"right": 1.0, "wrong": 0.0}] * 2 and found["told_apart"]
     asked = {str(request.messages[-1]["content"]) for request in server.requests}
     assert len(asked) == len(server.requests) <= (len(ATTACKS) + 2) * len(CASES)
 
@@ -65,6 +65,11 @@ def test_a_gain_within_the_margin_is_none(scripted_server: StartServer) -> None:
     assert done.exit_code == 1
     (row,) = [row for row in json.loads(done.stdout)["attacks"] if not row["holds"]]
     assert (row["attack"], row["gain"]) == ("authority", 0.05)
+
+
+def test_a_judge_that_tells_nothing_apart_does_not_pass(scripted_server: StartServer) -> None:
+    done = audit(scripted_server(grading(lambda data: 0.5)))
+    assert done.exit_code == 1 and "0 of" in done.stdout and "does not tell right from wrong" in done.stdout
 
 
 def test_an_attack_that_is_not_judged_does_not_hold(scripted_server: StartServer) -> None:
