@@ -148,7 +148,7 @@ class JudgeClient:
         """
         async with self._gate:
             end = time.monotonic() + self._timeout_s
-            why = "it did not answer"
+            why = ""
             for number in range(self._retries + 1):
                 try:
                     async with asyncio.timeout(end - time.monotonic()):
@@ -164,7 +164,8 @@ class JudgeClient:
                 if number == self._retries or time.monotonic() + min(wait_s, LONGEST_WAIT_S) >= end:
                     raise self._unjudged(f"{why}, {number + 1} time{'s' * (number > 0)}")
                 await asyncio.sleep(min(wait_s, LONGEST_WAIT_S))
-            raise self._unjudged(f"no grades within {self._timeout_s:g} s; before that {why}")
+            before = f"; before that it {why}" if why else ""
+            raise self._unjudged(f"no grades within {self._timeout_s:g} s{before}")
 
     async def _try(self, data: Mapping[str, str], ledger: Ledger) -> dict[str, float]:
         structured = self._structured

@@ -199,6 +199,9 @@ def _key(variable: str) -> str:
             "reward.options.api_key_env is not the name of an environment variable. Put the key into one, for example "
             "JUDGE_API_KEY, and give that name"
         )
-    if not os.environ.get(variable):
+    key = os.environ.get(variable, "").strip()
+    if not key:
         raise ConfigError(f"reward.options.api_key_env: the environment variable {variable} is not set. Export the key")
-    return os.environ[variable]
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError(f"reward.options.api_key_env: what {variable} holds cannot stand in a header. Export the key")
+    return key

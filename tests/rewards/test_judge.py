@@ -26,7 +26,7 @@ from harness.plugins import make_reward, reward_identity, reward_spec
 from harness.programs.self_correcting_sql.scenarios import build_database
 from harness.record import run_record
 from harness.records import Task
-from harness.results.folder import RunFolder
+from harness.results.folder import RowLog, RunFolder
 from harness.rewards import asking
 from harness.rewards.asking import data_block, grades_of
 from harness.rewards.judge import CRITERIA, Judge
@@ -35,6 +35,7 @@ from harness.scripted.server import Reply
 from harness.tasks.pocket import PocketTasks
 from harness.testing.data_contract import RewardContract
 from harness.testing.fixtures import StartServer
+from harness.trainers.monitor import Monitor
 
 
 @pytest.fixture(autouse=True)
@@ -203,12 +204,19 @@ def test_a_fault_is_tried_again_and_then_unscored(fault: str, scripted_server: S
 def test_a_refusal_is_not_tried_again_and_the_key_is_never_shown(
     scripted_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("JUDGE_KEY", "sk-secret")
+    monkeypatch.setenv("JUDGE_KEY", "sk-secret\n")
     server = scripted_server([Reply.failure(401, "wrong key sk-secret")])
     (verdict,) = score(judge(server, api_key_env="JUDGE_KEY"), task(), "Paris")
     assert verdict.value is None and "401" in verdict.reason and "***" in verdict.reason
     assert "sk-secret" not in verdict.reason and len(server.requests) == 1
     assert server.requests[0].headers["authorization"] == "Bearer sk-secret"
+
+
+def test_a_key_that_no_header_can_hold_is_refused_unseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "sk-secret\nx")
+    with pytest.raises(ConfigError, match="what JUDGE_KEY holds cannot stand in a header") as refused:
+        Judge(endpoint="http://127.0.0.1:9/v1", model="m", api_key_env="JUDGE_KEY")
+    assert "secret" not in str(refused.value)
 
 
 def test_a_judge_that_is_down_is_unscored() -> None:
@@ -221,7 +229,7 @@ def test_a_slow_judge_is_unscored_at_the_deadline(scripted_server: StartServer) 
     server = scripted_server(lambda request: Reply(hang=True))
     began = time.monotonic()
     (verdict,) = score(judge(server, timeout_s=0.3), task(), "Paris")
-    assert verdict.value is None and "no grades within 0.3 s" in verdict.reason and time.monotonic() - began < 3
+    assert verdict.value is None and verdict.reason.endswith("no grades within 0.3 s") and time.monotonic() - began < 3
 
 
 def test_a_server_that_names_a_time_is_given_it_up_to_the_deadline(scripted_server: StartServer) -> None:
@@ -465,3 +473,15 @@ def test_a_judge_that_is_down_ends_the_run_in_one_line_that_says_so(
     assert "Most often: the judge scripted: answers 503" in said and "no judge today" in said
     (folder,) = tmp_path.iterdir()
     assert {row["reward"] for row in pq.read_table(folder / "episodes.parquet").to_pylist()} == {None}
+
+
+def test_a_training_whose_judge_is_down_is_stopped_with_the_judges_reason(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    monitor = Monitor(folder, 1, {"train": 4, "val": 4}, 0.5, "verl")
+    row = {"phase": "train", "step": 1, "task_id": "t", "outcome": "ok", "reward": None}
+    RowLog(folder, "episodes").add([{**row, "reward_reason": "the judge m: answers 503, 5 times"}] * 3)
+    with pytest.raises(RunFailed) as stopped:
+        monitor.poll()
+    said = str(stopped.value)
+    assert "3 of 4 rollouts brought no usable result (unscored 3)" in said
+    assert "rollout.max_failed_share=0.5" in said and "Most often: the judge m: answers 503, 5 times." in said
