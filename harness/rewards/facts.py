@@ -86,7 +86,7 @@ def facts_of(task: Task) -> list[str]:
         given = _SEPARATOR.split(plain(words))
     elif given is None and has_query(task):
         given = [_written(cell) for row in result_of(task).rows for cell in row if isinstance(cell, str | int | float)]
-    facts = (plain(str(fact)).strip(" .。") for fact in given or ())
+    facts = (plain(str(fact)).strip().rstrip(".。") for fact in given or ())
     return list(dict.fromkeys(fact for fact in facts if fact))
 
 
