@@ -373,6 +373,17 @@ def reward_version(spec: RewardSpec) -> str:
     return version
 
 
+def reward_identity(spec: RewardSpec, options: Mapping[str, Any], section: str) -> dict[str, Any]:
+    """What of a reward's options decides its verdicts: all of them, or what its class makes of them; nothing is built.
+
+    Raises:
+        PluginError: It does not import.
+        ConfigError: An option is unknown, missing or does not fit.
+    """
+    decides = getattr(load(spec), "identity", None)
+    return dict(decides(checked_options(spec, options, section))) if decides else dict(options)
+
+
 def make(spec: Spec, options: Mapping[str, Any], section: str) -> Any:
     """What a spec names, made with options.
 

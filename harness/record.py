@@ -23,6 +23,7 @@ from harness.plugins import (
     program,
     program_of,
     registry,
+    reward_identity,
     reward_spec,
     reward_version,
 )
@@ -118,7 +119,7 @@ def identity(
         "val_tasks": order_hash(val),
         "data_order": order_hash(train),
         "reward": reward_version(reward_spec(config.reward.name)),
-        "reward_options": data["reward"]["options"],
+        "reward_options": reward_identity(reward_spec(config.reward.name), data["reward"]["options"], "reward.options"),
         "reward_shuffled": config.reward.shuffle,
         "model": model_hash(model_path),
         "sampling_train": cast(Sampling, sampling_of(config, "train")),

@@ -27,6 +27,7 @@ from harness.record import changed_data, closed, run_record, training_result
 from harness.records import Task
 from harness.results.folder import FULL, RunFolder
 from harness.results.tables import conclude
+from harness.rewards.paid import spent
 from harness.tasks import TaskSet
 from harness.trainers import Progress, Trainer
 from harness.trainers.monitor import Monitor
@@ -293,7 +294,9 @@ def recorded(
         raise
     finally:
         record = closed(folder.read(), status, reason, time.time() - began, changed_data(run.task_set))
-        unwritten = conclude(folder, record | {"result": record["result"] | result(record)})
+        paid = spent(folder.reward)
+        cost = {"reward_cost": paid} if paid else {}
+        unwritten = conclude(folder, record | {"result": record["result"] | result(record) | cost})
     if unwritten:
         then = ": make room, then `harness train --resume` writes them" if kind == "train" else ""
         raise RunFailed(f"{unwritten}{then}")

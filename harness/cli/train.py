@@ -92,6 +92,7 @@ def train(
     data = load_data(resolved)
     if resume is not None:
         _same_data(folder, data.task_set)
+        _same_reward(folder, resolved)
     else:  # the folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind
         folder = RunFolder.create(runs_dir, resolved.agent)
     with folder.dropped_if_refused():
@@ -119,7 +120,7 @@ def _same_run(before: Config, after: Config) -> None:
     """
     old, new = flatten(before.dump()), flatten(after.dump())
     for key in sorted({*old, *new}):
-        if old.get(key) != new.get(key) and key not in RESUMABLE:
+        if old.get(key) != new.get(key) and key not in RESUMABLE and not key.startswith("reward.options."):
             raise UserError(
                 f"--resume with {key}={new.get(key)!r}, but the run has {old.get(key)!r}: that would be another run. "
                 f"Start one with --config, or change only {', '.join(RESUMABLE)}"
@@ -139,6 +140,25 @@ def _same_data(folder: RunFolder, task_set: TaskSet) -> None:
         raise UserError(
             f"--resume, but the data are not those that the run began with ({', '.join(changed)} differ): that would "
             "be another run. Put the data back, or start a new run with --config"
+        )
+
+
+def _same_reward(folder: RunFolder, config: Config) -> None:
+    """Refuse reward options that give other verdicts than the run's; where a judge is, say, may change.
+
+    Raises:
+        UserError: What decides a verdict differs, a file that an option names included.
+    """
+    from harness.plugins import reward_identity, reward_spec
+
+    before = flatten(folder.read()["identity"]["reward_options"])
+    now = reward_identity(reward_spec(config.reward.name), config.reward.options, "reward.options")
+    after = flatten(json.loads(json.dumps(now)))
+    changed = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
+    if changed:
+        raise UserError(
+            f"--resume, but the reward is not the one that the run began with ({', '.join(changed)} differ): that "
+            "would be another run. Put its options and files back, or start a new run with --config"
         )
 
 

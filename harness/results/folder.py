@@ -6,6 +6,7 @@ runs/<id>/
     episodes.parquet     one row a rollout
     transitions.parquet  one row a call (optional)
     steps.parquet        one row a step: the trainer's figures and ours
+    reward/              what the reward keeps, for example a judge's grades, and its ledger of calls
     data/                tasks in order: train.parquet, val.parquet
     checkpoints/         the trainer's checkpoints
     logs/                gateway, runners, trainer; *.jsonl are the rows not yet compacted
@@ -47,6 +48,7 @@ class RunFolder:
         self.path = path
         self.logs = path / "logs"
         self.checkpoints = path / "checkpoints"
+        self.reward = path / "reward"
 
     @property
     def id(self) -> str:

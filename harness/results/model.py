@@ -125,7 +125,7 @@ class Identity(TypedDict):
     val_tasks: Annotated[str, "hash of the ids of validation", _TASKS]
     data_order: Annotated[str, "hash of the ids of training in order; follows the seed", _ORDER]
     reward: Annotated[str, "name and version", _REWARD]
-    reward_options: Annotated[dict[str, Any], "as configured", _REWARD]
+    reward_options: Annotated[dict[str, Any], "as configured, or what of them decides a verdict", _REWARD]
     reward_shuffled: Annotated[bool, "whether this is the control in which nothing can be learned", _REWARD]
     model: Annotated[str, "hash of the first policy's weights and tokenizer", _POLICY]
     sampling_train: Annotated[Sampling, "of training", _SAMPLING]
@@ -169,6 +169,9 @@ class Result(TypedDict):
     bounds: NotRequired[Annotated[list[float] | None, "accuracy if all unscored were wrong, and if all were right"]]
     outcomes: NotRequired[Annotated[dict[str, int], "how attempts ended"]]
     by_difficulty: NotRequired[Annotated[dict[str, Any], "accuracy and number of tasks"]]
+    reward_cost: NotRequired[
+        Annotated[dict[str, int], "of a reward that asks a model: calls, failed calls, answers from its cache, tokens"]
+    ]
     reward_flags: NotRequired[Annotated[dict[str, int], "documented deviations met while scoring"]]
     empty_golds: NotRequired[Annotated[int, "golds that gave nothing"]]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
 from harness.records import Attempt, Task, Verdict
 
@@ -15,6 +17,13 @@ class RewardFunction(Protocol):
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
         """The verdict on the attempt's answer; many at once on one event loop. Unscored rather than guessed."""
+
+    @classmethod
+    def identity(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What of its options decides a verdict, where that is not all of them, or more: a file's content, say."""
+
+    def keep_in(self, folder: Path) -> None:
+        """Takes a folder of the run's for what it keeps, before the first verdict; all processes have the same."""
 
     def refuses(self, task: Task) -> str:
         """Why no answer to this task could be judged, and what to do; else empty. Asked before a run starts."""

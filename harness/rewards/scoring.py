@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from numbers import Real
+from pathlib import Path
 from typing import Any
 
 from harness.config import Config
@@ -21,14 +22,20 @@ from harness.records import Attempt, Task, Verdict
 class Scorer:
     """The configuration's reward, as a run asks it. One instance belongs to one event loop.
 
+    Args:
+        folder: The run's, for what the reward keeps; all its processes share it.
+
     Raises:
         PluginError: The reward is not installed, does not import, states no version or has no `async def score`.
         ConfigError: An option is unknown, missing or does not fit.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, folder: Path | None = None) -> None:
         self._spec = reward_spec(config.reward.name)
         self._reward = make_reward(config)
+        keep_in = getattr(self._reward, "keep_in", None)  # foreign rewards may be older than the method
+        if folder is not None and keep_in is not None:
+            keep_in(folder)
         self._timeout_s = config.reward.timeout_s
         self._gate = asyncio.Semaphore(config.reward.concurrency or min(32, (os.cpu_count() or 1) + 4))
         self._name = f"reward {self._spec.name} of {distribution_of('reward', self._spec.name)}"

@@ -81,7 +81,7 @@ class Session:
             "train": {task.id: task for task in self._task_set.load(config.task.train_split)},
             "val": {task.id: task for task in self._task_set.load(config.task.val_split)},
         }
-        self._scorer = Scorer(config)
+        self._scorer = Scorer(config, folder.reward)
         self._program = program(program_of(config.agent))
         self._client = RolloutClient(store)
         self._control = control

@@ -594,3 +594,17 @@ def test_tracking_services_are_verl_s_own_and_off_by_default() -> None:
     assert loggers("train.loggers=[tensorboard, mlflow]") == ["console", "file", "tensorboard", "mlflow"]
     with pytest.raises(ConfigError, match=r"train\.loggers"):
         load_config("cpu", None, ["train.loggers=[wanbd]"])
+
+
+def test_runs_of_two_judges_or_rubrics_are_refused_and_of_two_endpoints_are_not(write_run: Write) -> None:
+    def judged(agent: str, **options: str) -> Path:
+        given = {"endpoint": "http://one/v1", "model": "m", **options}
+        return write_run(
+            agent, overrides=["reward.name=judge", *(f"reward.options.{key}={value}" for key, value in given.items())]
+        ).path
+
+    one = judged("reference_sql")
+    assert compare(select([one, judged("langgraph_sql", endpoint="http://two/v1", concurrency="2")]))
+    for key, value in (("model", "n"), ("rubric", "Be strict.")):
+        with pytest.raises(NotComparable, match=rf"^reward_options\.{key} differs: '\w+' in .*, '\w+' in "):
+            compare(select([one, judged("langgraph_sql", **{key: value})]))

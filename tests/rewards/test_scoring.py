@@ -37,7 +37,7 @@ Offer = Callable[..., Config]
 class Judge:
     """Returns, raises or awaits what the test put into `answer`."""
 
-    version = "judge/3"
+    version = "examiner/3"
     answer: Any = Verdict(0.5, "half")
     built = 0
     running = most = 0
@@ -57,7 +57,7 @@ class Judge:
 
 
 class Plain:
-    version = "judge/1"
+    version = "examiner/1"
 
     def score(self, task: Task, attempt: Attempt) -> Verdict:
         return Verdict(1.0, "")
@@ -70,14 +70,14 @@ class Distribution:
 
 @pytest.fixture
 def offer(monkeypatch: pytest.MonkeyPatch) -> Offer:
-    """Offers `judge` through a distribution `harness-judge` and returns a configuration that names it."""
+    """Offers `examiner` through a distribution `harness-judge` and returns a configuration that names it."""
 
     def install(answer: Any = None, part: type = Judge, settings: tuple[str, ...] = (), **declared: Any) -> Config:
         for name, value in (("built", 0), ("running", 0), ("most", 0)):
             monkeypatch.setattr(Judge, name, value)
         if answer is not None:
             monkeypatch.setattr(Judge, "answer", answer)
-        spec = RewardSpec("judge", f"{__name__}:{part.__name__}", "", **declared)
+        spec = RewardSpec("examiner", f"{__name__}:{part.__name__}", "", **declared)
         module = ModuleType("judge_plugin")
         vars(module).update({"HARNESS_API": 1, "harness_rewards": hookimpl(lambda: [spec])})
         monkeypatch.setitem(sys.modules, "judge_plugin", module)
@@ -86,7 +86,7 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Offer:
         found = Registry([point])
         assert found.states[-1].problem is None, found.states[-1].problem
         monkeypatch.setattr("harness.plugins.registry", lambda: found)
-        return load_config("cpu", None, ["reward.name=judge", *settings], agent="reference_sql")
+        return load_config("cpu", None, ["reward.name=examiner", *settings], agent="reference_sql")
 
     return install
 
@@ -139,7 +139,7 @@ async def hangs(attempt: Attempt) -> Verdict:
 def test_a_fault_is_no_verdict_and_names_the_reward_and_its_distribution(answer: Any, fault: str, offer: Offer) -> None:
     with pytest.raises(RewardError) as caught:
         score(offer(answer, settings=("reward.timeout_s=0.2",)))
-    assert str(caught.value) == f"reward judge of harness-judge {fault}"
+    assert str(caught.value) == f"reward examiner of harness-judge {fault}"
 
 
 def test_a_verdict_that_counts_is_passed_on_in_plain_numbers(offer: Offer) -> None:
@@ -156,10 +156,10 @@ def test_range_and_parts_are_those_of_the_spec(offer: Offer) -> None:
     with pytest.raises(RewardError, match=r"returned part 'stile', but declares style, brevity"):
         score(offer(Verdict(0.5, "x", {"stile": 1.0}), parts=("style", "brevity")))
     broken: list[tuple[dict[str, Any], str]] = [
-        ({"low": 1.0}, "the range of 'judge' is 1.0 to 1.0"),
-        ({"low": "0"}, "the range of 'judge' is '0' to 1.0"),
-        ({"high": float("inf")}, "the range of 'judge' is 0.0 to inf"),
-        ({"parts": ("a b",)}, "parts of 'judge'"),
+        ({"low": 1.0}, "the range of 'examiner' is 1.0 to 1.0"),
+        ({"low": "0"}, "the range of 'examiner' is '0' to 1.0"),
+        ({"high": float("inf")}, "the range of 'examiner' is 0.0 to inf"),
+        ({"parts": ("a b",)}, "parts of 'examiner'"),
     ]
     for declared, why in broken:
         with pytest.raises(AssertionError, match=why):
@@ -205,7 +205,7 @@ def test_scoring_sql_leaves_the_event_loop_free(tmp_path: Path) -> None:
 
 def test_a_score_that_is_not_async_is_refused_with_what_to_write(offer: Offer) -> None:
     with pytest.raises(
-        PluginError, match=r"^reward 'judge' must have `async def score\(self, task, attempt\)`"
+        PluginError, match=r"^reward 'examiner' must have `async def score\(self, task, attempt\)`"
     ) as caught:
         make_reward(offer(part=Plain))
     assert "asyncio.to_thread" in str(caught.value) and "\n" not in str(caught.value)
@@ -216,7 +216,7 @@ def test_the_record_of_a_run_reads_the_version_and_builds_nothing(offer: Offer, 
 
     config = offer()
     record = run_record(config, RunFolder.create(tmp_path, "x"), PocketTasks(), [], [], "policy", "cpu", kind="eval")
-    assert record["identity"]["reward"] == "judge/3" and Judge.built == 0
+    assert record["identity"]["reward"] == "examiner/3" and Judge.built == 0
 
 
 def measured(config: Config, folder: RunFolder, server: Any) -> dict[str, Any]:
@@ -232,11 +232,11 @@ def test_a_reward_that_always_fails_ends_the_run_in_one_line_that_names_it(
         measured(offer(raises), folder, scripted_server(lambda request: "```sql\nSELECT 1\n```"))
     said = str(caught.value)
     assert "max_failed_share" in said and "\n" not in said
-    assert "reward judge of harness-judge raised ValueError: two lines" in said
+    assert "reward examiner of harness-judge raised ValueError: two lines" in said
     rows = pq.read_table(folder.path / "episodes.parquet").to_pylist()
     assert len(rows) >= 4
     assert {(row["outcome"], row["reward"], row["used_reward"]) for row in rows} == {("reward_error", None, None)}
-    assert {row["detail"] for row in rows} == {"reward judge of harness-judge raised ValueError: two lines"}
+    assert {row["detail"] for row in rows} == {"reward examiner of harness-judge raised ValueError: two lines"}
     assert {row["answer"] for row in rows} == {"SELECT 1"}  # what the agent did is kept
 
 
@@ -262,7 +262,7 @@ def test_one_fault_among_verdicts_leaves_out_its_rollout_alone(
     for row in rows.values():
         assert json.loads(row["reward_parts"]) == {"style": 0.5, "facts": 0.0}
         assert json.loads(row["reward_by_role"]) == {"write_query": 0.75}
-        assert row["reward_version"] == "judge/3"
+        assert row["reward_version"] == "examiner/3"
 
 
 def test_a_fault_over_the_first_query_is_a_fault(offer: Offer) -> None:

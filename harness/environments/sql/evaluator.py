@@ -164,7 +164,7 @@ def evaluate(
 def gold_result(db_path: str | Path, gold: str, *, as_is: bool = False, timeout_s: float = 30.0) -> GoldResult:
     """What a gold query gives on one database, executed as `evaluate` does (DISTINCT dropped), or as it stands."""
     path = str(db_path)
-    sql = gold if as_is else _prepared(gold, keep_distinct=False)[0]
+    sql = gold if as_is else prepared(gold, keep_distinct=False)[0]
     try:
         digest = content_hash(path)
     except (OSError, ValueError):
@@ -217,7 +217,7 @@ class _Judge:
         return replace(verdict, flags=(*verdict.flags, "distinct_paid" if verdict.match else "distinct_denied"))
 
     def _verdict(self, gold: str, pred: str, keep_distinct: bool) -> Match:
-        gold_sql, _ = _prepared(gold, keep_distinct)
+        gold_sql, _ = prepared(gold, keep_distinct)
         ordered = "order by" in gold_sql.lower()
         golds: list[GoldResult] = []
         spent_s = 0.0
@@ -237,7 +237,7 @@ class _Judge:
         if len(pred) > MAX_PREDICTION_CHARS:
             reason = f"the prediction has more than {MAX_PREDICTION_CHARS:,} characters"
             return Match(False, reason, (*flags, "prediction_too_long"))
-        pred_sql, several = _prepared(pred, keep_distinct)
+        pred_sql, several = prepared(pred, keep_distinct)
         if several and not keep_distinct:
             flags.append("later_statements_ignored")
         if not _has_query(pred_sql):
@@ -336,7 +336,7 @@ def gold_failed(path: str, kind: str | None, error: str) -> Match:
     return Match(None, reason, (flag.get(kind or "", "gold_failed"),))
 
 
-def _prepared(sql: str, keep_distinct: bool) -> tuple[str, bool]:
+def prepared(sql: str, keep_distinct: bool) -> tuple[str, bool]:
     """The query as the reference executes it, and whether further statements followed it."""
     sql = sql.replace("> =", ">=").replace("< =", "<=").replace("! =", "!=")
     statements = split_statements(sql) if ";" in sql else [sql]

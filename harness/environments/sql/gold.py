@@ -29,6 +29,7 @@ class GoldResult:
     columns: tuple[str, ...] = ()
     rows: list[tuple[Any, ...]] = field(default_factory=list)
     tables: frozenset[str] = frozenset()
+    reads: frozenset[str] = frozenset()
     size_bytes: int = 0
     elapsed_s: float = 0.0
     error: str | None = None
@@ -81,8 +82,9 @@ class GoldCache:
             if stored["key"] != list(key):
                 return None
             rows = [tuple(bytes.fromhex(v["x"]) if isinstance(v, dict) else v for v in row) for row in stored["rows"]]
-            columns, tables = tuple(stored["columns"]), frozenset(stored["tables"])
-            return GoldResult(columns, rows, tables, stored["size_bytes"], stored.get("elapsed_s", 0.0))
+            columns, tables, reads = (stored[name] for name in ("columns", "tables", "reads"))
+            size_bytes, elapsed_s = stored["size_bytes"], stored["elapsed_s"]
+            return GoldResult(tuple(columns), rows, frozenset(tables), frozenset(reads), size_bytes, elapsed_s)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
@@ -95,6 +97,7 @@ class GoldCache:
             "columns": result.columns,
             "rows": [[{"x": v.hex()} if isinstance(v, bytes) else v for v in row] for row in result.rows],
             "tables": sorted(result.tables),
+            "reads": sorted(result.reads),
             "size_bytes": result.size_bytes,
             "elapsed_s": result.elapsed_s,
         }
@@ -113,9 +116,9 @@ def _compute(path: str, sql: str, limits: Limits) -> GoldResult:
     if not result.ok:
         return GoldResult(error=result.error or "unknown", error_type=result.error_type)
     size = sum(len(v) if isinstance(v, str | bytes) else 8 for row in result.rows for v in row)
-    return GoldResult(result.columns, result.rows, result.tables, size, result.elapsed_s)
+    return GoldResult(result.columns, result.rows, result.tables, result.reads, size, result.elapsed_s)
 
 
 def _bytes_in_memory(result: GoldResult) -> int:
-    names = sum(sys.getsizeof(name) for name in (*result.columns, *result.tables))
+    names = sum(sys.getsizeof(name) for name in (*result.columns, *result.tables, *result.reads))
     return 500 + names + sum(sys.getsizeof(row) + 8 + sum(map(sys.getsizeof, row)) for row in result.rows)

@@ -40,6 +40,7 @@ class Execution:
         truncated: Whether there were more rows than were kept.
         error: What went wrong, in one line, or None.
         tables: Lower-case names of the tables that the query reads, known before its first row.
+        reads: The columns that it reads, `table.column`.
     """
 
     ok: bool
@@ -50,6 +51,7 @@ class Execution:
     error_type: ErrorType | None = None
     elapsed_s: float = 0.0
     tables: frozenset[str] = frozenset()
+    reads: frozenset[str] = frozenset()
 
     @property
     def text(self) -> str:

@@ -134,7 +134,7 @@ class _CannotOpen(Exception):
 class _Guard:
     """The callbacks of one connection and what they saw; apart from the connection, so no cycle keeps it open."""
 
-    __slots__ = ("asked", "deadline", "denied", "short", "stepped", "tables")
+    __slots__ = ("asked", "deadline", "denied", "reads", "short", "stepped", "tables")
 
     def __init__(self) -> None:
         self.asked = 0
@@ -143,6 +143,7 @@ class _Guard:
         self.short = True
         self.stepped = False
         self.tables: set[str] = set()
+        self.reads: set[str] = set()
 
     def late(self) -> bool:
         return time.monotonic() > self.deadline
@@ -158,6 +159,8 @@ class _Guard:
         if action == sqlite3.SQLITE_READ:
             if first:
                 self.tables.add(first.lower())
+                if second:
+                    self.reads.add(f"{first}.{second}".lower())
             return sqlite3.SQLITE_OK
         if action in (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_RECURSIVE):
             return sqlite3.SQLITE_OK
@@ -332,6 +335,7 @@ class _Session:
         guard.asked = 0
         guard.denied = None
         guard.tables = set()
+        guard.reads = set()
         cursor = connection.cursor()
         try:
             cursor.execute(sql)
@@ -355,7 +359,8 @@ class _Session:
             if truncated and not rows and limits.max_rows:
                 message = f"one row of the result has more than {limits.max_result_bytes} bytes"
                 return Execution(False, columns, error=message, error_type="too_large", tables=frozenset(guard.tables))
-            return Execution(True, columns, rows, truncated, tables=frozenset(guard.tables))
+            tables, reads = frozenset(guard.tables), frozenset(guard.reads)
+            return Execution(True, columns, rows, truncated, tables=tables, reads=reads)
         finally:
             cursor.close()
 

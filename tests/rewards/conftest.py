@@ -1,0 +1,8 @@
+"""Rewards of answers in words, and a judge that is scripted."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
