@@ -83,3 +83,27 @@ def test_a_forward_pass_takes_what_divides_the_rows_of_a_device(
     wanted: int, rows: int, devices: int, size: int
 ) -> None:
     assert micro_batch(wanted, rows, devices) == size
+
+
+def test_vllm_reads_tool_calls_where_the_program_offers_tools() -> None:
+    def reads(*overrides: str, calls_tools: bool = True, device: str = "cuda", model: str = "Qwen/Qwen2.5") -> Any:
+        config = load_config("cpu", None, overrides)
+        made = verl_settings(
+            config, device=device, model_path=model, run_dir=Path("/r"), steps=1, calls_tools=calls_tools
+        )
+        return made["actor_rollout_ref"]["rollout"].get("engine_kwargs")
+
+    assert reads() == {"vllm": {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}}
+    assert reads(model="meta-llama/Llama-3.2-1B")["vllm"]["tool_call_parser"] == "llama3_json"
+    assert reads(calls_tools=False) is None and reads(device="cpu") is None
+    own = "verl.actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser=qwen3_xml"
+    assert reads(own)["vllm"] == {"enable_auto_tool_choice": True, "tool_call_parser": "qwen3_xml"}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason="needs verl")
+def test_verl_takes_the_options_of_tool_calls() -> None:
+    from harness.trainers.verl.compose import compose
+
+    config = load_config("cpu", None, ["verl.trainer.logger=[console]"])
+    made = compose(verl_settings(config, device="cuda", model_path="m", run_dir=Path("/r"), steps=1, calls_tools=True))
+    assert made.actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser == "hermes"

@@ -10,6 +10,7 @@ from typing import Any
 from harness.config import Config
 from harness.errors import ConfigError, EnvironmentProblem, how_to_install
 from harness.layers import at, merge, nested
+from harness.policies import tool_parser
 from harness.trainers.verl.isolation import HOOK
 from harness.trainers.verl.limits import check, micro_batch
 
@@ -31,12 +32,14 @@ def verl_settings(
     steps: int,
     validate_first: bool = True,
     validate_only: bool = False,
+    calls_tools: bool = False,
 ) -> dict[str, Any]:
     """What harness sets in verl's configuration, nested; everything else stays verl's default.
 
     Args:
         validate_first: Validate before the first step of this launch, not only after steps.
         validate_only: Train no step.
+        calls_tools: Agents offer tools: vLLM reads calls out of replies then.
 
     Raises:
         ConfigError: A combination that verl would end at, or that could not work with agents over HTTP.
@@ -131,6 +134,9 @@ def verl_settings(
         engine = {"fsdp_config": {"full_determinism": True, "seed": config.seed}}
         exact = {"actor": engine, "ref": engine, "rollout": {"full_determinism": True}}
         merge(settings, {"actor_rollout_ref": exact})
+    if calls_tools and device != "cpu":
+        reads = {"enable_auto_tool_choice": True, "tool_call_parser": tool_parser(model_path)}
+        merge(settings, {"actor_rollout_ref": {"rollout": {"engine_kwargs": {"vllm": reads}}}})
     merge(settings, {"ray_kwargs": {"ray_init": _ray(config, device)}})
     merge(settings, chosen)
     check(config, settings, device)
