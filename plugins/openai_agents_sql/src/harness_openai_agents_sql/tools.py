@@ -18,7 +18,7 @@ from harness_openai_agents_sql.agent import chat_client
 
 @dataclass
 class Session:
-    """What tools and hooks need of the rollout."""
+    """What model and tools need of the rollout."""
 
     toolbox: Toolbox
     left: list[ResponseFunctionToolCall] = field(default_factory=list)
