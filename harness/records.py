@@ -136,7 +136,7 @@ ToolFault = Literal["", "unknown_tool", "bad_arguments", "failed", "timeout"]
 def arguments_text(arguments: Mapping[str, Any]) -> str:
     """Arguments of a tool call in one text: the only one by itself where it is text, else JSON."""
     values = list(arguments.values())
-    return values[0] if len(values) == 1 and isinstance(values[0], str) else json.dumps(arguments)
+    return values[0] if len(values) == 1 and isinstance(values[0], str) else json.dumps(arguments, ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)

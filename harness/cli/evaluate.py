@@ -86,7 +86,9 @@ def evaluate(
         with folder.dropped_if_refused():
             record = _measure(resolved, folder, endpoint, served_name, key, False, "", None)
     else:
-        from harness.policies import resolve
+        from harness.layers import at, nested
+        from harness.plugins import program, program_of
+        from harness.policies import resolve, tool_parser
         from harness.policies.export import checkpoint_dir, checkpoint_model
         from harness.policies.serve import served
 
@@ -96,7 +98,9 @@ def evaluate(
         folder = RunFolder.create(runs_dir, label)
         length = resolved.sampling.max_prompt_tokens + resolved.sampling.max_response_tokens
         log = folder.logs / "policy.log"
-        with folder.dropped_if_refused(), served(policy, device, length, log) as url:
+        named = at(nested(resolved.verl), "actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser")
+        parser = named or tool_parser(policy) if program(program_of(resolved.agent)).calls_tools else ""
+        with folder.dropped_if_refused(), served(policy, device, length, log, parser) as url:
             parent = {"run": trained.id, "step": checkpoint_dir(trained, step)[0]} if trained is not None else None
             record = _measure(resolved, folder, url, policy, None, True, policy, parent)
     if json_:

@@ -28,7 +28,7 @@ def parity(
         list[str] | None, typer.Argument(help="Agents by name.", show_default=False, autocompletion=complete.agents)
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="Every installed agent.")] = False,
-    program: Annotated[str | None, typer.Option(help="With --all: agents of this program alone.")] = None,
+    program: Annotated[str | None, typer.Option(help="Instead of names: every agent of this program.")] = None,
     scenario: Annotated[
         list[str] | None, typer.Option(help="Only this scenario; repeatable. Writes no certificate.")
     ] = None,
@@ -121,10 +121,12 @@ def _names(named: list[str], everything: bool, only: str | None) -> list[str]:
     if only is not None and only not in programs:
         raise ConfigError(f"--program {only}: no program of that name. Installed: {', '.join(programs)}")
     references = {program(one).reference for one in programs}
-    if everything:
+    if named and (everything or only is not None):
+        raise ConfigError("name agents, or say --all or --program: not both")
+    if everything or only is not None:
         named = [spec.name for spec in registry().specs("agent") if only in (None, program_of(spec.name))]
     if not named:
-        raise ConfigError("parity of what? Name agents, or say --all. Example: harness parity langgraph_sql")
+        raise ConfigError("parity of what? Name agents, or say --all or --program. Example: harness parity crewai_sql")
     for name in named:
         agent_spec(name)
     return list(dict.fromkeys(name for name in named if name not in references))
@@ -136,7 +138,8 @@ def _scenarios(agents: list[str], named: list[str]) -> list[str]:
     from harness.errors import ConfigError
     from harness.plugins import program, program_of
 
-    known = [one.name for agent in agents[:1] for one in program(program_of(agent)).scenarios]
+    programs = dict.fromkeys(map(program_of, agents))
+    known = list(dict.fromkeys(one.name for name in programs for one in program(name).scenarios))
     for name in named:
         if name not in known:
             close = get_close_matches(name, known, 1)

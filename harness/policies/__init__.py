@@ -40,3 +40,15 @@ def resolve(name_or_path: str) -> str:
         return str(made)
     path = Path(name_or_path).expanduser()
     return str(path) if path.exists() else name_or_path
+
+
+def tool_parser(model: str) -> str:
+    """What vLLM calls the form in which a policy writes tool calls: Llama's JSON, or Hermes, of Qwen and others.
+
+    Args:
+        model: A local folder, whose chat template says so, or a Hugging Face id.
+    """
+    files = [Path(model) / name for name in ("chat_template.jinja", "tokenizer_config.json")]
+    told = "".join(file.read_text(encoding="utf-8") for file in files if file.is_file())
+    llama = "<|python_tag|>" in told if told else "llama" in model.lower()
+    return "llama3_json" if llama and "<tool_call>" not in told else "hermes"

@@ -23,7 +23,7 @@ from harness.rollout.processes import die_with_parent, stop_process
 
 
 @contextmanager
-def served(model: str, device: str, max_length: int, log: Path) -> Iterator[str]:
+def served(model: str, device: str, max_length: int, log: Path, parser: str = "") -> Iterator[str]:
     """The endpoint's base URL, ending in `/v1`. Both kinds report token ids.
 
     The server ends with the block, and with this process however that ends. Use it in the main thread.
@@ -33,6 +33,7 @@ def served(model: str, device: str, max_length: int, log: Path) -> Iterator[str]
         device: `cpu` or `cuda`.
         max_length: Prompt and response together, in tokens.
         log: Where the server's output goes.
+        parser: vLLM's name of the form of tool calls, where requests offer tools; harness's own server reads Hermes.
 
     Raises:
         EnvironmentProblem: What the device needs is not installed.
@@ -42,7 +43,10 @@ def served(model: str, device: str, max_length: int, log: Path) -> Iterator[str]
     if Path(model).exists():
         environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     log.parent.mkdir(parents=True, exist_ok=True)
-    process, address = (_own if device == "cpu" else _vllm)(model, max_length, environment, log)
+    if device == "cpu":
+        process, address = _own(model, max_length, environment, log)
+    else:
+        process, address = _vllm(model, max_length, environment, log, parser)
     try:
         yield f"http://{address}/v1"
     finally:
@@ -57,9 +61,11 @@ def _own(model: str, max_length: int, environment: Mapping[str, str], log: Path)
 
 
 def _vllm(
-    model: str, max_length: int, environment: Mapping[str, str], log: Path
+    model: str, max_length: int, environment: Mapping[str, str], log: Path, parser: str
 ) -> tuple[subprocess.Popen[bytes], str]:
     command = ["-m", "harness.policies.serve", str(os.getpid()), "--model", model, "--max-model-len", str(max_length)]
+    if parser:
+        command += ["--enable-auto-tool-choice", "--tool-call-parser", parser]
     for last in (False, True):
         port, known = _free_port(), log.stat().st_size if log.exists() else 0
         process = _start([*command, "--host", "127.0.0.1", "--port", str(port)], environment, log)

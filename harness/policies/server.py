@@ -1,6 +1,7 @@
 """A policy server for machines without a GPU: an OpenAI-compatible endpoint around `decoder.Decoder`.
 
-It answers `return_token_ids` and `logprobs` as vLLM does. Response ids are random, never reused.
+It answers `return_token_ids` and `logprobs` as vLLM does, and reads tool calls in the Hermes form (`hermes`). Response
+ids are random, never reused.
 `python -m harness.policies.server MODEL` serves one and prints its address.
 """
 
@@ -15,6 +16,8 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import orjson
+
+from harness.policies.hermes import CLOSE, OPEN, for_template, read_calls
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -51,6 +54,9 @@ class PolicyServer:
         self.max_length = max_length
         self.response_length = response_length
         self.model_name = path
+        tags = {OPEN, CLOSE}
+        added = self.tokenizer.added_tokens_decoder
+        self._hidden = {number for number, token in added.items() if token.special and token.content not in tags}
         self._serving: asyncio.Task[None] | None = None
 
     async def launch(self, port: int = 0) -> str:
@@ -118,10 +124,15 @@ class PolicyServer:
             messages = body["messages"]
         except (orjson.JSONDecodeError, KeyError, TypeError):
             return _json({"error": {"message": "the body must be JSON with `messages`", "code": 400}}, 400)
+        choice = body.get("tool_choice") or "auto"
+        if choice not in ("auto", "none"):
+            message = f"this server cannot make a policy call tools: tool_choice must be auto or none, not {choice!r}"
+            return _json({"error": {"message": message, "code": 400}}, 400)
         try:
             prompt_ids = self.tokenizer.apply_chat_template(
-                messages,
-                tools=body.get("tools"),
+                for_template(messages),
+                tools=body.get("tools") or None,
+                tool_choice=choice,
                 add_generation_prompt=True,
                 tokenize=True,
                 return_dict=False,
@@ -143,11 +154,11 @@ class PolicyServer:
         return _json(answer)
 
     def _answer(self, body: dict[str, Any], prompt_ids: list[int], done: Generation) -> dict[str, Any]:
-        text = self.tokenizer.decode(done.token_ids, skip_special_tokens=True)
+        message, calls_tools = self._message(body, prompt_ids, done)
         choice: dict[str, Any] = {
             "index": 0,
-            "message": {"role": "assistant", "content": text},
-            "finish_reason": done.finish_reason,
+            "message": message,
+            "finish_reason": "tool_calls" if calls_tools else done.finish_reason,
         }
         if body.get("logprobs"):
             choice["logprobs"] = {
@@ -173,6 +184,18 @@ class PolicyServer:
             answer["prompt_token_ids"] = prompt_ids
         return answer
 
+    def _message(self, body: dict[str, Any], prompt_ids: list[int], done: Generation) -> tuple[dict[str, Any], bool]:
+        """The reply, and whether it calls tools: only where the request has some may it."""
+        if not body.get("tools") or body.get("tool_choice") == "none":
+            text = self.tokenizer.decode(done.token_ids, skip_special_tokens=True)
+            return {"role": "assistant", "content": text}, False
+        shown = [token for token in done.token_ids if token not in self._hidden]  # the tags may be special tokens
+        text, calls = read_calls(self.tokenizer.decode(shown), [*prompt_ids, *done.token_ids])
+        message: dict[str, Any] = {"role": "assistant", "content": text}
+        if calls:
+            message |= {"content": text or None, "tool_calls": calls}
+        return message, bool(calls)
+
 
 def _json(body: dict[str, Any], status: int = 200) -> Response:
     from starlette.responses import Response
@@ -185,7 +208,10 @@ async def _events(answer: dict[str, Any]) -> AsyncIterator[bytes]:
     choice = answer["choices"][0]
     chunk = {**answer, "object": "chat.completion.chunk"}
     usage = chunk.pop("usage")
-    chunk["choices"] = [{**{k: v for k, v in choice.items() if k != "message"}, "delta": choice["message"]}]
+    delta = dict(choice["message"])
+    if "tool_calls" in delta:
+        delta["tool_calls"] = [{"index": at, **call} for at, call in enumerate(delta["tool_calls"])]
+    chunk["choices"] = [{**{k: v for k, v in choice.items() if k != "message"}, "delta": delta}]
     yield b"data: " + orjson.dumps(chunk) + b"\n\n"
     yield b"data: " + orjson.dumps({**chunk, "choices": [], "usage": usage}) + b"\n\n"
     yield b"data: [DONE]\n\n"

@@ -53,6 +53,7 @@ class Program(Protocol):
     Attributes:
         reference: The agent in plain Python that others are compared with.
         environment: The environment that it needs; empty where it uses the tools of any.
+        calls_tools: Whether its requests offer tools, so that a policy's server must read calls out of replies.
         roles: Its LLM callers, in the order in which they first act.
         checkers: Those of its roles whose replies are no answers.
         revisers: Those whose replies replace an earlier answer.
@@ -64,6 +65,7 @@ class Program(Protocol):
 
     reference: str
     environment: str
+    calls_tools: bool
     roles: tuple[str, ...]
     checkers: tuple[str, ...]
     revisers: tuple[str, ...]

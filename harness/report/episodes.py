@@ -126,12 +126,13 @@ def _tool(call: Mapping[str, Any]) -> dict[str, Any]:
         "arguments": _cut(arguments_text(call["arguments"])),
         "text": _cut(call["text"]),
         "said": "result" if call["ok"] else fault.replace("_", " ") or "error",
+        "failed": not call["ok"],
     }
 
 
 def _call(call: Mapping[str, Any], texts: dict[str, int]) -> dict[str, Any]:
     messages = [
-        [message.get("role", ""), texts.setdefault(_cut(_plain(message.get("content"))), len(texts))]
+        [message.get("role", ""), texts.setdefault(_cut(_said(message)), len(texts))]
         for message in json.loads(call["messages"] or "[]")
     ]
     return {
@@ -144,8 +145,10 @@ def _call(call: Mapping[str, Any], texts: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def _plain(content: Any) -> str:
-    return content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
+def _said(message: Mapping[str, Any]) -> str:
+    """Words of a message, and the tools that it calls."""
+    parts = [message[name] for name in ("content", "tool_calls") if message.get(name)]
+    return "\n".join(part if isinstance(part, str) else json.dumps(part, ensure_ascii=False) for part in parts)
 
 
 def _text(value: Any) -> str:

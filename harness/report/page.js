@@ -91,7 +91,7 @@
       && words.every((word) => haystacks[index].includes(word)));
   };
   const tool = (one) => element("div", { class: "call" },
-    element("div", { class: "head" }, element("strong", {}, one.tool), element("span", { class: "small" }, one.said)),
+    element("div", { class: "head" }, element("strong", {}, one.tool), element("span", { class: one.failed ? "small wrong" : "small" }, one.said)),
     element("pre", {}, one.arguments), element("pre", {}, one.text));
   const call = (one) => {
     if (one.tool) return tool(one);
@@ -99,8 +99,10 @@
       ...one.messages.map(([role, text]) => element("div", {}, element("span", { class: "small" }, role), element("pre", {}, texts[text]))));
     const head = element("div", { class: "head" }, element("strong", {}, one.role));
     if (one.trained) head.append(element("span", { class: "badge" }, "trained"));
-    head.append(element("span", { class: "small" }, `${one.ms} ms${one.finish === "length" ? ", cut at the token limit" : ""}`));
-    const made = element("div", { class: one.trained ? "call trained" : "call" }, head, prompt, element("pre", {}, one.text));
+    const ended = { length: ", cut at the token limit", tool_calls: ", calls tools" }[one.finish] || "";
+    head.append(element("span", { class: "small" }, `${one.ms} ms${ended}`));
+    const made = element("div", { class: one.trained ? "call trained" : "call" }, head, prompt);
+    if (one.text || one.finish !== "tool_calls") made.append(element("pre", {}, one.text));
     return made;
   };
   const body = (one) => {

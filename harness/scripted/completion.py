@@ -95,7 +95,8 @@ class ScriptedCompletion:
             choice = {"index": 0, "delta": {"content": piece}, "finish_reason": None}
             yield self._chunk([choice | self._tokens(ids, at)])
             at += len(ids)
-        delta = {} if reply.tool_calls is None else {"tool_calls": reply.tool_calls}
+        calls = reply.tool_calls
+        delta = {} if calls is None else {"tool_calls": [{"index": at, **call} for at, call in enumerate(calls)]}
         ids = [END] if reply.finish_reason == "stop" else []
         yield self._chunk([{"index": 0, "delta": delta, "finish_reason": reply.finish_reason} | self._tokens(ids, at)])
         if (self._body.get("stream_options") or {}).get("include_usage"):

@@ -60,6 +60,7 @@ class ProgramContract(Contract):
         assert plugins.program_of(spec.name) == self.program
         assert spec.roles == made.roles and spec.strict
         assert {*made.checkers, *made.revisers} <= set(made.roles)
+        assert isinstance(made.calls_tools, bool)
 
     def test_its_environment_is_there(self, made: Program) -> None:
         assert made.environment == "" or plugins.environment(made.environment).tools

@@ -131,6 +131,32 @@ async def test_a_streamed_transition_equals_a_whole_one(attempt, scripted_server
     assert (END in one.response_ids) == (one.finish_reason == "stop")
 
 
+async def test_tool_calls_reach_the_agent_and_their_tokens_the_transition(attempt, scripted_server):
+    calls = [{"id": f"c{n}", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}} for n in "12"]
+    reply = Reply("Let me see.", finish_reason="tool_calls", tool_calls=calls)
+    server = scripted_server([reply] * 2)
+    await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
+    await attempt.open()
+    tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+    said = [*MESSAGES, {"role": "assistant", "content": None, "tool_calls": calls}]
+    messages = [*said, *({"role": "tool", "tool_call_id": call["id"], "content": "2"} for call in calls)]
+    asked = {"tools": tools, "tool_choice": "auto", "messages": messages}
+    whole = (await attempt.call(**asked)).json()["choices"][0]
+    streamed = [
+        choice for event in events(await attempt.call(**asked, stream=True))[:-1] for choice in event["choices"]
+    ]
+    transitions, failures = await attempt.close()
+
+    assert failures == []
+    assert whole["message"]["tool_calls"] == calls
+    assert streamed[-1]["delta"]["tool_calls"] == [{"index": at, **call} for at, call in enumerate(calls)]
+    assert whole["finish_reason"] == streamed[-1]["finish_reason"] == "tool_calls"
+    for request, transition in zip(server.requests, transitions, strict=True):
+        assert {name: request.body[name] for name in asked} == asked
+        assert list(transition.messages) == messages and transition.finish_reason == "tool_calls"
+        assert list(transition.response_ids) == response_token_ids("Let me see.", "tool_calls")
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_plain_server_gets_no_field_that_it_does_not_know(attempt, scripted_server, stream):
     server = scripted_server(["yes"], token_ids=False)

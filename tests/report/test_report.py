@@ -116,6 +116,36 @@ def test_trained_calls_are_marked_and_prompts_kept_once(report: Path) -> None:
     assert len(set(browser["texts"])) == len(browser["texts"])
 
 
+def test_tools_are_shown_with_arguments_results_and_faults(runs: Path, tmp_path: Path) -> None:
+    chosen = selection(runs)
+    made = (
+        ("add", {"a": 1, "b": "ü"}, "3", True, ""),
+        ("add", {"": "{"}, "The arguments of add are no JSON.", False, "bad_arguments"),
+        ("look_up", {"name": "Ana"}, "There is no tool 'look_up'.", False, "unknown_tool"),
+        ("add", {"a": 1}, "the adder is out of order", False, ""),
+    )
+    names = ("tool", "arguments", "text", "ok", "fault")
+    called = [{**dict(zip(names, one, strict=True)), "started_s": 1.0, "elapsed_s": 0.1} for one in made]
+    said = {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "function": {"name": "add"}}]}
+    for run in chosen.runs:
+        run.episodes["tool_calls"] = json.dumps(called)
+        if run.transitions is not None:
+            run.transitions["messages"] = json.dumps([said, {"role": "tool", "content": "3"}])
+            run.transitions["finish_reason"] = "tool_calls"
+    out = write_report(chosen, tmp_path / "report.html", episodes=10)
+    browser = embedded(out)["browser"]
+    steps = browser["episodes"][0]["steps"]
+    shown = [(one["tool"], one["arguments"], one["said"], one["failed"]) for one in steps if "tool" in one]
+    assert shown == [
+        ("add", '{"a": 1, "b": "ü"}', "result", False),
+        ("add", "{", "bad arguments", True),
+        ("look_up", "Ana", "unknown tool", True),
+        ("add", '{"a": 1}', "error", True),
+    ]
+    assert [one["text"] for one in steps if "tool" in one] == [one[2] for one in made]
+    assert browser["texts"] == [json.dumps(said["tool_calls"]), "3"]
+
+
 def test_manifest_failures_and_foreign_figures_are_there_and_marked(report: Path) -> None:
     text = report.read_text()
     assert "Published by others" in text and "Not measured with this project" in text

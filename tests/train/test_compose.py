@@ -103,3 +103,45 @@ def test_rows_are_packed_on_gpus(overrides: list[str], device: str, packed: bool
     assert attention in (("harness_packed", "flash_attention_2") if packed else ("sdpa",))
     # no less than the longest row, else verl refuses it
     assert made["actor"].get("ppo_max_token_len_per_gpu") == (384 + 64 if packed else None)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "skips"),
+    [
+        ([], True),
+        (["train.packed=false"], False),
+        (["train.mini_batch_size=8"], False),
+        (["verl.actor_rollout_ref.actor.ppo_epochs=2"], False),
+        (["verl.algorithm.rollout_correction.rollout_is=token"], False),
+        (["verl.trainer.v1.trainer_mode=colocate_async"], False),
+    ],
+)
+def test_old_log_probabilities_are_left_out_where_a_step_is_one_update(overrides: list[str], skips: bool) -> None:
+    made = settings(*overrides)
+    correction = made["algorithm"].get("rollout_correction", {})
+    loss = made["actor_rollout_ref"]["actor"].get("policy_loss", {})
+    assert (correction.get("bypass_mode", False), loss.get("loss_mode", "vanilla") != "vanilla") == (skips, skips)
+
+
+def test_vllm_reads_tool_calls_where_the_program_offers_tools() -> None:
+    def reads(*overrides: str, calls_tools: bool = True, device: str = "cuda", model: str = "Qwen/Qwen2.5") -> Any:
+        config = load_config("cpu", None, overrides)
+        made = verl_settings(
+            config, device=device, model_path=model, run_dir=Path("/r"), steps=1, calls_tools=calls_tools
+        )
+        return made["actor_rollout_ref"]["rollout"].get("engine_kwargs")
+
+    assert reads() == {"vllm": {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}}
+    assert reads(model="meta-llama/Llama-3.2-1B")["vllm"]["tool_call_parser"] == "llama3_json"
+    assert reads(calls_tools=False) is None and reads(device="cpu") is None
+    own = "verl.actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser=qwen3_xml"
+    assert reads(own)["vllm"] == {"enable_auto_tool_choice": True, "tool_call_parser": "qwen3_xml"}
+
+
+@pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason="needs verl")
+def test_verl_takes_the_options_of_tool_calls() -> None:
+    from harness.trainers.verl.compose import compose
+
+    config = load_config("cpu", None, ["verl.trainer.logger=[console]"])
+    made = compose(verl_settings(config, device="cuda", model_path="m", run_dir=Path("/r"), steps=1, calls_tools=True))
+    assert made.actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser == "hermes"

@@ -12,6 +12,7 @@ class SelfCorrectingSQL(Played):
 
     reference = "reference_sql"
     environment = "sql"
+    calls_tools = False
     roles = ROLES
     checkers = ("check_query",)
     revisers = ("rewrite_query",)

@@ -12,6 +12,7 @@ class ToolLoop(Played):
 
     reference = "reference_tools"
     environment = ""
+    calls_tools = True
     roles = ROLES
     checkers: tuple[str, ...] = ()
     revisers: tuple[str, ...] = ()

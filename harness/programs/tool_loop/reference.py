@@ -39,7 +39,7 @@ class ReferenceTools:
                 break
             calls = [call for call in reply.tool_calls if call.type == "function"]
             said = [{"id": call.id, "type": "function", "function": call.function.model_dump()} for call in calls]
-            messages.append({"role": "assistant", "content": reply.content, "tool_calls": said})
+            messages.append({"role": "assistant", "content": reply.content or None, "tool_calls": said})
             for call in calls:
                 text = await toolbox.call(call.function.name, call.function.arguments)
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": text})

@@ -43,6 +43,18 @@ SCENARIOS: tuple[Scenario, ...] = (
     _scenario("six_rounds", "six rounds", *(_query(f"SELECT {n}") for n in range(6)), _DONE, max_turns=7),
     _scenario("two_calls", "two calls in one message, in order", _query("SELECT 'a'", "SELECT 'b'"), _DONE),
     _scenario("text_and_call", "words beside a call", _query(_COUNT, text="Let me look."), _DONE),
+    _scenario(
+        "spelling",
+        "arguments stay as the model wrote them",
+        calling((TOOL, '{"sql":"SELECT \\u0027\\u00fc\\u0027"}'), (TOOL, ' {"sql" : "SELECT 1"}')),
+        _DONE,
+    ),
+    _scenario(
+        "mixed_calls",
+        "good and bad calls in one message, in order",
+        calling((TOOL, "[]"), ("look_up", "{}"), (TOOL, '{"sql": "SELECT 1"}'), (TOOL, "{")),
+        _DONE,
+    ),
     _scenario("tool_error", "the tool complains", _query("SELECT nme FROM singer"), _query(_COUNT), _DONE),
     _scenario("no_json", "arguments that are no JSON", calling((TOOL, '{"sql": ')), _query(_COUNT), _DONE),
     _scenario("no_object", "arguments that are no object", calling((TOOL, '"SELECT 1"')), _query(_COUNT), _DONE),

@@ -10,6 +10,7 @@ from typing import Any
 from harness.config import Config
 from harness.errors import ConfigError, EnvironmentProblem, how_to_install
 from harness.layers import at, merge, nested
+from harness.policies import tool_parser
 from harness.trainers.verl.isolation import HOOK
 from harness.trainers.verl.limits import check, micro_batch
 from harness.trainers.verl.names import ON_POLICY, PACKED
@@ -32,12 +33,14 @@ def verl_settings(
     steps: int,
     validate_first: bool = True,
     validate_only: bool = False,
+    calls_tools: bool = False,
 ) -> dict[str, Any]:
     """What harness sets in verl's configuration, nested; everything else stays verl's default.
 
     Args:
         validate_first: Validate before the first step of this launch, not only after steps.
         validate_only: Train no step.
+        calls_tools: Agents offer tools: vLLM reads calls out of replies then.
 
     Raises:
         ConfigError: A combination that verl would end at, or that could not work with agents over HTTP.
@@ -134,12 +137,28 @@ def verl_settings(
         engine = {"fsdp_config": {"full_determinism": True, "seed": config.seed}}
         exact = {"actor": engine, "ref": engine, "rollout": {"full_determinism": True}}
         merge(settings, {"actor_rollout_ref": exact})
-    if config.packs(device) and mode == "sync" and mini == train.batch_size and train.batching == "by_rollout":
+    if _on_policy(config, device, chosen):
         merge(settings, _ON_POLICY)
+    if calls_tools and device != "cpu":
+        reads = {"enable_auto_tool_choice": True, "tool_call_parser": tool_parser(model_path)}
+        merge(settings, {"actor_rollout_ref": {"rollout": {"engine_kwargs": {"vllm": reads}}}})
     merge(settings, {"ray_kwargs": {"ray_init": _ray(config, device)}})
     merge(settings, chosen)
     check(config, settings, device)
     return settings
+
+
+def _on_policy(config: Config, device: str, chosen: Mapping[str, Any]) -> bool:
+    """Whether every update is of the policy that sampled: a step is one optimizer step, and nothing corrects it."""
+    train = config.train
+    own = ("trainer.v1.trainer_mode", "algorithm.rollout_correction", "algorithm.adv_estimator")
+    whole = (train.mini_batch_size or train.batch_size) == train.batch_size and train.batching == "by_rollout"
+    return (
+        config.packs(device)
+        and whole
+        and not any(at(chosen, name, None) for name in (*own, "actor_rollout_ref.actor.policy_loss"))
+        and at(chosen, "actor_rollout_ref.actor.ppo_epochs", 1) == 1
+    )
 
 
 def _rows(config: Config, device: str) -> dict[str, Any]:

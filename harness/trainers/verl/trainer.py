@@ -14,6 +14,7 @@ import yaml
 
 from harness.errors import EnvironmentProblem, how_to_install
 from harness.layers import merge
+from harness.plugins import program, program_of
 from harness.results.folder import RunFolder
 from harness.rollout.processes import RUN_MARK, stop_process
 from harness.trainers import Trainer
@@ -68,6 +69,7 @@ def _settings(run: LiveRun) -> dict[str, Any]:
         steps=run.steps,
         validate_first=run.validate_first,
         validate_only=run.done >= run.steps,
+        calls_tools=program(program_of(run.config.agent)).calls_tools,
     )
 
 

@@ -7,3 +7,7 @@ class TestStrict(AgentContract):
 
 class TestIdiomatic(AgentContract):
     agent = "autogen_sql_idiomatic"
+
+
+class TestTools(AgentContract):
+    agent = "autogen_tools"

@@ -7,3 +7,7 @@ class TestStrict(AgentContract):
 
 class TestIdiomatic(AgentContract):
     agent = "crewai_sql_idiomatic"
+
+
+class TestTools(AgentContract):
+    agent = "crewai_tools"

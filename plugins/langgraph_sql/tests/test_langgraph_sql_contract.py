@@ -3,3 +3,7 @@ from harness.testing.contract import AgentContract
 
 class TestStrict(AgentContract):
     agent = "langgraph_sql"
+
+
+class TestTools(AgentContract):
+    agent = "langgraph_tools"

@@ -7,3 +7,7 @@ class TestStrict(AgentContract):
 
 class TestIdiomatic(AgentContract):
     agent = "openai_agents_sql_idiomatic"
+
+
+class TestTools(AgentContract):
+    agent = "openai_agents_tools"

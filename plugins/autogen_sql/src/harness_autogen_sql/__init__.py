@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.hookspecs import AgentSpec, hookimpl
 from harness.programs.self_correcting_sql.prompts import ROLES
+from harness.programs.tool_loop.prompts import ROLES as TOOL_ROLES
 
 HARNESS_API = 1
 
@@ -25,5 +26,13 @@ def harness_agents() -> list[AgentSpec]:
             roles=("write_query", "check_query"),
             frameworks=("autogen-agentchat", "autogen-core", "autogen-ext"),
             strict=False,
+        ),
+        AgentSpec(
+            "autogen_tools",
+            "harness_autogen_sql.tools:AutoGenTools",
+            "AutoGen AgentChat: an AssistantAgent with a workbench",
+            roles=TOOL_ROLES,
+            frameworks=("autogen-agentchat", "autogen-core", "autogen-ext"),
+            program="tool_loop",
         ),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Any
 
 from autogen_agentchat.base import TaskResult
 from autogen_agentchat.teams import BaseGroupChat
@@ -26,9 +27,11 @@ MODEL_INFO = ModelInfo(
 )
 
 
-def chat_client(role: str, toolbox: Toolbox) -> OpenAIChatCompletionClient:
+def chat_client(
+    role: str, toolbox: Toolbox, kind: type[OpenAIChatCompletionClient] = OpenAIChatCompletionClient, **more: Any
+) -> OpenAIChatCompletionClient:
     llm = toolbox.llm(role)
-    return OpenAIChatCompletionClient(
+    return kind(
         model=llm.model,
         base_url=llm.base_url,
         api_key=llm.api_key,
@@ -38,6 +41,7 @@ def chat_client(role: str, toolbox: Toolbox) -> OpenAIChatCompletionClient:
         model_info=MODEL_INFO,
         include_name_in_message=False,
         **llm.sampling,
+        **more,
     )
 
 

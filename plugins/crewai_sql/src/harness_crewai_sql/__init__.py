@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.hookspecs import AgentSpec, hookimpl
 from harness.programs.self_correcting_sql.prompts import ROLES
+from harness.programs.tool_loop.prompts import ROLES as TOOL_ROLES
 
 HARNESS_API = 1
 
@@ -25,5 +26,13 @@ def harness_agents() -> list[AgentSpec]:
             roles=ROLES,
             frameworks=("crewai",),
             strict=False,
+        ),
+        AgentSpec(
+            "crewai_tools",
+            "harness_crewai_sql.tools:CrewAITools",
+            "CrewAI: a Flow whose router carries out tool calls",
+            roles=TOOL_ROLES,
+            frameworks=("crewai",),
+            program="tool_loop",
         ),
     ]

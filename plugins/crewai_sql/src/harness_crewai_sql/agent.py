@@ -22,9 +22,9 @@ class AsyncLLM(OpenAICompletion):
         return None
 
 
-def chat_model(role: str, toolbox: Toolbox) -> AsyncLLM:
+def chat_model(role: str, toolbox: Toolbox, kind: type[AsyncLLM] = AsyncLLM, **more: Any) -> AsyncLLM:
     llm = toolbox.llm(role)
-    return AsyncLLM(
+    return kind(
         model=llm.model,
         base_url=llm.base_url,
         api_key=llm.api_key,
@@ -33,6 +33,7 @@ def chat_model(role: str, toolbox: Toolbox) -> AsyncLLM:
         timeout=llm.timeout_s,
         max_retries=0,
         **llm.sampling,
+        **more,
     )
 
 

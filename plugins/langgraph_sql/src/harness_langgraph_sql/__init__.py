@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.hookspecs import AgentSpec, hookimpl
 from harness.programs.self_correcting_sql.prompts import ROLES
+from harness.programs.tool_loop.prompts import ROLES as TOOL_ROLES
 
 HARNESS_API = 1
 
@@ -17,5 +18,13 @@ def harness_agents() -> list[AgentSpec]:
             "LangGraph: a StateGraph with conditional edges",
             roles=ROLES,
             frameworks=("langgraph", "langchain-core", "langchain-openai"),
-        )
+        ),
+        AgentSpec(
+            "langgraph_tools",
+            "harness_langgraph_sql.tools:LangGraphTools",
+            "LangGraph: a StateGraph with a tools node",
+            roles=TOOL_ROLES,
+            frameworks=("langgraph", "langchain-core", "langchain-openai"),
+            program="tool_loop",
+        ),
     ]

@@ -62,11 +62,11 @@ async def ask(toolbox: Toolbox, prompt: Prompt) -> str:
     return str(message.text)
 
 
-def chat_model(llm: LLM, toolbox: Toolbox) -> ChatOpenAI:
+def chat_model(llm: LLM, toolbox: Toolbox, kind: type[ChatOpenAI] = ChatOpenAI) -> ChatOpenAI:
     async def api_key() -> str:
         return llm.api_key
 
-    return ChatOpenAI(
+    return kind(
         model=llm.model,
         base_url=llm.base_url,
         api_key=api_key,  # asynchronous, so that no second, synchronous client is built

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.hookspecs import AgentSpec, hookimpl
 from harness.programs.self_correcting_sql.prompts import ROLES
+from harness.programs.tool_loop.prompts import ROLES as TOOL_ROLES
 
 HARNESS_API = 1
 
@@ -25,5 +26,13 @@ def harness_agents() -> list[AgentSpec]:
             roles=("write_query",),
             frameworks=("openai-agents", "openai"),
             strict=False,
+        ),
+        AgentSpec(
+            "openai_agents_tools",
+            "harness_openai_agents_sql.tools:OpenAIAgentsTools",
+            "OpenAI Agents SDK: an agent with function tools and a runner",
+            roles=TOOL_ROLES,
+            frameworks=("openai-agents", "openai"),
+            program="tool_loop",
         ),
     ]

@@ -12,16 +12,19 @@ from harness.toolbox import Toolbox
 RUN = RunConfig(tracing_disabled=True, workflow_name="harness")
 
 
-def chat_model(role: str, toolbox: Toolbox) -> OpenAIChatCompletionsModel:
+def chat_client(role: str, toolbox: Toolbox) -> AsyncOpenAI:
     llm = toolbox.llm(role)
-    client = AsyncOpenAI(
+    return AsyncOpenAI(
         base_url=llm.base_url,
         api_key=llm.api_key,
         http_client=toolbox.http_client,
         timeout=llm.timeout_s,
         max_retries=0,
     )
-    return OpenAIChatCompletionsModel(llm.model, client)
+
+
+def chat_model(role: str, toolbox: Toolbox) -> OpenAIChatCompletionsModel:
+    return OpenAIChatCompletionsModel(toolbox.llm(role).model, chat_client(role, toolbox))
 
 
 async def ask(prompt: Prompt, toolbox: Toolbox) -> str:

@@ -1,0 +1,53 @@
+"""Tool calls in the Hermes form: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+
+_CALL = re.compile(f"{OPEN}(.*?)(?:{CLOSE}|$)", re.DOTALL)
+
+
+def read_calls(text: str, drawn: Sequence[int]) -> tuple[str, list[dict[str, Any]]]:
+    """The words of a reply and its tool calls; all of it is words where one call is malformed.
+
+    Args:
+        drawn: Token ids of prompt and reply. The calls' ids are made of them: unique in a conversation, the same in
+            every run.
+    """
+    mark = hashlib.sha256(repr(list(drawn)).encode()).hexdigest()[:16]
+    calls: list[dict[str, Any]] = []
+    for written in _CALL.findall(text):
+        try:
+            call = json.loads(written)
+            name, arguments = call["name"], call["arguments"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return text, []
+        if not isinstance(name, str) or not isinstance(arguments, dict):
+            return text, []
+        function = {"name": name, "arguments": json.dumps(arguments, ensure_ascii=False)}
+        calls.append({"id": f"call_{mark}_{len(calls)}", "type": "function", "function": function})
+    return (text[: text.index(OPEN)], calls) if calls else (text, [])
+
+
+def for_template(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Messages as chat templates take them: arguments of tool calls as objects, where the API has text."""
+    return [
+        {**message, "tool_calls": [_parsed(call) for call in message["tool_calls"]]}
+        if message.get("tool_calls")
+        else dict(message)
+        for message in messages
+    ]
+
+
+def _parsed(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = dict(call["function"])
+    with suppress(ValueError, RecursionError):  # what is no JSON is shown as it stands
+        function["arguments"] = json.loads(function["arguments"])
+    return {**call, "function": function}

@@ -1,0 +1,95 @@
+"""The tool-calling agent as an AutoGen AssistantAgent whose workbench is the toolbox."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from autogen_agentchat.agents import AssistantAgent
+from autogen_core import CancellationToken, FunctionCall
+from autogen_core.models import CreateResult, FunctionExecutionResult
+from autogen_core.tools import StaticWorkbench, ToolSchema, Workbench
+from autogen_ext.models.openai import OpenAIChatCompletionClient
+from openai import omit
+
+from harness.programs.tool_loop.prompts import ROLES
+from harness.records import Problem
+from harness.toolbox import Toolbox
+from harness_autogen_sql.running import chat_client
+
+
+class ToolboxBench(StaticWorkbench):
+    """The environment's tools. AutoGen starts the calls of a reply together; they are carried out in order."""
+
+    def __init__(self, toolbox: Toolbox) -> None:
+        super().__init__([])
+        self._toolbox = toolbox
+        self._turn = asyncio.Lock()
+
+    async def list_tools(self) -> list[ToolSchema]:
+        return [
+            {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
+            for tool in self._toolbox.tools
+        ]
+
+    async def carry_out(self, call: FunctionCall, token: CancellationToken) -> str:
+        async with self._turn:
+            return await token.link_future(asyncio.ensure_future(self._toolbox.call(call.name, call.arguments)))
+
+
+class ToolAgent(AssistantAgent):
+    """Hands calls to the workbench as the model wrote them; AutoGen answers bad JSON and unknown tools itself."""
+
+    @staticmethod
+    async def _execute_tool_call(
+        tool_call: FunctionCall,
+        workbench: Sequence[Workbench],
+        handoff_tools: Any,
+        agent_name: str,
+        cancellation_token: CancellationToken,
+        stream: Any,
+    ) -> tuple[FunctionCall, FunctionExecutionResult]:
+        (bench,) = workbench
+        assert isinstance(bench, ToolboxBench)
+        text = await bench.carry_out(tool_call, cancellation_token)
+        return tool_call, FunctionExecutionResult(content=text, name=tool_call.name, call_id=tool_call.id)
+
+
+class TurnsClient(OpenAIChatCompletionClient):
+    """The reply after the last turn is the answer, whatever it calls."""
+
+    turns_left = 0
+
+    async def create(self, *args: Any, **kwargs: Any) -> CreateResult:
+        reply = await super().create(*args, **kwargs)
+        self.turns_left -= 1
+        if self.turns_left < 0 and not isinstance(reply.content, str):
+            return reply.model_copy(update={"content": reply.thought or "", "thought": None})
+        return reply
+
+
+class AutoGenTools:
+    """The agent asks the model and calls the tools, until a reply calls none."""
+
+    roles = ROLES
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        # AutoGen adds `strict` to a tool's definition, which chat templates print, and a `tool_choice`.
+        exact = {"tools": [tool.definition for tool in toolbox.tools], "tool_choice": omit}
+        client = chat_client(self.roles[0], toolbox, TurnsClient, extra_body=exact)
+        assert isinstance(client, TurnsClient)
+        client.turns_left = toolbox.max_turns
+        agent = ToolAgent(
+            self.roles[0],
+            client,
+            workbench=ToolboxBench(toolbox),
+            system_message=toolbox.prompts.system,
+            max_tool_iterations=toolbox.max_turns + 1,
+        )
+        token = CancellationToken()
+        try:
+            run = await agent.run(task=toolbox.prompts.user(problem), cancellation_token=token)
+        finally:
+            token.cancel()  # a call of a tool is a task of its own
+        return str(run.messages[-1].to_text()).strip()

@@ -1,0 +1,89 @@
+"""The tool-calling agent as a CrewAI Flow around a model with tools."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from harness_crewai_sql.agent import AsyncLLM, chat_model  # isort: skip  (first, it keeps telemetry off)
+from crewai.events.utils.console_formatter import set_suppress_console_output
+from crewai.flow.flow import Flow, or_, router, start
+from pydantic import BaseModel, PrivateAttr
+
+from harness.programs.tool_loop.prompts import ROLES
+from harness.records import Problem
+from harness.toolbox import Toolbox
+
+
+class ToolLLM(AsyncLLM):
+    """Keeps the words beside tool calls, of which CrewAI returns the calls alone."""
+
+    _words: str = PrivateAttr(default="")
+
+    def _extract_chat_finish_reason_and_id(self, response: Any) -> tuple[str | None, str | None]:
+        self._words = response.choices[0].message.content or ""
+        return super()._extract_chat_finish_reason_and_id(response)
+
+    async def reply(self, messages: list[Any]) -> tuple[str, list[Any]]:
+        """What the model says, and the tools that it calls."""
+        said = await self.acall(messages)
+        return self._words, said if isinstance(said, list) else []
+
+
+class Conversation(BaseModel):
+    """The flow's state."""
+
+    messages: list[dict[str, Any]] = []
+    calls: list[Any] = []
+    """Tool calls of the last reply."""
+    words: str = ""
+    replies: int = 0
+
+
+class ToolFlow(Flow[Conversation]):
+    """ask -> (answer | call tools -> ask ...)."""
+
+    toolbox: Any
+    llm: Any
+
+    @start()
+    async def begin(self) -> None:
+        pass
+
+    @router(or_("begin", "called"))
+    async def ask(self) -> Literal["calls", "answered"]:
+        state = self.state
+        state.words, state.calls = await self.llm.reply(state.messages)
+        state.replies += 1
+        # The reply after the last turn is the answer, whatever it calls.
+        return "calls" if state.calls and state.replies <= self.toolbox.max_turns else "answered"
+
+    @router("calls")
+    async def call_tools(self) -> Literal["called"]:
+        state = self.state
+        said = [{"id": call.id, "type": "function", "function": call.function.model_dump()} for call in state.calls]
+        state.messages.append({"role": "assistant", "content": state.words or None, "tool_calls": said})
+        for call in state.calls:
+            text = await self.toolbox.call(call.function.name, call.function.arguments)
+            state.messages.append({"role": "tool", "tool_call_id": call.id, "content": text})
+        return "called"
+
+
+class CrewAITools:
+    """ask -> (call tools -> ask ...) -> answer."""
+
+    roles = ROLES
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        set_suppress_console_output(True)  # of this rollout's context only
+        # As parameters of the model: CrewAI writes the schemas of tools anew for OpenAI's strict mode.
+        tools = [tool.definition for tool in toolbox.tools]
+        flow = ToolFlow(
+            toolbox=toolbox,
+            llm=chat_model(self.roles[0], toolbox, ToolLLM, additional_params={"tools": tools}),
+            tracing=False,
+            suppress_flow_events=True,
+            max_method_calls=toolbox.max_turns + 2,
+        )
+        flow.state.messages = toolbox.prompts.messages(problem)
+        await flow.kickoff_async()
+        return flow.state.words.strip()

@@ -1,0 +1,90 @@
+"""The tool-calling agent as a LangGraph StateGraph of two nodes, `model` and `tools`."""
+
+from __future__ import annotations
+
+import operator
+from typing import Annotated, Any, Literal, TypedDict
+
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+from langchain_core.outputs import ChatResult
+from langchain_openai import ChatOpenAI
+from langgraph.graph import END, START, StateGraph
+from langgraph.runtime import Runtime
+from langsmith import tracing_context
+
+from harness.programs.tool_loop.prompts import ROLES
+from harness.records import Problem
+from harness.toolbox import Toolbox
+from harness_langgraph_sql.agent import chat_model
+
+
+class State(TypedDict):
+    """The conversation, and how many replies are in it."""
+
+    messages: Annotated[list[AnyMessage], operator.add]
+    replies: int
+
+
+class VerbatimChatOpenAI(ChatOpenAI):
+    """Keeps tool calls as the model wrote them, in `additional_kwargs`.
+
+    LangChain parses arguments and writes them anew, moves calls that are no JSON behind the others, and raises where
+    arguments are JSON but no object.
+    """
+
+    def _create_chat_result(self, response: Any, generation_info: dict[str, Any] | None = None) -> ChatResult:
+        found = response if isinstance(response, dict) else response.model_dump()
+        calls = [choice["message"].pop("tool_calls", None) for choice in found.get("choices") or ()]
+        result = super()._create_chat_result(found, generation_info)
+        for generation, said in zip(result.generations, calls, strict=True):
+            if said:
+                generation.message.additional_kwargs["tool_calls"] = said
+        return result
+
+
+async def model(state: State, runtime: Runtime[Toolbox]) -> dict[str, Any]:
+    toolbox = runtime.context
+    llm = chat_model(toolbox.llm(ROLES[0]), toolbox, VerbatimChatOpenAI)
+    reply = await llm.bind(tools=[tool.definition for tool in toolbox.tools]).ainvoke(state["messages"])
+    return {"messages": [reply], "replies": state["replies"] + 1}
+
+
+async def tools(state: State, runtime: Runtime[Toolbox]) -> dict[str, Any]:
+    results = []
+    for call in state["messages"][-1].additional_kwargs["tool_calls"]:
+        text = await runtime.context.call(call["function"]["name"], call["function"]["arguments"])
+        results.append(ToolMessage(text, tool_call_id=call["id"]))
+    return {"messages": results}
+
+
+async def after_reply(state: State, runtime: Runtime[Toolbox]) -> Literal["tools", "__end__"]:
+    """The reply after the last turn is the answer, whatever it calls."""
+    called = "tool_calls" in state["messages"][-1].additional_kwargs
+    return "tools" if called and state["replies"] <= runtime.context.max_turns else END
+
+
+class LangGraphTools:
+    """model -> (tools -> model ...) -> answer."""
+
+    roles = ROLES
+
+    def __init__(self) -> None:
+        graph = StateGraph(State, context_schema=Toolbox)
+        graph.add_node("model", model)
+        graph.add_node("tools", tools)
+        graph.add_edge(START, "model")
+        graph.add_conditional_edges("model", after_reply)
+        graph.add_edge("tools", "model")
+        self.graph = graph.compile()
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        start = [(message["role"], message["content"]) for message in toolbox.prompts.messages(problem)]
+        with tracing_context(enabled=False):
+            final = await self.graph.ainvoke(
+                {"messages": start, "replies": 0},
+                {"recursion_limit": 2 * toolbox.max_turns + 2},
+                context=toolbox,
+            )
+        last = final["messages"][-1]
+        assert isinstance(last, AIMessage)
+        return str(last.text).strip()

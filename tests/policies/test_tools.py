@@ -1,0 +1,195 @@
+"""Tool calls of the CPU's policy server: what reaches the chat template, and what is read out of a reply."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+import pytest_asyncio
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from harness.policies import resolve, tool_parser  # noqa: E402
+from harness.policies.decoder import Generation  # noqa: E402
+from harness.policies.hermes import read_calls  # noqa: E402
+from harness.policies.server import PolicyServer  # noqa: E402
+
+TEMPLATE = """\
+{%- if tools %}<|im_start|>system
+{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}<|im_end|>
+{% endif %}
+{%- for message in messages %}
+{%- if message.role == 'tool' %}<|im_start|>user
+<tool_response>
+{{ message.content }}
+</tool_response><|im_end|>
+{% else %}<|im_start|>{{ message.role }}
+{{ message.content or '' }}
+{%- for call in message.tool_calls or [] %}
+<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>
+{%- endfor %}<|im_end|>
+{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+"""As Qwen2.5's, in short."""
+TOOLS: Any = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+USER: Any = [{"role": "user", "content": "1 + 2?"}]
+CALL = '<tool_call>\n{"name": "add", "arguments": {"a": "ü"}}\n</tool_call>'
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of a few hundred parameters whose tokens are bytes, ends and the tags of tool calls."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    bytes_only = Tokenizer(models.BPE({one: at for at, one in enumerate(alphabet)}, []))
+    bytes_only.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    bytes_only.decoder = decoders.ByteLevel()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=bytes_only, eos_token="<|im_end|>", bos_token="<|im_start|>")
+    tokenizer.add_tokens([AddedToken("<tool_call>", special=True), AddedToken("</tool_call>", special=True)])
+    tokenizer.chat_template = TEMPLATE
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    folder = tmp_path_factory.mktemp("policy")
+    Qwen2ForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+class Says(PolicyServer):
+    """Serves a real tokenizer and chat template; what it samples is scripted."""
+
+    text = ""
+
+    async def sample(self, prompt_ids: list[int], limit: int, sampling: dict[str, Any]) -> Generation:
+        ids = [*self.tokenizer.encode(self.text), self.tokenizer.eos_token_id]
+        return Generation(prompt_ids, limit, token_ids=ids, logprobs=[-1.0] * len(ids), finish_reason="stop")
+
+
+@contextlib.asynccontextmanager
+async def serving(server: PolicyServer) -> AsyncIterator[openai.AsyncOpenAI]:
+    address = await server.launch()
+    try:
+        async with openai.AsyncOpenAI(base_url=f"http://{address}/v1", api_key="none", max_retries=0) as client:
+            yield client
+    finally:
+        server.decoder.stop()
+        assert server._serving is not None
+        server._serving.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await server._serving
+
+
+@pytest_asyncio.fixture
+async def says(policy: Path) -> AsyncIterator[tuple[Says, openai.AsyncOpenAI]]:
+    server = Says(str(policy), slots=2, response_length=64, max_length=2048)
+    async with serving(server) as client:
+        yield server, client
+
+
+async def test_calls_are_read_and_their_tokens_are_those_sampled(says: tuple[Says, openai.AsyncOpenAI]) -> None:
+    server, client = says
+    server.text = f"Let me see.\n{CALL}\n{CALL}"
+    asked: Any = {"model": "m", "messages": USER, "tools": TOOLS, "tool_choice": "auto"}
+    more: Any = {"extra_body": {"return_token_ids": True}, "logprobs": True}
+    whole = (await client.chat.completions.create(**asked, **more)).choices[0]
+    chunks = [chunk async for chunk in await client.chat.completions.create(**asked, stream=True)]
+    (streamed,) = (choice for chunk in chunks for choice in chunk.choices)
+    assert [call.index for call in streamed.delta.tool_calls] == [0, 1]
+    for reason, message in ((whole.finish_reason, whole.message), (streamed.finish_reason, streamed.delta)):
+        assert (reason, message.content) == ("tool_calls", "Let me see.\n")
+        functions = [(call.function.name, call.function.arguments) for call in message.tool_calls]
+        assert functions == [("add", '{"a": "ü"}')] * 2
+        assert len({call.id for call in message.tool_calls}) == 2
+    sampled = [*server.tokenizer.encode(server.text), server.tokenizer.eos_token_id]
+    assert whole.model_extra is not None and whole.model_extra["token_ids"] == sampled
+    assert whole.logprobs is not None and len(whole.logprobs.content or ()) == len(sampled)
+
+
+async def test_tools_calls_and_results_reach_the_template(says: tuple[Says, openai.AsyncOpenAI]) -> None:
+    server, client = says
+    server.text = CALL
+    first = (await client.chat.completions.create(model="m", messages=USER, tools=TOOLS)).choices[0].message
+    said = first.model_dump(include={"role", "content", "tool_calls"})
+    assert said["content"] is None
+    messages = [*USER, said, {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "3"}]
+    server.text = "3"
+    second = await client.chat.completions.create(
+        model="m", messages=messages, tools=TOOLS, extra_body={"return_token_ids": True}
+    )
+    assert second.choices[0].message.content == "3" and second.choices[0].finish_reason == "stop"
+    assert second.model_extra is not None
+    prompt = server.tokenizer.decode(second.model_extra["prompt_token_ids"])
+    assert prompt == (
+        f"<|im_start|>system\n{json.dumps(TOOLS[0])}\n<|im_end|>\n<|im_start|>user\n1 + 2?<|im_end|>\n"
+        f"<|im_start|>assistant\n{CALL}<|im_end|>\n"
+        "<|im_start|>user\n<tool_response>\n3\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+async def test_a_request_that_offers_no_tools_gets_text(says: tuple[Says, openai.AsyncOpenAI]) -> None:
+    server, client = says
+    server.text = CALL
+    for none in ({}, {"tools": TOOLS, "tool_choice": "none"}):
+        answer = await client.chat.completions.create(model="m", messages=USER, **none)  # type: ignore[call-overload]
+        assert answer.choices[0].message.tool_calls is None and answer.choices[0].finish_reason == "stop"
+    with pytest.raises(openai.BadRequestError, match="must be auto or none"):
+        await client.chat.completions.create(model="m", messages=USER, tools=TOOLS, tool_choice="required")
+
+
+async def test_a_template_that_knows_no_tools_serves_on() -> None:
+    async with serving(PolicyServer(resolve("pocket-sql"), slots=2, response_length=4, max_length=256)) as client:
+        messages: Any = [*USER, {"role": "assistant", "content": None, "tool_calls": []}]
+        answer = await client.chat.completions.create(model="m", messages=messages, tools=TOOLS, max_tokens=4)
+        assert answer.usage is not None and answer.usage.completion_tokens <= 4
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no call",
+        '<tool_call>{"name": "add"}</tool_call>',
+        '<tool_call>{"name": "add", "arguments": "a"}</tool_call>',
+        '<tool_call>{"name": 1, "arguments": {}}</tool_call>',
+        '<tool_call>["add"]</tool_call>',
+        f'{CALL}<tool_call>{{"name": "add", "argum',
+        "<tool_call></tool_call>",
+        "</tool_call>",
+    ],
+)
+def test_malformed_calls_stay_text(text: str) -> None:
+    assert read_calls(text, [1]) == (text, [])
+
+
+def test_a_call_that_the_end_closes_counts_and_ids_are_those_of_the_tokens() -> None:
+    text, (call,) = read_calls('Well. <tool_call>{"name": "add", "arguments": {}}', [1, 2])
+    assert (text, call["function"]) == ("Well. ", {"name": "add", "arguments": "{}"})
+    assert read_calls(CALL, [1, 2]) == read_calls(CALL, [1, 2]) != read_calls(CALL, [1, 3])
+
+
+def test_the_parser_follows_the_template_then_the_name(policy: Path, tmp_path: Path) -> None:
+    assert tool_parser(str(policy)) == "hermes"
+    (tmp_path / "tokenizer_config.json").write_text('{"added_tokens_decoder": {"1": {"content": "<|python_tag|>"}}}')
+    assert tool_parser(str(tmp_path)) == "llama3_json"
+    assert tool_parser("meta-llama/Llama-3.1-8B-Instruct") == "llama3_json"
+    assert tool_parser("Qwen/Qwen2.5-1.5B-Instruct") == "hermes"
