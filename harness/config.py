@@ -121,7 +121,8 @@ class TrainConfig(Section):
     """The most sequences of one forward pass on one device, where rows are padded; the largest number that fits the
     batch is taken."""
     packed: bool | None = None
-    """Rows end to end instead of padded, `micro_batch_tokens` at a time; unset: on GPUs, unless `deterministic`."""
+    """Rows end to end instead of padded, `micro_batch_tokens` at a time; unset: on CPUs, and on GPUs that need not be
+    `deterministic`."""
     micro_batch_tokens: int = Field(16384, ge=1)
     """The most tokens of one forward pass on one device, where rows are packed; at least one row is taken."""
     clip_low: float = Field(0.2, gt=0)
@@ -170,7 +171,9 @@ class Config(Section):
 
     def packs(self, device: str) -> bool:
         """Whether rows are packed on this device (a resolved one)."""
-        return device == "cuda" and not self.deterministic if self.train.packed is None else self.train.packed
+        if self.train.packed is not None:
+            return self.train.packed
+        return device == "cpu" or (device == "cuda" and not self.deterministic)
 
     def dump(self) -> dict[str, Any]:
         """Plain data, ready for YAML or JSON."""

@@ -13,6 +13,8 @@ from harness.errors import ConfigError
 from harness.trainers.verl.compose import verl_settings
 from harness.trainers.verl.limits import micro_batch
 
+MICRO = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"
+
 
 def settings(*overrides: str, device: str = "cuda", preset: str = "cpu") -> dict[str, Any]:
     config = load_config(preset, None, overrides)
@@ -58,7 +60,7 @@ def test_every_sampler_is_of_the_class_that_its_trainer_uses() -> None:
         (["train.mini_batch_size=32"], "cuda", "larger than train.batch_size"),
         (["gpus=2", "verl.actor_rollout_ref.rollout.tensor_model_parallel_size=4"], "cuda", "takes 4 devices"),
         (["gpus=2", "verl.actor_rollout_ref.rollout.tensor_model_parallel_size=2"], "cpu", "on a CPU"),
-        (["verl.actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=48"], "cpu", "does not divide the 64 rows"),
+        (["train.packed=false", f"verl.{MICRO}=48"], "cpu", "does not divide the 64 rows"),
         (["verl.actor_rollout_ref.actor.ulysses_sequence_parallel_size=2", "gpus=2"], "cuda", "install flash-attn"),
     ],
 )
@@ -92,11 +94,11 @@ def test_a_forward_pass_takes_what_divides_the_rows_of_a_device(
         ([], "cuda", True),
         (["deterministic=true"], "cuda", False),
         (["train.packed=false"], "cuda", False),
-        ([], "cpu", False),
-        (["train.packed=true"], "cpu", True),
+        (["deterministic=true"], "cpu", True),
+        (["train.packed=false"], "cpu", False),
     ],
 )
-def test_rows_are_packed_on_gpus(overrides: list[str], device: str, packed: bool) -> None:
+def test_rows_are_packed_unless_told_otherwise(overrides: list[str], device: str, packed: bool) -> None:
     made = settings(*overrides, "train.micro_batch_tokens=100", device=device)["actor_rollout_ref"]
     assert made["model"]["use_remove_padding"] == packed == made["actor"].get("use_dynamic_bsz", False)
     attention = made["model"]["override_config"]["attn_implementation"]
