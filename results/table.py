@@ -70,13 +70,14 @@ def runs_table(folder: Path) -> str:
 def phases_table(folder: Path) -> str:
     """Mean seconds by phase and the speed of a step against the first run's, one row a run, by name.
 
-    Of the steps that all runs have, without the first; refused where they trained on different tokens.
+    Of the steps in which all runs trained on as many tokens, without the first; refused where there is none.
     """
     runs = {path.parent.name: pd.read_parquet(path.parent / "steps.parquet") for path in folder.glob("*/run.json")}
     runs = {name: steps[steps["timing_s/step"].notna()].set_index("step") for name, steps in sorted(runs.items())}
     common = sorted(set.intersection(*(set(steps.index) for steps in runs.values())))[1:]
-    tokens = {name: tuple(steps.loc[common, "perf/total_num_tokens"]) for name, steps in runs.items()}
-    if len(set(tokens.values())) != 1:
+    tokens = pd.DataFrame({name: steps.loc[common, "perf/total_num_tokens"] for name, steps in runs.items()})
+    common = [step for step in common if tokens.loc[step].nunique() == 1]
+    if not common:
         raise SystemExit(f"{folder}: the runs' steps hold different tokens: {tokens}")
     means = {name: steps.loc[common].mean(numeric_only=True) for name, steps in runs.items()}
     first = next(iter(means.values()))["timing_s/step"]

@@ -68,7 +68,7 @@ def attention(
     groups = asking.shape[1] // keys.shape[1]
     longest = int(cu_seqlens_cpu.diff().max())
     rows = cu_seqlens.to(torch.int32)
-    found = varlen_attn(
+    found = varlen_attn(  # as many key heads as heads: with fewer it gives something else, and does not say so
         asking[0].transpose(0, 1),
         keys[0].transpose(0, 1).repeat_interleave(groups, 1),
         values[0].transpose(0, 1).repeat_interleave(groups, 1),
