@@ -83,7 +83,7 @@ def evaluate(
         key = os.environ.get(api_key_env)
         served_name = model or first_model(endpoint, key)
         folder = RunFolder.create(runs_dir, label)
-        with folder.dropped_if_refused():
+        with folder.dropped_without_record():
             record = _measure(resolved, folder, endpoint, served_name, key, False, "", None)
     else:
         from harness.layers import at, nested
@@ -100,7 +100,7 @@ def evaluate(
         log = folder.logs / "policy.log"
         named = at(nested(resolved.verl), "actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser")
         parser = named or tool_parser(policy) if program(program_of(resolved.agent)).calls_tools else ""
-        with folder.dropped_if_refused(), served(policy, device, length, log, parser) as url:
+        with folder.dropped_without_record(), served(policy, device, length, log, parser) as url:
             parent = {"run": trained.id, "step": checkpoint_dir(trained, step)[0]} if trained is not None else None
             record = _measure(resolved, folder, url, policy, None, True, policy, parent)
     if json_:

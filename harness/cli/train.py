@@ -95,7 +95,7 @@ def train(
         _same_reward(folder, resolved)
     else:  # the folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind
         folder = RunFolder.create(runs_dir, resolved.agent)
-    with folder.dropped_if_refused():
+    with folder.dropped_without_record():
         fit(resolved, folder, data, resume=resume is not None)
     record = folder.read()
     if json_:

@@ -107,11 +107,11 @@ class RunFolder:
         self.write({**self.read(), **changes})
 
     @contextmanager
-    def dropped_if_refused(self) -> Iterator[None]:
-        """Remove the folder where the run is refused before anything has run in it."""
+    def dropped_without_record(self) -> Iterator[None]:
+        """Remove the folder where the run is refused, or interrupted, before it has a record."""
         try:
             yield
-        except UserError:
+        except (UserError, KeyboardInterrupt):
             if not (self.path / "run.json").exists():
                 shutil.rmtree(self.path, ignore_errors=True)
             raise

@@ -62,6 +62,8 @@ def test_wheels_install_into_a_fresh_environment_and_work(tmp_path: Path) -> Non
 
     dist = tmp_path / "dist"
     call(uv, "build", "--quiet", "--all-packages", "--out-dir", str(dist), cwd=REPO)
+    for one in dist.glob("*.whl"):
+        assert any(name.endswith("licenses/LICENSE") for name in zipfile.ZipFile(one).namelist()), one.name
     (wheel,) = dist.glob("agent_rl_harness-*.whl")
     names = zipfile.ZipFile(wheel).namelist()
     info = wheel.name.removesuffix("-py3-none-any.whl") + ".dist-info"
