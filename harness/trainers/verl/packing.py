@@ -176,6 +176,20 @@ class PackedEngine(FSDPEngineWithLMHead):
             output["metrics"]["actor/rollout_probs_diff_mean"] = Metric("mean", gaps.mean())
         return loss, output
 
+    def save_checkpoint(self, *arguments: Any, **more: Any) -> None:
+        """verl's; its configuration of the model names no attention that only this module knows."""
+        config = self.module.config
+        names = [
+            name for name in ("_attn_implementation", "attn_implementation") if getattr(config, name, "") == PACKED
+        ]
+        for name in names:
+            setattr(config, name, "sdpa")
+        try:
+            super().save_checkpoint(*arguments, **more)
+        finally:
+            for name in names:
+                setattr(config, name, PACKED)
+
     def _gather_and_unpad_packed(self, tensor: torch.Tensor, pad_size: int) -> torch.Tensor:
         """What was found for replies in its place among all tokens, 0 elsewhere."""
         if self._kept is None:
