@@ -6,19 +6,33 @@ from typing import Annotated
 
 import typer
 
+from harness.cli import complete
 from harness.cli.common import emit_json, results
 
 app = typer.Typer()
 
 
 @app.command()
-def doctor(json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False) -> None:
+def doctor(
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Import everything in processes of its own, ask for policy and loggers.")
+    ] = False,
+    preset: Annotated[str | None, typer.Option(help="What --deep asks for.", autocompletion=complete.presets)] = None,
+    set_: complete.Settings = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
+) -> None:
     """Check this machine; each line is ok or says what to do. Exit status 1 where something must be done."""
     from rich.markup import escape
 
+    from harness.cli.train import default_preset
+    from harness.config import load_config, resolve_device
     from harness.diagnosis import examine
 
     findings = examine()
+    if deep:
+        from harness.diagnosis.deep import try_out
+
+        findings += try_out(load_config(preset or default_preset(None, resolve_device("auto")), None, set_ or []))
     if json_:
         emit_json([{"check": f.check, "state": f.state, "found": f.found, "advice": f.advice} for f in findings])
     else:

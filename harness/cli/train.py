@@ -42,6 +42,10 @@ def train(
             help="The task set: pocket, spider, bird, files (your own), ...", autocompletion=complete.task_sets
         ),
     ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="The policy: bundled, a folder, or a Hugging Face id (policy.path).")
+    ] = None,
+    n_runners: Annotated[int | None, typer.Option(help="Runner processes (rollout.runners).")] = None,
     agent_match: Annotated[str | None, typer.Option(help="Regular expression: the roles to train.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of data order, sampling and optimizer.")] = None,
     steps: Annotated[int | None, typer.Option(help="Training steps in all.")] = None,
@@ -60,7 +64,11 @@ def train(
         kind = folder.read()["kind"]
         if kind != "train":
             raise UserError(f"{resume} is of kind {kind!r}, not a training: start it again with `harness {kind}`")
-        if any(option is not None for option in (plugin, preset, config, task, agent_match, seed)) or ci or ci_fast:
+        if (
+            any(option is not None for option in (plugin, preset, config, task, model, n_runners, agent_match, seed))
+            or ci
+            or ci_fast
+        ):
             raise UserError(
                 f"--resume takes the run's own configuration; only --set of {', '.join(RESUMABLE)} may change it"
             )
@@ -70,8 +78,8 @@ def train(
         _same_run(folder.config(), resolved)
     else:
         overrides = list(set_ or [])
-        if task is not None:
-            overrides.insert(0, f"task.name={task}")
+        short = {"task.name": task, "policy.path": model, "rollout.runners": n_runners}
+        overrides[:0] = [f"{key}={value}" for key, value in short.items() if value is not None]
         if ci and ci_fast:
             raise UserError("--ci is twenty steps and --ci-fast is one: give one of them")
         if ci or ci_fast:
