@@ -21,7 +21,7 @@ train: $(INSTALLED)
 	$(BIN)/harness train $(TRAIN_ARGS)
 
 test: $(INSTALLED)
-	$(BIN)/pytest -n 2 --dist loadfile -m "not train and not gpu" $(TEST_ARGS)
+	$(BIN)/pytest -n 4 --dist loadfile -m "not train and not gpu" $(TEST_ARGS)
 	$(BIN)/pytest -n 2 --dist worksteal -m "train and not gpu" $(TEST_ARGS)
 
 test-gpu: $(INSTALLED)
