@@ -42,6 +42,10 @@ def evaluate(
         str | None, typer.Option(help="The split; by default that of validation, or what the task set names.")
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Only so many tasks, a fixed sample.")] = None,
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="Rollouts of a task, for pass@k and what they agree on.")
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(min=0, help="0, the default, is greedy.")] = None,
     preset: Annotated[
         str | None, typer.Option(help="A preset of `harness config list`.", autocompletion=complete.presets)
     ] = None,
@@ -59,7 +63,9 @@ def evaluate(
     overrides = list(set_ or [])
     if task is not None and split is None:
         split = task_set_spec(task).eval_split or None
-    for name, value in (("task.name", task), ("task.val_split", split), ("task.val_limit", limit)):
+    options: dict[str, Any] = {"task.name": task, "task.val_split": split, "task.val_limit": limit}
+    options |= {"eval.samples": samples, "eval.temperature": temperature}
+    for name, value in options.items():
         if value is not None:
             overrides.append(f"{name}={value}")
     trained = RunFolder.open(run) if run is not None else None
@@ -129,11 +135,17 @@ def _show(folder: RunFolder, record: Mapping[str, Any]) -> None:
     low, high = result["interval_95"] or (None, None)
     graded = result.get("graded", False)
     name = measured(graded)
+    several = result.get("samples")
+    asked = f"{result['tasks'] * several['samples']} rollouts" if several else f"{result['tasks']} tasks"
     out.print(
         f"{record['agent']}: {name} {mean(result['accuracy'], graded)} "
         f"(95 % interval {mean(low, graded)} to {mean(high, graded)}) on {result['scored']} scored of "
-        f"{result['tasks']} tasks, {duration(result['wall_s'])}"
+        f"{asked}, {duration(result['wall_s'])}"
     )
+    if several:
+        from harness.compare.sampled import lines
+
+        out.print("\n".join(lines(several, graded)), markup=False)
     levels = result["by_difficulty"].items()
     told = (f"{level} {mean(row['accuracy'], graded)} ({row['tasks']})" for level, row in levels)
     out.print(f"by difficulty: {', '.join(told)}")

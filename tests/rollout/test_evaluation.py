@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,6 +42,67 @@ def test_eval_of_an_endpoint_that_knows_the_answers(tmp_path: Path, scripted_ser
     assert record["result"]["accuracy"] == 1.0 and record["result"]["scored"] == 12
     assert record["result"]["interval_95"][0] < 1.0
     assert record["kind"] == "eval" and record["status"] == "finished"
+
+
+def test_eval_draws_several_samples_of_each_task(tmp_path: Path, scripted_server: StartServer) -> None:
+    """Of four answers to a question two are right and written otherwise, one is wrong and one fails."""
+    drawn: Counter[str] = Counter()
+
+    def drawing(request: ReceivedRequest) -> Reply | str:
+        reply = golden(request)
+        if not str(reply).startswith("```"):
+            return reply
+        question = str(request.messages[-1]["content"])
+        drawn[question] += 1
+        return (
+            reply,
+            str(reply).replace("SELECT", "select"),
+            "```sql\nSELECT 'wrong'\n```",
+            "```sql\nSELECT nothing\n```",
+        )[drawn[question] % 4]
+
+    server = scripted_server(drawing, token_ids=False)
+    arguments = ("eval", "--plugin", "reference_sql", "--endpoint", server.base_url, "--limit", "5")
+    sampling = ("--samples", "4", "--temperature", "0.7", "--set", "max_turns=1")
+    done = harness(*arguments, *sampling, "--runs-dir", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "accuracy 50.0 %" in done.stdout and "20 scored of 20 rollouts" in done.stdout
+    (run,) = tmp_path.iterdir()
+    record = json.loads((run / "run.json").read_text())
+    found = record["result"]["samples"]
+    assert {name: round(one["mean"], 3) for name, one in found["measures"].items()} == {
+        "best_1": 0.5,
+        "best_2": 0.833,
+        "best_4": 1.0,
+        "worst_2": 0.167,
+        "worst_4": 0.0,
+        "agreed": 1.0,
+    }
+    assert record["result"]["tasks"] == found["tasks"] == 5 and found["short"] == 0
+    assert record["identity"]["samples"] == 4 and record["identity"]["sampling_val"]["temperature"] == 0.7
+    assert {request.body["temperature"] for request in server.requests} == {0.7}
+    assert len({request.body["seed"] for request in server.requests}) == 20
+    shown = harness("runs", "show", run)
+    assert "pass@4, oracle" in shown.stdout and "self-consistency" in shown.stdout, shown.stderr
+
+
+def test_one_greedy_sample_a_task_is_the_default(tmp_path: Path, scripted_server: StartServer) -> None:
+    server = scripted_server(golden, token_ids=False)
+    arguments = ("eval", "--plugin", "reference_sql", "--endpoint", server.base_url, "--limit", "3", "--json")
+    records, sent = [], []
+    for more in ((), ("--samples", "1", "--temperature", "0")):
+        before = len(server.requests)
+        done = harness(*arguments, *more, "--runs-dir", tmp_path)
+        assert done.returncode == 0, done.stderr
+        records.append(json.loads(done.stdout))
+        sent.append(sorted((r.body["seed"], r.body["temperature"]) for r in server.requests[before:]))
+    assert sent[0] == sent[1] and {temperature for _, temperature in sent[0]} == {0.0}
+    one, other = (
+        {key: value for key, value in record.items() if key not in ("id", "launches")}
+        | {"result": {key: value for key, value in record["result"].items() if key != "wall_s"}}
+        for record in records
+    )
+    assert one == other and "samples" not in one["identity"] | one["result"] and "eval" not in one["config"]
 
 
 def test_eval_of_a_dead_endpoint_fails_and_scores_nothing(tmp_path: Path, scripted_server: StartServer) -> None:
