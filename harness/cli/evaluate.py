@@ -152,13 +152,13 @@ def _show(folder: RunFolder, record: Mapping[str, Any]) -> None:
     if result["empty_golds"]:
         out.print(f"{result['empty_golds']} of the golds return no row: an empty answer to them proves little")
     if result["agent_failed"]:
-        out.print(f"{result['agent_failed']} failed by the agent itself, counted as wrong")
+        out.print(f"{result['agent_failed']} failed by the agent itself, counted as {'0' if graded else 'wrong'}")
     if result["unscored"]:
         ended = ((name, count) for name, count in sorted(result["outcomes"].items()) if name != "ok")
         rest = ", ".join(f"{name} {count}" for name, count in ended if name not in AGENT_OUTCOMES)
         low, high = result["bounds"]
         out.print(
             f"{result['unscored']} unscored ({rest}): {name} is {mean(low, graded)} to {mean(high, graded)}, "
-            "all wrong to right"
+            f"all {'lowest to highest' if graded else 'wrong to right'}"
         )
     out.print(str(folder.path))

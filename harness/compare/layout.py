@@ -67,6 +67,9 @@ def sentences(comparison: Comparison) -> list[str]:
         else "No margin was stated, so nothing can be called equivalent.",
         *_collapses(comparison),
     ]
+    if comparison.get("graded"):
+        low, high = comparison.get("span", (0.0, 1.0))
+        found.append(f"Rewards are graded, from {low:g} to {high:g}; a point is a hundredth of mean reward.")
     found += _ceiling(comparison)
     if comparison["one_seed"]:
         found.append(
@@ -205,6 +208,7 @@ def _of_rewards(comparison: Comparison, table: Table) -> Table:
     if not comparison.get("graded"):
         return replace(table, title=heading)
     heads = [head.replace(" %", "") if head != "failed by agent %" else head for head in table.heads]
+    heads = ["value" if head == "%" else head.replace("wrong to right", "lowest to highest") for head in heads]
     return replace(table, title=f"{heading}, in hundredths", heads=heads, note=note.replace(" in %", ""))
 
 
@@ -387,6 +391,9 @@ def _checkpoints(comparison: Comparison) -> Table:
         "Good for one thing: whether these very checkpoints answer differently, on questions (McNemar) or clusters of "
         "them like these. Of other trainings it says nothing, and no verdict rests on it."
     )
+    if all(counts == "-" for _, counts, _ in rows):  # graded, or paired by task: there is no right and wrong to count
+        heads, rows = [heads[0], heads[2]], [[arm, interval] for arm, _, interval in rows]
+        note = note.replace("questions (McNemar) or clusters of them", "clusters")
     return Table("checkpoints", "These checkpoints alone", heads, rows, note)
 
 
