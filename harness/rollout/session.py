@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 from harness.config import Config, EvalConfig
 from harness.deadlines import DeadlinePassed, Raised, within
 from harness.environments import plain
-from harness.errors import RewardError
 from harness.gateway.client import GatewayControl
 from harness.plugins import environment, environment_of, make_task_set, program, program_of
-from harness.records import AGENT_OUTCOMES, Attempt, Task, Transition, Verdict
+from harness.records import Attempt, Task, Transition, Verdict
 from harness.results.episodes import episode_row, transition_rows
 from harness.results.folder import RowLog, RunFolder
 from harness.rewards.scoring import Scorer
@@ -191,21 +190,12 @@ class Session:
             self._seen_responses.add(call.response_id)
 
     async def _score(self, task: Task, attempt: Attempt) -> tuple[Attempt, Verdict, float | None]:
-        """The attempt, the verdict on its answer, and the value of its first answer where that was revised.
-
-        What the agent itself brought about is wrong; what it could not help has no verdict, and where the reward is to
-        blame for that, the attempt is returned with this outcome.
-        """
-        if attempt.outcome != "ok":
-            value = 0.0 if attempt.outcome in AGENT_OUTCOMES else None
-            return attempt, Verdict(value, f"{attempt.outcome}: {attempt.detail}"), None
-        try:
-            verdict = await self._scorer.score(task, attempt)
-            first = self._program.first_answer(attempt)
-            if first is None:
-                return attempt, verdict, None
-            if first == attempt.answer:
-                return attempt, verdict, verdict.value
-            return attempt, verdict, (await self._scorer.score(task, replace(attempt, answer=first))).value
-        except RewardError as error:
-            return replace(attempt, outcome="reward_error", detail=str(error)), Verdict(None, str(error)), None
+        """The attempt, the verdict on its answer, and the value of its first answer where that was revised."""
+        attempt, verdict = await self._scorer.judge(task, attempt)
+        first = self._program.first_answer(attempt) if attempt.outcome == "ok" else None
+        if first is None or first == attempt.answer:
+            return attempt, verdict, None if first is None else verdict.value
+        judged, other = await self._scorer.judge(task, replace(attempt, answer=first))
+        if judged.outcome != "ok":
+            return replace(judged, answer=attempt.answer), other, None
+        return attempt, verdict, other.value
