@@ -49,7 +49,7 @@ def agreed(samples: Sequence[tuple[str | None, float]]) -> float:
     """
     votes = Counter(meaning for meaning, _ in samples if meaning is not None)
     most = max(votes.values(), default=0)
-    return next(value for meaning, value in samples if not votes or votes[meaning or ""] == most)
+    return next(value for meaning, value in samples if not votes or (meaning is not None and votes[meaning] == most))
 
 
 def measures(samples: int) -> list[str]:

@@ -246,7 +246,10 @@ EPISODE: dict[str, tuple[str, str]] = {
     "reward_version": ("string", "name and version of the reward"),
     "reward_parts": ("string", "JSON: named parts of the value; null where there are none"),
     "reward_by_role": ("string", "JSON: values by role; null where there are none"),
-    "meaning": ("string", "what the answer comes to, for a vote; null where a task has one rollout, or it has no vote"),
+    "meaning": (
+        "string",
+        "hash of what the answer comes to, for a vote; null where a task has one rollout, or it has no vote",
+    ),
     "first_answer": (
         "string",
         "what the agent would have answered without a revision; null where the program has none",

@@ -6,6 +6,7 @@ never see it.
 
 from __future__ import annotations
 
+import hashlib
 import random
 import re
 from collections import deque
@@ -157,18 +158,18 @@ class Session:
         return Scored(reward.value, reward.reason, used, tuple(calls), turns, attempt.elapsed_s)
 
     async def _meaning(self, task: Task, attempt: Attempt) -> str | None:
-        """What the answer comes to, where several are drawn for a task; None where it has no vote."""
+        """A hash of what the answer comes to, where several are drawn for a task; None where it has no vote."""
         answer = attempt.answer
         if self._validation.samples == 1 or attempt.outcome != "ok" or answer is None:
             return None
         meaning = getattr(self._environment, "meaning", None)  # foreign environments may be older than the method
-        if meaning is None:
-            return plain(answer)
         try:
-            found: str | None = await within(self.config.reward.timeout_s, lambda: meaning(task, answer))
+            found = (
+                await within(self.config.reward.timeout_s, lambda: meaning(task, answer)) if meaning else plain(answer)
+            )
         except (DeadlinePassed, Raised):
             return None
-        return found
+        return None if found is None else hashlib.sha256(found.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
     def _trainable(self, call: Transition) -> bool:
         limits = self.config.sampling

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -80,8 +79,7 @@ class SQLEnvironment:
         if not result.ok:
             return None
         rows = [repr([_number(value) for value in row]) for row in result.rows]
-        rows = rows if "order by" in answer.lower() else sorted(rows)
-        return hashlib.sha256("\n".join(rows).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        return "\n".join(rows if "order by" in answer.lower() else sorted(rows))
 
 
 def _number(value: Any) -> Any:
