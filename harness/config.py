@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from harness.errors import ConfigError
 from harness.layers import merge, nested, numbers
@@ -65,6 +65,24 @@ class SamplingConfig(Section):
     max_prompt_tokens: int = Field(1024, ge=16)
     max_response_tokens: int = Field(128, ge=1)
     """Of one call."""
+
+
+class EvalConfig(Section):
+    """Of `harness eval`; a training validates greedily, one rollout a task."""
+
+    samples: int = Field(1, ge=1)
+    """Rollouts of a task, each with a seed of its own."""
+    temperature: float = Field(0.0, ge=0)
+    """0 is greedy; above, `sampling.top_p` holds too."""
+
+    @model_validator(mode="after")
+    def _differ(self) -> EvalConfig:
+        if self.samples > 1 and self.temperature == 0:
+            raise ValueError(
+                f"{self.samples} samples at temperature 0 are one answer drawn {self.samples} times; "
+                "raise eval.temperature (--temperature 1.0)"
+            )
+        return self
 
 
 class SandboxConfig(Section):
@@ -163,6 +181,7 @@ class Config(Section):
     reward: RewardConfig = Field(default_factory=RewardConfig)
     policy: PolicyConfig = Field(default_factory=PolicyConfig)
     sampling: SamplingConfig = Field(default_factory=SamplingConfig)
+    eval: EvalConfig = Field(default_factory=EvalConfig)
     sandbox: SandboxConfig = Field(default_factory=SandboxConfig)
     rollout: RolloutSettings = Field(default_factory=RolloutSettings)
     train: TrainConfig = Field(default_factory=TrainConfig)
@@ -176,8 +195,8 @@ class Config(Section):
         return device == "cpu" or (device == "cuda" and not self.deterministic)
 
     def dump(self) -> dict[str, Any]:
-        """Plain data, ready for YAML or JSON."""
-        return self.model_dump(mode="json")
+        """Plain data, ready for YAML or JSON; `eval` is in it where it is not as by default."""
+        return self.model_dump(mode="json", exclude={"eval"} if self.eval == EvalConfig() else None)
 
 
 def load_config(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.config import Config
 from harness.errors import RunFailed
-from harness.plugins import make_task_set
+from harness.plugins import make_task_set, reward_spec
 from harness.records import AGENT_OUTCOMES, Task
 from harness.results.folder import RunFolder
 from harness.results.model import RunRecord
@@ -50,7 +50,7 @@ def evaluate(
     policy: str = "",
     parent: dict[str, Any] | None = None,
 ) -> RunRecord:
-    """Run every task of the validation split greedily against an endpoint and score it.
+    """Run every task of the validation split against an endpoint and score it; how often and how is `config.eval`.
 
     Args:
         on_progress: Called with finished and all rollouts.
@@ -71,7 +71,8 @@ def evaluate(
     run = LiveRun(config, folder, task_set, [], tasks, identity, config.device)
 
     def result(record: Mapping[str, Any]) -> dict[str, Any]:
-        return accuracy_of(list(folder.rows("episodes")), len(tasks))
+        rows, spec = list(folder.rows("episodes")), reward_spec(config.reward.name)
+        return accuracy_of(rows, len(tasks), config.eval.samples, (min(spec.low, 0.0), max(spec.high, 0.0)))
 
     with folder.locked(), recorded(run, "eval", result, parent=parent):
         folder.write_config(config)
@@ -79,51 +80,70 @@ def evaluate(
     return folder.read()
 
 
-def accuracy_of(rows: Sequence[dict[str, Any]], expected: int) -> dict[str, Any]:
+def accuracy_of(
+    rows: Sequence[dict[str, Any]], tasks: int, samples: int = 1, span: tuple[float, float] = (0.0, 1.0)
+) -> dict[str, Any]:
     """Accuracy over scored episodes with the 95 % interval that `harness compare` gives it, and how the rest ended.
 
     `agent_failed` counts what the agent itself failed (scored as wrong); `bounds` is the accuracy if all that is
     unscored was wrong, and if all was right.
+
+    Args:
+        tasks: How many were asked, `samples` times each.
+        span: Between which values rewards lie.
     """
     import pandas as pd
 
     from harness.compare.estimates import accuracy as estimate
+    from harness.compare.sampled import COLUMNS, summary
 
+    expected = tasks * samples
     scored = [row["reward"] for row in rows if row["reward"] is not None]
     outcomes: dict[str, int] = {}
     for row in rows:
         name = row["outcome"] if row["outcome"] != "ok" or row["reward"] is not None else "unscored"
         outcomes[name] = outcomes.get(name, 0) + 1
-    levels: dict[str, list[float]] = {}
+    levels: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         if row["reward"] is not None:
-            levels.setdefault(row["difficulty"] or "all", []).append(row["reward"])
+            level = levels.setdefault(row["difficulty"] or "all", {})
+            level.setdefault(row["task_id"], []).append(row["reward"])
     flags: dict[str, int] = {}
     for row in rows:
         for flag in row["reward_flags"]:
             flags[flag] = flags.get(flag, 0) + 1
-    found = estimate(
-        pd.DataFrame(
-            [(0, row["cluster"], row["task_id"], row["reward"]) for row in rows if row["reward"] is not None],
-            columns=["seed", "cluster", "task_id", "value"],
-        )
+    table = pd.DataFrame(
+        [(0, row["cluster"], row["task_id"], row["reward"]) for row in rows if row["reward"] is not None],
+        columns=["seed", "cluster", "task_id", "value"],
     )
-    return {
+    if samples > 1:
+        table = table.groupby(["seed", "cluster", "task_id"], as_index=False)[["value"]].mean()
+    found = estimate(table, span)
+    wrong, right = (value * (expected - len(scored)) for value in span)
+    result: dict[str, Any] = {
         "accuracy": found and found.mean,
         "graded": is_graded(scored),
         "interval_95": found and [round(found.low, 4), round(found.high, 4)],
-        "tasks": expected,
+        "tasks": tasks,
         "scored": len(scored),
         "unscored": expected - len(scored),
         "agent_failed": sum(row["outcome"] in AGENT_OUTCOMES for row in rows),
-        "bounds": [(sum(scored) + right) / expected for right in (0, expected - len(scored))] if expected else None,
+        "bounds": [(sum(scored) + more) / expected for more in (wrong, right)] if expected else None,
         "outcomes": outcomes,
         "by_difficulty": {
-            name: {"accuracy": sum(values) / len(values), "tasks": len(values)} for name, values in levels.items()
+            name: {"accuracy": _mean([_mean(values) for values in level.values()]), "tasks": len(level)}
+            for name, level in levels.items()
         },
         "reward_flags": flags,
         "empty_golds": flags.get("empty_gold", 0),
     }
+    if samples > 1:
+        result["samples"] = summary(pd.DataFrame(rows, columns=list(COLUMNS)).assign(seed=0), samples, span)
+    return result
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 class _Evaluation(RolloutWork):
@@ -149,20 +169,22 @@ class _Evaluation(RolloutWork):
             # What is measured is all that is asked for: a task set need not have another split.
             one_split = self.config.task.model_copy(update={"train_split": self.config.task.val_split})
             config = self.config.model_copy(update={"task": one_split})
-            session = Session(config, endpoint.model, store, control, self._folder)
+            session = Session(config, endpoint.model, store, control, self._folder, config.eval)
             gate = asyncio.Semaphore(max(1, self.config.rollout.runners) * self.config.rollout.concurrency)
             done = 0
             failed: Counter[str] = Counter()
 
-            async def one(task: Task) -> None:
+            rollouts = len(self._tasks) * config.eval.samples
+
+            async def one(task: Task, sample: int) -> None:
                 nonlocal done
                 async with gate:
-                    outcome = await session.rollout(task.id, "val", 0, 0)
+                    outcome = await session.rollout(task.id, "val", 0, sample)
                 done += 1
                 if outcome.reward is None:
                     failed[outcome.reason] += 1
-                self._on_progress(done, len(self._tasks))
-                limit = self.config.rollout.max_failed_share * len(self._tasks)
+                self._on_progress(done, rollouts)
+                limit = self.config.rollout.max_failed_share * rollouts
                 if failed.total() > max(limit, 1):
                     raise RunFailed(
                         f"{failed.total()} of {done} rollouts brought no score, more than "
@@ -174,6 +196,7 @@ class _Evaluation(RolloutWork):
             try:
                 async with asyncio.TaskGroup() as group:
                     for task in self._tasks:
-                        group.create_task(one(task))
+                        for sample in range(config.eval.samples):
+                            group.create_task(one(task, sample))
             except BaseExceptionGroup as several:
                 raise several.exceptions[0] from None

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import harness
-from harness.config import Config
+from harness.config import Config, EvalConfig
 from harness.plugins import (
     agent_spec,
     framework_versions,
@@ -91,7 +91,7 @@ def run_record(
         "hardware": hardware(device),
         "device": device,
         "tasks": {"train": len({task.id for task in train}), "val": len(val)},
-        "identity": identity(config, task_set, train, val, model_path, device),
+        "identity": identity(config, task_set, train, val, model_path, device, kind),
         "parity": certificate_for(config.agent),
         "agent_distribution": next(
             (
@@ -107,11 +107,18 @@ def run_record(
 
 
 def identity(
-    config: Config, task_set: TaskSet, train: Sequence[Task], val: Sequence[Task], model_path: str, device: str
+    config: Config,
+    task_set: TaskSet,
+    train: Sequence[Task],
+    val: Sequence[Task],
+    model_path: str,
+    device: str,
+    kind: str = "train",
 ) -> Identity:
     """Everything that must be equal between runs that differ in plugin, trained roles or seed only."""
     data = config.dump()
-    return {
+    measured = config.eval if kind == "eval" else EvalConfig()
+    found: Identity = {
         "program": program_of(config.agent),
         "prompts": program(program_of(config.agent)).prompts_hash,
         "task_set": dict(task_set.describe()),
@@ -123,7 +130,7 @@ def identity(
         "reward_shuffled": config.reward.shuffle,
         "model": model_hash(model_path),
         "sampling_train": cast(Sampling, sampling_of(config, "train")),
-        "sampling_val": cast(Sampling, sampling_of(config, "val")),
+        "sampling_val": cast(Sampling, sampling_of(config, "val", measured.temperature)),
         "max_prompt_tokens": config.sampling.max_prompt_tokens,
         "max_turns": config.max_turns,
         "sandbox": data["sandbox"],
@@ -136,6 +143,12 @@ def identity(
         "deterministic": config.deterministic,
         "verl": data["verl"],
     }
+    reward = reward_spec(config.reward.name)
+    if (reward.low, reward.high) != (0, 1):
+        found["reward_range"] = [reward.low, reward.high]
+    if measured.samples > 1:
+        found["samples"] = measured.samples
+    return found
 
 
 _NOT_IDENTITY = {"loggers", "keep_checkpoints", "save_every", "micro_batch_size", "micro_batch_tokens", "packed"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +10,7 @@ from typing import Annotated
 import typer
 
 from harness.cli import complete
-from harness.cli.common import emit_json, first_model, results
+from harness.cli.common import emit_json, named_endpoint, results
 from harness.config import load_config
 from harness.errors import RunFailed, UserError
 from harness.records import Attempt
@@ -23,7 +22,9 @@ app = typer.Typer()
 def run(
     question: Annotated[str, typer.Option(help="The question.")],
     db: Annotated[Path, typer.Option(help="A SQLite database.")],
-    endpoint: Annotated[str, typer.Option(help="An OpenAI-compatible URL, ending in /v1.")],
+    endpoint: Annotated[
+        str | None, typer.Option(help="An OpenAI-compatible URL, ending in /v1; by default OPENAI_BASE_URL.")
+    ] = None,
     model: Annotated[str | None, typer.Option(help="Its model; by default the first that it lists.")] = None,
     plugin: Annotated[str, typer.Option(help="The agent.", autocompletion=complete.agents)] = "langgraph_sql",
     api_key_env: Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")] = "OPENAI_API_KEY",
@@ -38,16 +39,13 @@ def run(
     resolved = load_config("endpoint", None, set_ or [], agent=plugin)
     from harness.environments.sql.environment import DATABASE
     from harness.environments.sql.schema import schema_text
-    from harness.gateway.client import checked_url
     from harness.plugins import agent_spec, checked_options, load, task_set_spec
     from harness.records import Task
     from harness.rollout.request import RolloutRequest
 
-    endpoint = checked_url(endpoint)
+    url, name, key = named_endpoint(endpoint, model, api_key_env)
     options = checked_options(task_set_spec(resolved.task.name), resolved.task.options, "task.options")
     agent = load(agent_spec(plugin))()
-    key = os.environ.get(api_key_env)
-    name = model or first_model(endpoint, key)
     schema = schema_text(db, limit_chars=options.get("schema_chars", 8000))
     task = Task("question", "", "", question, "", db.stem, data={DATABASE: str(db)})
     request = RolloutRequest.build(task, {"schema": schema}, resolved, "val")
@@ -62,7 +60,7 @@ def run(
         await asyncio.to_thread(gateway.start)
         try:
             async with gateway.control() as control, httpx.AsyncClient(timeout=None, trust_env=False) as http:
-                upstream = {"base_url": endpoint, "api_key": key}
+                upstream = {"base_url": url, "api_key": key}
                 await control.set_upstreams([upstream], model=name, token_ids=False)
                 return await run_attempt(agent, request, "question", "1", control, gateway.key, name, http)
         finally:

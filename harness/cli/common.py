@@ -46,6 +46,27 @@ def say_what_is_awaited(config: Config, folder: RunFolder) -> None:
         progress_console().print(f"rollout.runners is 0: waits for `harness runner --join {folder.path}`")
 
 
+def named_endpoint(endpoint: str | None, model: str | None, api_key_env: str) -> tuple[str, str, str | None]:
+    """URL, model and key: as options say, else as `OPENAI_BASE_URL` (or `OPENAI_API_BASE`) and `MODEL` do.
+
+    Raises:
+        UserError: Neither names an endpoint, it is no URL, or it does not list its models and none is named.
+    """
+    from harness.gateway.client import checked_url
+
+    url, key = endpoint or environment_endpoint(), os.environ.get(api_key_env)
+    if not url:
+        raise UserError("no endpoint: give --endpoint URL, or set OPENAI_BASE_URL")
+    url = checked_url(url)
+    model = model or (os.environ.get("MODEL") if endpoint is None else None)
+    return url, model or first_model(url, key), key
+
+
+def environment_endpoint() -> str | None:
+    """The endpoint that the environment names."""
+    return os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or None
+
+
 def first_model(endpoint: str, api_key: str | None) -> str:
     """The model that an endpoint offers first.
 

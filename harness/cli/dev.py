@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from harness.cli import complete
-from harness.cli.common import emit_json, first_model, results
+from harness.cli.common import emit_json, named_endpoint, results
 from harness.config import load_config
 from harness.records import CallFailure, ToolCall
 
 if TYPE_CHECKING:
     from harness.config import Config
-    from harness.records import Attempt, Transition
+    from harness.records import Attempt, Task, Transition, Verdict
 
 app = typer.Typer()
 
@@ -24,7 +23,9 @@ app = typer.Typer()
 @app.command()
 def dev(
     plugin: Annotated[str, typer.Option(help="The agent.", autocompletion=complete.agents)],
-    endpoint: Annotated[str, typer.Option(help="An OpenAI-compatible URL, ending in /v1.")],
+    endpoint: Annotated[
+        str | None, typer.Option(help="An OpenAI-compatible URL, ending in /v1; by default OPENAI_BASE_URL.")
+    ] = None,
     model: Annotated[str | None, typer.Option(help="Its model; by default the first that it lists.")] = None,
     api_key_env: Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")] = "OPENAI_API_KEY",
     tasks: Annotated[int, typer.Option(min=1, max=10, help="How many tasks.")] = 3,
@@ -34,8 +35,7 @@ def dev(
     set_: complete.Settings = None,
     json_: Annotated[bool, typer.Option("--json", help="Print every span as JSON.")] = False,
 ) -> None:
-    """Dry run through agentlightning's Trainer.dev: a few tasks, every span shown as a tree."""
-    from harness.gateway.client import checked_url
+    """Dry run through agentlightning's Trainer.dev: a few tasks, every span and the reward shown as a tree."""
     from harness.plugins import make_task_set
     from harness.rollout.request import RolloutRequest
     from harness.run import check
@@ -46,25 +46,41 @@ def dev(
         overrides.append(f"task.val_split={split}")
     resolved = load_config("endpoint", config, overrides, agent=plugin)
     check(resolved, trains=False)
-    endpoint = checked_url(endpoint)
+    url, name, key = named_endpoint(endpoint, model, api_key_env)
     task_set = make_task_set(resolved)
     chosen = validation_order(task_set.load(resolved.task.val_split), resolved)
     requests = [RolloutRequest.build(one, task_set.context(one), resolved, "val").dump() for one in chosen]
-    key = os.environ.get(api_key_env)
-    spans = _run(resolved, requests, endpoint, model or first_model(endpoint, key), key)
+    spans = _run(resolved, requests, url, name, key)
     if json_:
         emit_json([span.model_dump() for attempt in spans for span in attempt])
         return
     from harness.rollout.spans import from_spans
 
-    for attempt_spans in spans:
-        attempt = from_spans(attempt_spans)
-        if attempt is not None:
-            results().print(tree(attempt))
+    ended = [
+        (one, attempt) for one, found in zip(chosen, spans, strict=True) if (attempt := from_spans(found)) is not None
+    ]
+    for attempt, verdict in asyncio.run(_judged(resolved, ended)):
+        results().print(tree(attempt, verdict))
 
 
-def tree(attempt: Attempt) -> Any:
-    """One attempt as a tree: its calls with role, tokens and time, what tools gave, the end."""
+async def _judged(config: Config, ended: list[tuple[Task, Attempt]]) -> list[tuple[Attempt, Verdict]]:
+    """The verdicts that a run would reach."""
+    from harness.records import Verdict
+    from harness.rewards.scoring import Scorer
+    from harness.run import refusals
+
+    scorer, refused = Scorer(config), refusals(config, [task for task, _ in ended])
+
+    async def judge(task: Task, attempt: Attempt) -> tuple[Attempt, Verdict]:
+        if task.id in refused:
+            return attempt, Verdict(None, refused[task.id])
+        return await scorer.judge(task, attempt)
+
+    return list(await asyncio.gather(*(judge(task, attempt) for task, attempt in ended)))
+
+
+def tree(attempt: Attempt, verdict: Verdict | None = None) -> Any:
+    """One attempt as a tree: its calls with role, tokens and time, what tools gave, the end, and what that is worth."""
     from rich.markup import escape
     from rich.tree import Tree
 
@@ -89,6 +105,13 @@ def tree(attempt: Attempt) -> Any:
         if call.overridden:
             node.add(f"[yellow]asked for, not granted:[/] {escape(str(dict(call.overridden)))}")
     top.add(f"[bold]answer[/] {escape(attempt.answer or '-')}")
+    if verdict is not None:
+        value = "[yellow]unscored[/]" if verdict.value is None else f"[bold]reward[/] {verdict.value:g}"
+        node = top.add(f"{value} {escape(verdict.reason)}")
+        for name, part in verdict.parts.items():
+            node.add(f"{escape(name)} {part:g}")
+        if verdict.flags:
+            node.add(f"[dim]flags[/] {escape(', '.join(verdict.flags))}")
     return top
 
 

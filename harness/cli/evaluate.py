@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli import complete
-from harness.cli.common import emit_json, first_model, interrupt, progress_console, results, say_what_is_awaited
+from harness.cli.common import (
+    emit_json,
+    environment_endpoint,
+    interrupt,
+    named_endpoint,
+    progress_console,
+    results,
+    say_what_is_awaited,
+)
 from harness.config import Config, load_config, resolve_device
 from harness.errors import UserError
 from harness.records import AGENT_OUTCOMES
@@ -33,7 +40,10 @@ def evaluate(
     plugin: Annotated[
         str | None, typer.Option(help="The agent; by default the run's.", autocompletion=complete.agents)
     ] = None,
-    endpoint: Annotated[str | None, typer.Option(help="An OpenAI-compatible URL, ending in /v1.")] = None,
+    endpoint: Annotated[
+        str | None,
+        typer.Option(help="An OpenAI-compatible URL ending in /v1; OPENAI_BASE_URL if nothing is named."),
+    ] = None,
     model: Annotated[str | None, typer.Option(help="The endpoint's model name, or a policy to serve here.")] = None,
     api_key_env: Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")] = "OPENAI_API_KEY",
     step: Annotated[int | None, typer.Option(help="A checkpoint other than the newest.")] = None,
@@ -42,6 +52,10 @@ def evaluate(
         str | None, typer.Option(help="The split; by default that of validation, or what the task set names.")
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Only so many tasks, a fixed sample.")] = None,
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="Rollouts of a task, for pass@k and what they agree on.")
+    ] = None,
+    temperature: Annotated[float | None, typer.Option(min=0, help="0, the default, is greedy.")] = None,
     preset: Annotated[
         str | None, typer.Option(help="A preset of `harness config list`.", autocompletion=complete.presets)
     ] = None,
@@ -52,14 +66,15 @@ def evaluate(
 ) -> None:
     """Measure accuracy: of a run's checkpoint, of a policy served here (--model), or of any endpoint."""
     from harness.cli.train import default_preset
-    from harness.gateway.client import checked_url
     from harness.plugins import make_task_set, task_set_spec
     from harness.run import check, check_device, load_tasks
 
     overrides = list(set_ or [])
     if task is not None and split is None:
         split = task_set_spec(task).eval_split or None
-    for name, value in (("task.name", task), ("task.val_split", split), ("task.val_limit", limit)):
+    options: dict[str, Any] = {"task.name": task, "task.val_split": split, "task.val_limit": limit}
+    options |= {"eval.samples": samples, "eval.temperature": temperature}
+    for name, value in options.items():
         if value is not None:
             overrides.append(f"{name}={value}")
     trained = RunFolder.open(run) if run is not None else None
@@ -68,23 +83,25 @@ def evaluate(
             raise UserError("give either a run or --endpoint/--model, not both")
         resolved = load_config(None, trained.path / "config.yaml", overrides, agent=plugin)
     else:
-        if endpoint is None and model is None:
-            raise UserError("nothing to measure: give a run folder, --endpoint URL --model NAME, or --model POLICY")
+        endpoint_here = endpoint or (environment_endpoint() if model is None else None)
+        if endpoint_here is None and model is None:
+            raise UserError(
+                "nothing to measure: give a run folder, --endpoint URL --model NAME (or set OPENAI_BASE_URL), "
+                "or --model POLICY"
+            )
         if preset is None and config is None:
-            preset = "endpoint" if endpoint is not None else default_preset(task, resolve_device("auto"))
+            preset = "endpoint" if endpoint_here else default_preset(task, resolve_device("auto"))
         resolved = load_config(preset, config, overrides, agent=plugin)
     check(resolved, trains=False)
     load_tasks(resolved, make_task_set(resolved), resolved.task.val_split)
     signal.signal(signal.SIGTERM, interrupt)
     # The folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind.
     label = f"eval-{resolved.agent}"
-    if endpoint is not None:
-        endpoint = checked_url(endpoint)
-        key = os.environ.get(api_key_env)
-        served_name = model or first_model(endpoint, key)
+    if endpoint is not None or (trained is None and model is None):
+        url, name, key = named_endpoint(endpoint, model, api_key_env)
         folder = RunFolder.create(runs_dir, label)
         with folder.dropped_without_record():
-            record = _measure(resolved, folder, endpoint, served_name, key, False, "", None)
+            record = _measure(resolved, folder, url, name, key, False, "", None)
     else:
         from harness.layers import at, nested
         from harness.plugins import program, program_of
@@ -133,24 +150,30 @@ def _show(folder: RunFolder, record: Mapping[str, Any]) -> None:
     low, high = result["interval_95"] or (None, None)
     graded = result.get("graded", False)
     name = measured(graded)
+    several = result.get("samples")
+    asked = f"{result['tasks'] * several['samples']} rollouts" if several else f"{result['tasks']} tasks"
     out.print(
         f"{record['agent']}: {name} {mean(result['accuracy'], graded)} "
         f"(95 % interval {mean(low, graded)} to {mean(high, graded)}) on {result['scored']} scored of "
-        f"{result['tasks']} tasks, {duration(result['wall_s'])}"
+        f"{asked}, {duration(result['wall_s'])}"
     )
+    if several:
+        from harness.compare.sampled import lines
+
+        out.print("\n".join(lines(several, graded)), markup=False)
     levels = result["by_difficulty"].items()
     told = (f"{level} {mean(row['accuracy'], graded)} ({row['tasks']})" for level, row in levels)
     out.print(f"by difficulty: {', '.join(told)}")
     if result["empty_golds"]:
         out.print(f"{result['empty_golds']} of the golds return no row: an empty answer to them proves little")
     if result["agent_failed"]:
-        out.print(f"{result['agent_failed']} failed by the agent itself, counted as wrong")
+        out.print(f"{result['agent_failed']} failed by the agent itself, counted as {'0' if graded else 'wrong'}")
     if result["unscored"]:
         ended = ((name, count) for name, count in sorted(result["outcomes"].items()) if name != "ok")
         rest = ", ".join(f"{name} {count}" for name, count in ended if name not in AGENT_OUTCOMES)
         low, high = result["bounds"]
         out.print(
             f"{result['unscored']} unscored ({rest}): {name} is {mean(low, graded)} to {mean(high, graded)}, "
-            "all wrong to right"
+            f"all {'lowest to highest' if graded else 'wrong to right'}"
         )
     out.print(str(folder.path))

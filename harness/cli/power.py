@@ -11,7 +11,7 @@ import typer
 from harness.cli import complete
 from harness.cli.common import emit_json, results
 from harness.errors import UserError
-from harness.wording import duration
+from harness.wording import duration, mean
 
 if TYPE_CHECKING:
     from harness.compare.model import Plan
@@ -43,10 +43,10 @@ def power(
     from harness.compare.estimates import seeds_for_equivalence
     from harness.compare.power import plan, variances
     from harness.compare.runs import Run, select
-    from harness.compare.scores import scores
+    from harness.compare.scores import scores, span_of
 
-    if not 0 < effect < 100 or not 0 < power < 1 or not 0 < alpha < 1:
-        raise UserError("--effect is in points, between 0 and 100; --power and --alpha lie between 0 and 1")
+    if not 0 < power < 1 or not 0 < alpha < 1:
+        raise UserError("--power and --alpha lie between 0 and 1")
     chosen = select(runs or [runs_dir], runs_dir)
     found_arms: dict[str, list[Run]] = {}
     for run in chosen.runs:
@@ -56,28 +56,30 @@ def power(
         raise UserError("no finished run to learn from. `harness runs list` shows what there is")
     family = max(len(found_arms) - 1, 1) if arms is None else arms
     margin = chosen.study.get("margin") if margin is None else margin
-    if family < 1 or (margin is not None and not 0 < margin < 1):
-        raise UserError("--arms is 1 or more; a margin lies between 0 and 1 (0.05 is 5 points)")
+    pilots = [run for group in found_arms.values() for run in group]
+    graded, (least, most) = any(run.graded for run in pilots), span_of(pilots)
+    width = most - least
+    if not 0 < effect < 100 * width:
+        raise UserError(f"--effect is in points, between 0 and {100 * width:g}, got {effect:g}")
+    if family < 1 or (margin is not None and not 0 < margin < width):
+        raise UserError(f"--arms is 1 or more; a margin lies between 0 and {width:g} (0.05 is 5 points)")
     found = variances(found_arms, baseline or chosen.study.get("baseline"))
-    walls = [
-        result["wall_s"]
-        for group in found_arms.values()
-        for result in (run.record["result"] for run in group)
-        if result and result.get("wall_s")
-    ]
+    walls = [result["wall_s"] for result in (run.record["result"] for run in pilots) if result and result.get("wall_s")]
     run_s = statistics.median(walls) if walls else None
     strictest = alpha / family  # Holm's first step, which every arm passes in the worst case
     rows = plan(found, effect / 100, power, strictest, run_s)
     now = found.detectable(found.seeds, found.sizes, power, strictest)
-    equivalence = None if margin is None else seeds_for_equivalence(margin, family, alpha)
-    lowest = min(float(scores([run])["value"].mean()) for group in found_arms.values() for run in group)
-    ceiling = lowest > CEILING or 1 - lowest < effect / 100
+    equivalence = None if margin is None else seeds_for_equivalence(margin / width, family, alpha)
+    lowest = min(float(scores([run])["value"].mean()) for run in pilots)
+    ceiling = (lowest - least) / width > CEILING or most - lowest < effect / 100
     if json_:
         parts = {name: getattr(found, name) for name in ("seed", "cluster", "question", "cell", "score")}
         data: dict[str, Any] = {"effect": effect / 100, "power": power, "alpha": alpha, "variances": parts}
         data |= {"family": family, "margin": margin, "seeds_for_equivalence": equivalence, "ceiling": ceiling}
         emit_json(data | {"source": found.source, "detectable_now": now, "run_s": run_s, "plans": rows})
         return
+    if graded:
+        results().print(f"Rewards are graded, from {least:g} to {most:g}: a point is a hundredth of mean reward.")
     _show(found, effect, power, alpha, family, run_s, rows, now)
     if margin is not None:
         out = results()
@@ -87,7 +89,7 @@ def power(
         )
     if ceiling:
         results().print(
-            f"Ceiling: every run ends at {100 * lowest:.1f} % or more. What is left to gain is less than such an "
+            f"Ceiling: every run ends at {mean(lowest, graded)} or more. What is left to gain is less than such an "
             "effect, and scores vary less there than on a harder set: these figures are too good for one.",
             soft_wrap=True,
         )

@@ -110,6 +110,11 @@ def show(
     }
     for name, value in facts.items():
         out.print(f"{name:26} {value}", markup=False, soft_wrap=True)
+    result = record["result"]
+    if result and (several := result.get("samples")):
+        from harness.compare.sampled import lines
+
+        out.print("\n".join(lines(several, one.graded)), markup=False)
     out.print("identity", style="bold")
     for key, value in flatten(record["identity"]).items():
         if not key.startswith(("task_set.databases", "task_set.counts")):

@@ -31,7 +31,8 @@ from harness.compare.model import (
     Training,
     Verdict,
 )
-from harness.compare.scores import paired_differences, scores, worst_cases
+from harness.compare.sampled import sampled
+from harness.compare.scores import paired_differences, scores, span_of, worst_cases
 from harness.compare.views import views
 from harness.errors import UserError
 
@@ -52,7 +53,7 @@ def compare(
     Args:
         baseline: Name of an arm, or of its agent; by default the study's, else the first arm.
         allow: Identity keys that may differ.
-        margin: Differences below it count as none, between 0 and 1; by default the study's. Without one,
+        margin: Differences below it count as none, in units of the reward; by default the study's. Without one,
             nothing can be called equivalent.
 
     Raises:
@@ -61,12 +62,14 @@ def compare(
     """
     allow = list(allow)
     margin = selection.study.get("margin") if margin is None else margin
-    if margin is not None and not 0 < margin < 1:
-        raise UserError(f"a margin lies between 0 and 1 (0.05 is 5 points), got {margin:g}")
     usable, remarks = _usable(selection.runs)
     if not usable:
         states = ", ".join(f"{run.name}: {run.record['status']}" for run in selection.runs[:4])
         raise UserError(f"no run has finished and been validated yet ({states})")
+    span = span_of(usable)
+    width = span[1] - span[0]
+    if margin is not None and not 0 < margin < width:
+        raise UserError(f"a margin lies between 0 and {width:g} (0.05 is 5 points), got {margin:g}")
     check_data(usable)
     permitted = [name for name in allow if name != "parity"]
     exceptions = check_identity(usable, permitted, selection.varied)
@@ -85,7 +88,7 @@ def compare(
     ]
     _decide(pairs)
     checkpoint = selection.study.get("checkpoint")
-    learning = learn(by_arm, base, checkpoint)
+    learning = learn(by_arm, base, checkpoint, span)
     if checkpoint is not None and "checkpoint" not in learning["measures"]:
         remarks.append(f"Not every run was validated at step {checkpoint}, so nothing is compared there.")
     arms = [_arm(name, runs) for name, runs in by_arm.items()]
@@ -99,11 +102,11 @@ def compare(
         "margin": margin,
         "alpha": ALPHA,
         "min_seeds": MIN_SEEDS,
-        "collapse": COLLAPSE,
+        "collapse": COLLAPSE * width,
         "power": POWER,
         "checkpoint_rule": "last",
         "checkpoint": checkpoint,
-        "ceiling": all(arm["accuracy_final"]["mean"] > CEILING for arm in arms),
+        "ceiling": all((arm["accuracy_final"]["mean"] - span[0]) / width > CEILING for arm in arms),
         "one_seed": all(len(runs) == 1 for runs in by_arm.values()),
         "arms": arms,
         "pairs": pairs,
@@ -122,6 +125,10 @@ def compare(
     }
     if any(run.graded for run in usable):
         found["graded"] = True
+    if span != (0.0, 1.0):
+        found["span"] = span
+    if several := sampled(by_arm, base, span):
+        found["sampled"] = several
     return found
 
 
@@ -143,7 +150,7 @@ def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
             f"{unscored} of {total} validation rollouts could not be scored; they count neither as right nor as wrong."
         )
     for run in chosen.values():
-        seen, all_of_it = len(run.validation()), run.validated_tasks()
+        seen, all_of_it = run.validation()["task_id"].nunique(), run.validated_tasks()
         if seen < all_of_it:
             remarks.append(f"{run.name}: its last validation holds {seen} of {all_of_it} questions.")
         last, steps = run.validation()["step"].max(), run.record["identity"]["steps"]
@@ -172,7 +179,7 @@ def _arm(name: str, runs: Sequence[Run]) -> Arm:
     per_seed = [measure(run) for run in runs]
     final = scores(runs)
     initial = scores([run for run in runs if 0 in run.val_curve()] or runs, 0) if runs[0].trained else final.iloc[:0]
-    started, reached = accuracy(initial), accuracy(final)
+    started, reached = accuracy(initial, span_of(runs)), accuracy(final, span_of(runs))
     assert reached is not None, f"{name} has scores"
     matrix = final.pivot_table(index="seed", columns="cluster", values="value").to_numpy(float)
     causes = dict.fromkeys(cause for figures in per_seed for cause in figures["failures"])
@@ -208,7 +215,9 @@ def _pair(
 ) -> Pair:
     mine, theirs = scores(runs), scores(base_runs)
     rows, paired = paired_differences(mine, theirs)
-    difference = crossed_mean(rows)
+    span = span_of([*runs, *base_runs])
+    width = span[1] - span[0]
+    difference = crossed_mean(rows, width)
     if difference is None:
         raise UserError(f"{name!r} and {base!r} have no scored validation question in common")
     binary = set(mine["value"]) | set(theirs["value"]) <= {0.0, 1.0}
@@ -230,7 +239,7 @@ def _pair(
             - statistics.interquartile_mean(theirs_by_seed),
         }
     same = identical and paired == "seed" and difference.se == difference.mean == 0
-    beyond = sum(abs(one) >= (margin or COLLAPSE) for one in difference.by_seed)
+    beyond = sum(abs(one) >= (margin or COLLAPSE * width) for one in difference.by_seed)
     shown = replace(difference, low=0.0, high=0.0) if same else difference
     p, p_equivalence = difference.p_difference(), None if margin is None else difference.p_equivalence(margin)
     return {
@@ -252,7 +261,7 @@ def _pair(
             if margin is None
             else MIN_SEEDS
             if same
-            else seeds_for_equivalence(margin, family, ALPHA),
+            else seeds_for_equivalence(margin / width, family, ALPHA),
         },
         "item": {
             "mcnemar": items,

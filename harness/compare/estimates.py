@@ -22,7 +22,8 @@ ROUNDING = 1e-12  # what floats of scores between -1 and 1 may differ by without
 MIN_SEEDS = 8
 """Fewer trainings never show equivalence, however alike they are."""
 COLLAPSE = 0.25
-"""What a training that no seed has shown is taken to lose against the other arm's, at most; more where a seed did."""
+"""What a training that no seed has shown is taken to lose against the other arm's, at most; more where a seed did. A
+share of the range of rewards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,7 @@ class Estimate:
         scores: Rows behind the estimate.
         unit: What was counted as independent: `seed` (and clusters), `cluster` (clusters), or `task`.
         by_seed: The mean of every seed, in their order.
+        width: How far apart two scores can lie; 1 for right and wrong.
     """
 
     mean: float
@@ -52,10 +54,11 @@ class Estimate:
     scores: int
     unit: Unit
     by_seed: tuple[float, ...]
+    width: float = 1.0
 
     def data(self) -> EstimateData:
         """The same as it stands in a comparison."""
-        return cast(EstimateData, asdict(self))
+        return cast(EstimateData, {name: value for name, value in asdict(self).items() if name != "width"})
 
     def p_difference(self) -> float:
         """Two-sided p value of "the mean is 0" (t test)."""
@@ -64,7 +67,7 @@ class Estimate:
         if self.se == 0:
             if self.seeds > 1:  # every seed the same: the sign test, for a variance of 0 is no certainty
                 return 1.0 if self.mean == 0 else 2 * 0.5**self.seeds
-            return 1.0 if self.mean == 0 else no_exception_p(abs(self.mean), self.tasks)
+            return 1.0 if self.mean == 0 else no_exception_p(abs(self.mean) / self.width, self.tasks)
         return float(2 * stats.t.sf(abs(self.mean) / self.se, self.df))
 
     def p_equivalence(self, margin: float) -> float:
@@ -80,7 +83,7 @@ class Estimate:
         if abs(self.mean) >= margin:
             return 1.0
         if self.seeds == 1 and self.se == 0:
-            return no_exception_p(margin, self.tasks)
+            return no_exception_p(margin / self.width, self.tasks)
         apart = 0.0
         if self.se:
             apart = float(max(stats.t.sf((margin + side * self.mean) / self.se, self.df) for side in (1, -1)))
@@ -91,7 +94,7 @@ class Estimate:
     @property
     def worst(self) -> float:
         """How far a training that was not seen may lie off, on either side."""
-        return max(COLLAPSE, *map(abs, self.by_seed))
+        return max(COLLAPSE * self.width, *map(abs, self.by_seed))
 
     def with_collapses(self) -> tuple[float, float]:
         """The 95 % interval if trainings that no seed has shown may lie off by `worst`; it holds `low` and `high`."""
@@ -105,7 +108,7 @@ class Estimate:
         return detectable_effect(self.se, self.df, power, alpha)
 
 
-def crossed_mean(rows: pd.DataFrame) -> Estimate | None:
+def crossed_mean(rows: pd.DataFrame, width: float = 1.0) -> Estimate | None:
     """The mean of `value` with an interval that holds for new seeds and new clusters.
 
     With several seeds and clusters the variance is clustered both ways: by seed, plus by cluster, minus
@@ -121,6 +124,7 @@ def crossed_mean(rows: pd.DataFrame) -> Estimate | None:
 
     Args:
         rows: Columns `seed`, `cluster`, `task_id`, `value`; values are never null.
+        width: How far apart two scores can lie; the unit of what was not seen.
 
     Returns:
         None where there are no rows.
@@ -157,7 +161,7 @@ def crossed_mean(rows: pd.DataFrame) -> Estimate | None:
         se = math.sqrt(variance)
     means = np.bincount(seed, value) / np.bincount(seed)
     found = Estimate(
-        mean, se, df, mean, mean, seeds, clusters, tasks, len(rows), unit, tuple(map(float, means.tolist()))
+        mean, se, df, mean, mean, seeds, clusters, tasks, len(rows), unit, tuple(map(float, means.tolist())), width
     )
     low, high = _interval(found)
     return replace(found, low=low, high=high)
@@ -208,28 +212,33 @@ def _least_variance(value: object, tasks: object) -> float:
     return by_score if math.isnan(by_task) else max(by_task, by_score)
 
 
-def accuracy(rows: pd.DataFrame) -> Estimate | None:
+def accuracy(rows: pd.DataFrame, span: tuple[float, float] = (0.0, 1.0)) -> Estimate | None:
     """`crossed_mean` of scores with Wilson's interval, for right-or-wrong and for graded ones.
 
     Wilson's interval is taken with the number of independent questions that would leave the same standard error, and
-    with the t quantile: so it is right for clusters, contains the mean and stays between 0 and 1. Where all scores are
-    equal their variance says nothing, and each question counts as one. Scores outside 0 to 1 keep the t interval.
+    with the t quantile: so it is right for clusters, contains the mean and stays in the span. Where all scores are
+    equal their variance says nothing, and each question counts as one. Scores outside of the span keep the t interval.
 
     Source: Wilson 1927, J. Am. Stat. Assoc. 22, 209-212; Franco et al. 2019, J. Surv. Stat. Methodol. 7, 334-364, for
     clustered samples.
+
+    Args:
+        span: The lowest and the highest value that a score can have.
     """
     from scipy import stats
 
-    found = crossed_mean(rows)
-    if found is None or rows["value"].min() < 0 or rows["value"].max() > 1:
+    (least, most), width = span, span[1] - span[0]
+    found = crossed_mean(rows, width)
+    if found is None or rows["value"].min() < least or rows["value"].max() > most:
         return found
-    mean, count, df = found.mean, float(found.tasks), math.inf
-    if found.se > 0:
-        count, df = mean * (1 - mean) / found.se**2, found.df
+    mean, se, count, df = (found.mean - least) / width, found.se / width, float(found.tasks), math.inf
+    if se > 0:
+        count, df = mean * (1 - mean) / se**2, found.df
     squared = float(stats.t.ppf(0.5 + CONFIDENCE / 2, df)) ** 2
     middle = (mean + squared / (2 * count)) / (1 + squared / count)
     half = math.sqrt(squared * (mean * (1 - mean) / count + squared / (4 * count**2))) / (1 + squared / count)
-    return replace(found, low=max(0.0, min(mean, middle - half)), high=min(1.0, max(mean, middle + half)))
+    low, high = max(0.0, min(mean, middle - half)), min(1.0, max(mean, middle + half))
+    return replace(found, low=least + width * low, high=least + width * high)
 
 
 def tail_p(values: Sequence[float], worst: float, margin: float) -> float:
@@ -280,7 +289,11 @@ def unseen_share(seen: int, trainings: int) -> float:
 
 
 def seeds_for_equivalence(margin: float, family: int = 1, alpha: float = 0.05) -> int:
-    """The fewest seeds with which `family` arms can be shown equivalent, if none of them collapses."""
+    """The fewest seeds with which `family` arms can be shown equivalent, if none of them collapses.
+
+    Args:
+        margin: As a share of the range of rewards.
+    """
     if margin >= COLLAPSE:
         return MIN_SEEDS
     return max(MIN_SEEDS, math.ceil(math.log(alpha / max(family, 1)) / math.log(1 - margin / COLLAPSE)))
@@ -338,5 +351,5 @@ def _interval(found: Estimate) -> tuple[float, float]:
         return found.mean - half, found.mean + half
     if found.seeds > 1:
         return found.with_collapses()
-    none_seen = 1 - (1 - CONFIDENCE) ** (1 / found.tasks)
+    none_seen = found.width * (1 - (1 - CONFIDENCE) ** (1 / found.tasks))
     return found.mean - none_seen, found.mean + none_seen

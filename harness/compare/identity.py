@@ -228,7 +228,7 @@ def _sharing_text(at_once: int, cores: int) -> str:
 
 
 def _comparable(run: Run) -> dict[str, Any]:
-    flat = {"kind": run.record["kind"], **flatten(run.record["identity"])}
+    flat = {"kind": run.record["kind"], "samples": 1, **flatten(run.record["identity"])}
     return {key: value for key, value in flat.items() if value != {}}  # an option not set, whoever else sets some
 
 

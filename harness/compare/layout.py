@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from harness.compare.model import Arm, Comparison, EstimateData, Interval, Pair, Reference, View
+from harness.compare.sampled import title
+from harness.wording import measured
 
 Row = TypeVar("Row")
 
@@ -26,6 +28,7 @@ def tables(comparison: Comparison, references: Sequence[Reference] = ()) -> list
     """All tables of a comparison, in reading order; empty ones are left out."""
     made = [
         _accuracy(comparison),
+        _sampled(comparison),
         _learning(comparison),
         _agreement(comparison),
         _reward_parts(comparison),
@@ -64,6 +67,9 @@ def sentences(comparison: Comparison) -> list[str]:
         else "No margin was stated, so nothing can be called equivalent.",
         *_collapses(comparison),
     ]
+    if comparison.get("graded"):
+        low, high = comparison.get("span", (0.0, 1.0))
+        found.append(f"Rewards are graded, from {low:g} to {high:g}; a point is a hundredth of mean reward.")
     found += _ceiling(comparison)
     if comparison["one_seed"]:
         found.append(
@@ -107,10 +113,11 @@ def _ceiling(comparison: Comparison) -> list[str]:
     """What cannot be concluded where the task set is too easy for all arms."""
     if not comparison["ceiling"]:
         return []
-    room = 1 - min(arm["accuracy_final"]["mean"] for arm in comparison["arms"])
+    graded, highest = comparison.get("graded", False), comparison.get("span", (0.0, 1.0))[1]
+    room = highest - min(arm["accuracy_final"]["mean"] for arm in comparison["arms"])
     text = (
-        f"The task set is saturated: every arm ends within {points(room)} points of 100 %, so final accuracy cannot "
-        "separate them by more than that."
+        f"The task set is saturated: every arm ends within {points(room)} points of "
+        f"{f'{highest:g}' if graded else '100 %'}, so final {measured(graded)} cannot separate them by more than that."
     )
     if comparison["pairs"] and comparison["margin"] is not None and comparison["margin"] >= room:
         text += (
@@ -184,9 +191,47 @@ def _accuracy(comparison: Comparison) -> Table:
     if all(arm["accuracy_bounds"] is None for arm in comparison["arms"]):
         absent |= {"final %, unscored wrong to right", "difference, unscored against to for"}
     heads = [head for head in rows[0] if head not in absent]
-    title = "Mean reward on validation, in hundredths" if comparison.get("graded") else "Accuracy on validation"
-    shown = [head.replace(" %", "") for head in heads] if comparison.get("graded") else heads
-    return Table("accuracy", title, shown, [[row[head] for head in heads] for row in rows])
+    return _of_rewards(comparison, Table("accuracy", "", heads, [[row[head] for head in heads] for row in rows]))
+
+
+def _of_rewards(comparison: Comparison, table: Table) -> Table:
+    """A table of accuracy; of graded rewards, which are no shares, in hundredths without percent."""
+    titles = {
+        "accuracy": "{} on validation",
+        "sampled": "Several samples of each task",
+        "learning": "Learning on the way",
+        "views": "Fair views on what was trained",
+    }
+    name = measured(comparison.get("graded", False))
+    heading = titles[table.key].format(name.capitalize())
+    note = table.note.replace("accuracy", name).replace("Accuracy", name.capitalize())
+    if not comparison.get("graded"):
+        return replace(table, title=heading)
+    heads = [head.replace(" %", "") if head != "failed by agent %" else head for head in table.heads]
+    heads = ["value" if head == "%" else head.replace("wrong to right", "lowest to highest") for head in heads]
+    return replace(table, title=f"{heading}, in hundredths", heads=heads, note=note.replace(" in %", ""))
+
+
+def _sampled(comparison: Comparison) -> Table:
+    """Every measure of every arm in a row of its own."""
+    several = comparison.get("sampled")
+    heads = ["arm", "measure", "%", *(("difference (points)", "p") if comparison["pairs"] else ())]
+    if several is None:
+        return Table("sampled", "", heads, [])
+    rows = []
+    for arm, found in several["arms"].items():
+        for key in several["measures"]:
+            cells = [arm, title(key, comparison.get("graded", False)), with_interval(found[key]["estimate"])]
+            if comparison["pairs"] and arm == comparison["baseline"]:
+                cells += ["baseline", ""]
+            elif comparison["pairs"]:
+                cells += [with_interval(found[key]["difference"], signed=True), p_value(found[key].get("p_holm"))]
+            rows.append(cells)
+    note = f"{several['samples']} samples a task, by task and seed, then means. p values are corrected over this table."
+    if any(several["short"].values()):
+        short = ", ".join(f"{arm} {count}" for arm, count in several["short"].items() if count)
+        note += f" Fewer of them scored, those used: {short}."
+    return _of_rewards(comparison, Table("sampled", "", heads, rows, note))
 
 
 def _learning(comparison: Comparison) -> Table:
@@ -212,7 +257,7 @@ def _learning(comparison: Comparison) -> Table:
         rows.append(cells)
     note = "Secondary: p values are corrected over this table, and no verdict rests on it. Area under the curve: mean "
     note += "accuracy over the steps, from the first validation to the last."
-    return Table("learning", "Learning on the way", heads, rows if measures else [], note)
+    return _of_rewards(comparison, Table("learning", "", heads, rows if measures else [], note))
 
 
 def _agreement(comparison: Comparison) -> Table:
@@ -346,6 +391,9 @@ def _checkpoints(comparison: Comparison) -> Table:
         "Good for one thing: whether these very checkpoints answer differently, on questions (McNemar) or clusters of "
         "them like these. Of other trainings it says nothing, and no verdict rests on it."
     )
+    if all(counts == "-" for _, counts, _ in rows):  # graded, or paired by task: there is no right and wrong to count
+        heads, rows = [heads[0], heads[2]], [[arm, interval] for arm, _, interval in rows]
+        note = note.replace("questions (McNemar) or clusters of them", "clusters")
     return Table("checkpoints", "These checkpoints alone", heads, rows, note)
 
 
@@ -368,7 +416,7 @@ def _views(comparison: Comparison) -> Table:
             ]
         )
     note = "Accuracy in % of the last validation within the budget of the run that used least; means over seeds."
-    return Table("views", "Fair views on what was trained", heads, rows, note)
+    return _of_rewards(comparison, Table("views", "", heads, rows, note))
 
 
 def _view_head(view: View) -> str:

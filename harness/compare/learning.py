@@ -6,7 +6,7 @@ Where a task set saturates, arms that end alike may still have learned different
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from harness.compare import statistics
 from harness.compare.estimates import accuracy, crossed_mean
@@ -15,16 +15,20 @@ from harness.compare.scores import areas, paired_differences, scores
 if TYPE_CHECKING:
     import pandas as pd
 
+    from harness.compare.estimates import Estimate
     from harness.compare.model import Learned, Learning, Measure
     from harness.compare.runs import Run
 
 
-def learn(arms: Mapping[str, Sequence[Run]], baseline: str, checkpoint: int | None) -> Learning:
+def learn(
+    arms: Mapping[str, Sequence[Run]], baseline: str, checkpoint: int | None, span: tuple[float, float] = (0.0, 1.0)
+) -> Learning:
     """Every measure of every arm, and its difference to the baseline, with the test of the main comparison.
 
     Args:
         checkpoint: A training step at which every run was validated, stated by the study; None leaves it out.
             Evaluations have no measure.
+        span: Between which values rewards lie.
     """
     runs = [run for group in arms.values() for run in group]
     if any(not run.trained for run in runs):
@@ -35,17 +39,36 @@ def learn(arms: Mapping[str, Sequence[Run]], baseline: str, checkpoint: int | No
     curves = {name: areas(group) for name, group in arms.items()}
     if all(run.seed in set(curves[name]["seed"]) for name, group in arms.items() for run in group):
         taken["area"] = curves
-    found: dict[str, dict[Measure, Learned]] = {name: {} for name in arms}
+    return {"measures": list(taken), "arms": held_against(taken, baseline, span)}
+
+
+Key = TypeVar("Key", bound=str)
+
+
+def held_against(
+    taken: Mapping[Key, Mapping[str, pd.DataFrame]], baseline: str, span: tuple[float, float]
+) -> dict[str, dict[Key, Learned]]:
+    """Every measure of every arm with its interval, and its difference to the baseline's, as one family (Holm).
+
+    Args:
+        taken: Rows with `value` of every arm, by measure.
+        span: Between which values they lie.
+    """
+    found: dict[str, dict[Key, Learned]] = {name: {} for tables in taken.values() for name in tables}
     tested: list[Learned] = []
     for key, tables in taken.items():
         for name, table in tables.items():
-            estimate = accuracy(table)
+            estimate = accuracy(table, span)
             entry: Learned = {"estimate": estimate.data() if estimate else None, "difference": None}
             found[name][key] = entry
-            difference = crossed_mean(paired_differences(table, tables[baseline])[0]) if name != baseline else None
+            difference = _difference(table, tables[baseline], span) if name != baseline else None
             if difference is not None:
                 entry["difference"], entry["p"] = difference.data(), difference.p_difference()
                 tested.append(entry)
     for entry, corrected in zip(tested, statistics.holm([entry["p"] for entry in tested]), strict=True):
         entry["p_holm"] = corrected
-    return {"measures": list(taken), "arms": found}
+    return found
+
+
+def _difference(first: pd.DataFrame, second: pd.DataFrame, span: tuple[float, float]) -> Estimate | None:
+    return crossed_mean(paired_differences(first, second)[0], span[1] - span[0])

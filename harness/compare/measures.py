@@ -38,7 +38,7 @@ def measure(run: Run) -> Figures:
         "accuracy_initial": curve[0] if run.trained and first == 0 else None,
         "accuracy_final": None if last is None or (run.trained and last == 0) else curve[last],
         "val_curve": curve,
-        "val_tasks": len(val),
+        "val_tasks": val["task_id"].nunique() if len(val) else 0,
         "unscored": int(val["reward"].isna().sum()) if len(val) else 0,
         "agent_failed": float(val["outcome"].isin(AGENT_OUTCOMES).mean()) if len(val) else None,
         "steps": result.get("steps", 0) if result else 0,
@@ -187,7 +187,7 @@ def _by(rows: pd.DataFrame, column: str) -> dict[str, Accuracy]:
         return {}
     scored = rows[rows["reward"].notna()]
     return {
-        str(name): {"accuracy": float(group["reward"].mean()), "tasks": len(group)}
+        str(name): {"accuracy": float(group["reward"].mean()), "tasks": group["task_id"].nunique()}
         for name, group in scored.groupby(column)
     }
 

@@ -185,7 +185,7 @@ class Pair(TypedDict):
 
 
 class Learned(TypedDict):
-    """One secondary measure of one arm."""
+    """One measure of one arm, beside the verdict."""
 
     estimate: EstimateData | None
     difference: Annotated[EstimateData | None, "to the baseline"]
@@ -198,6 +198,15 @@ class Learning(TypedDict):
 
     measures: Annotated[list[Measure], "those that could be taken"]
     arms: dict[str, dict[Measure, Learned]]
+
+
+class Sampled(TypedDict):
+    """What several samples of each task come to; names of measures are those of `harness.results.model.Samples`."""
+
+    samples: Annotated[int, "of a task, of the arm with the fewest"]
+    measures: list[str]
+    short: Annotated[dict[str, int], "by arm, tasks and seeds with fewer scored samples"]
+    arms: dict[str, dict[str, Learned]]
 
 
 class AgreementStep(TypedDict):
@@ -302,9 +311,11 @@ class Comparison(TypedDict):
     ceiling: Annotated[bool, "whether the task set is saturated"]
     one_seed: bool
     graded: NotRequired[Annotated[bool, "rewards are not 0 and 1 alone: what is called accuracy is the mean reward"]]
+    span: NotRequired[Annotated[Interval, "between which values rewards lie; 0 and 1 where missing"]]
     arms: list[Arm]
     pairs: list[Pair]
     learning: Learning
+    sampled: NotRequired[Annotated[Sampled, "where every task had several rollouts"]]
     agreement: dict[str, Agreement]
     views: list[View]
     exceptions: list[Exempt]

@@ -130,12 +130,23 @@ class Run:
 
     def validated_tasks(self) -> int:
         """Questions of the run's fullest validation."""
-        return max(map(len, self._validated.values()), default=0)
+        return max(map(len, self._validated.values()), default=0) // self.samples
 
     @cached_property
     def graded(self) -> bool:
         """Whether its rewards say more than right and wrong, so that their mean is no accuracy."""
         return bool(len(self.episodes)) and is_graded(self.episodes["reward"].unique().tolist())
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """Between which values its rewards lie, the 0 of what the agent failed among them."""
+        low, high = self.record["identity"].get("reward_range", (0.0, 1.0))
+        return min(low, 0.0), max(high, 0.0)
+
+    @property
+    def samples(self) -> int:
+        """Rollouts of a validation task."""
+        return self.record["identity"].get("samples", 1)
 
     def val_curve(self) -> dict[int, float]:
         """Mean validation reward of scored episodes by step."""

@@ -25,8 +25,13 @@ def scores(runs: Sequence[Run], step: int | None = None) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
+def span_of(runs: Sequence[Run]) -> tuple[float, float]:
+    """Between which values the rewards of all runs lie."""
+    return min(run.span[0] for run in runs), max(run.span[1] for run in runs)
+
+
 def worst_cases(runs: Sequence[Run]) -> tuple[float, float] | None:
-    """Mean score of the last validation if every unscored rollout was wrong, and if every one was right.
+    """Mean score of the last validation if every unscored rollout had the lowest reward, and if the highest.
 
     Returns:
         None where everything was scored.
@@ -36,7 +41,8 @@ def worst_cases(runs: Sequence[Run]) -> tuple[float, float] | None:
     rewards = pd.concat([run.validation()["reward"] for run in runs])
     if not rewards.isna().any():
         return None
-    return float(rewards.fillna(0.0).mean()), float(rewards.fillna(1.0).mean())
+    least, most = span_of(runs)
+    return float(rewards.fillna(least).mean()), float(rewards.fillna(most).mean())
 
 
 def paired_differences(first: pd.DataFrame, second: pd.DataFrame) -> tuple[pd.DataFrame, PairedBy]:

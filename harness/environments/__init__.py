@@ -60,3 +60,14 @@ class Environment(Protocol):
 
         Whatever it raises is shown to the model as the tool's failure and recorded as such.
         """
+
+    async def meaning(self, task: Task, answer: str) -> str | None:
+        """What an answer comes to, where several are drawn for a task: answers with the same meaning are one in a vote.
+
+        None for an answer that is not to vote. Runs on the host; an environment without it has `plain` instead.
+        """
+
+
+def plain(text: str) -> str:
+    """A text without what does not change it for a reader: case, spaces, a full stop at its end."""
+    return " ".join(text.casefold().split()).rstrip(".")

@@ -111,7 +111,7 @@ def render(
 
 def _sections(found: Sequence[Table], manifest: Sequence[Table]) -> dict[str, list[Table]]:
     groups = {
-        "main": ("accuracy", "learning", "agreement", "reward_parts", "behaviour", "cost"),
+        "main": ("accuracy", "sampled", "learning", "agreement", "reward_parts", "behaviour", "cost"),
         "more": ("evidence", "checkpoints", "views", "exceptions", "failed"),
     }
     made = {name: [table for table in found if table.key in keys] for name, keys in groups.items()}

@@ -31,6 +31,7 @@ def episode_row(
     first_reward: float | None = None,
     rewrites: int = 0,
     used_reward: float | None = None,
+    meaning: str | None = None,
 ) -> dict[str, Any]:
     """The flat row of one rollout. Keys are those of `EPISODE_COLUMNS`."""
     chosen = [call for call in attempt.transitions if trained(call)]
@@ -55,6 +56,7 @@ def episode_row(
         "reward_version": reward_version,
         "reward_parts": json.dumps(dict(reward.parts)) if reward.parts else None,
         "reward_by_role": json.dumps(dict(reward.by_role)) if reward.by_role else None,
+        "meaning": meaning,
         "first_answer": first_answer,
         "first_reward": first_reward,
         "calls": len(attempt.transitions) + len(attempt.failures),

@@ -126,10 +126,14 @@ class Identity(TypedDict):
     data_order: Annotated[str, "hash of the ids of training in order; follows the seed", _ORDER]
     reward: Annotated[str, "name and version", _REWARD]
     reward_options: Annotated[dict[str, Any], "as configured, or what of them decides a verdict", _REWARD]
+    reward_range: NotRequired[Annotated[list[float], "lowest and highest value; 0 and 1 where missing", _REWARD]]
     reward_shuffled: Annotated[bool, "whether this is the control in which nothing can be learned", _REWARD]
     model: Annotated[str, "hash of the first policy's weights and tokenizer", _POLICY]
     sampling_train: Annotated[Sampling, "of training", _SAMPLING]
-    sampling_val: Annotated[Sampling, "of validation", _SAMPLING]
+    sampling_val: Annotated[Sampling, "of validation", Key("sampling", ("sampling", "eval.temperature"))]
+    samples: NotRequired[
+        Annotated[int, "rollouts of a task in an evaluation; 1 where missing", Key("sampling", ("eval.samples",))]
+    ]
     max_prompt_tokens: Annotated[int, "tokens of one prompt at most", _SAMPLING]
     max_turns: Annotated[int, "answers that an agent may write, or rounds of tool calls", Key("agent", ("max_turns",))]
     sandbox: Annotated[dict[str, Any], "limits of one tool call", Key("rollout", ("sandbox",))]
@@ -144,6 +148,25 @@ class Identity(TypedDict):
     steps: Annotated[int, "training steps in all", Key("training", _LENGTH)]
     deterministic: NotRequired[Annotated[bool, "as configured; older runs: not", Key("training", ("deterministic",))]]
     verl: Annotated[dict[str, Any], "the trainer's own settings, as configured", Key("training", ("verl",))]
+
+
+class Measured(TypedDict):
+    """A mean over tasks."""
+
+    mean: Annotated[float, "over the tasks that have a scored sample"]
+    interval_95: Annotated[list[float], "95 % interval of it"]
+
+
+class Samples(TypedDict):
+    """What several samples of each task come to; `harness/compare/sampled.py` says how each is taken."""
+
+    samples: Annotated[int, "asked for of every task"]
+    tasks: Annotated[int, "with a scored sample: all others are in no mean"]
+    short: Annotated[int, "of them, with fewer scored samples than asked for: those that there are, are used"]
+    measures: Annotated[
+        dict[str, Measured],
+        "`best_K`: the best of K (pass@K); `worst_K`: the worst (pass^K); `agreed`: self-consistency",
+    ]
 
 
 class Result(TypedDict):
@@ -163,8 +186,9 @@ class Result(TypedDict):
     accuracy: NotRequired[Annotated[float | None, "mean reward of scored rollouts"]]
     interval_95: NotRequired[Annotated[list[float] | None, "95 % interval of it"]]
     tasks: NotRequired[Annotated[int, "tasks asked"]]
-    scored: NotRequired[Annotated[int, "of them, with a verdict"]]
-    unscored: NotRequired[Annotated[int, "of them, without"]]
+    scored: NotRequired[Annotated[int, "rollouts with a verdict; one a task unless sampled"]]
+    unscored: NotRequired[Annotated[int, "rollouts without"]]
+    samples: NotRequired[Annotated[Samples, "where a task had several rollouts"]]
     agent_failed: NotRequired[Annotated[int, "failed by the agent itself, scored 0"]]
     bounds: NotRequired[Annotated[list[float] | None, "accuracy if all unscored were wrong, and if all were right"]]
     outcomes: NotRequired[Annotated[dict[str, int], "how attempts ended"]]
@@ -225,6 +249,10 @@ EPISODE: dict[str, tuple[str, str]] = {
     "reward_version": ("string", "name and version of the reward"),
     "reward_parts": ("string", "JSON: named parts of the value; null where there are none"),
     "reward_by_role": ("string", "JSON: values by role; null where there are none"),
+    "meaning": (
+        "string",
+        "hash of what the answer comes to, for a vote; null where a task has one rollout, or it has no vote",
+    ),
     "first_answer": (
         "string",
         "what the agent would have answered without a revision; null where the program has none",
@@ -267,7 +295,20 @@ TRANSITION: dict[str, tuple[str, str]] = {
 }
 """Columns of `transitions.parquet`, a row a call: Arrow type, meaning."""
 
-PARTS = (RunRecord, Launch, Identity, Result, Sampling, Hardware, Study, Counts, Commit, Distribution)
+PARTS = (
+    RunRecord,
+    Launch,
+    Identity,
+    Result,
+    Samples,
+    Measured,
+    Sampling,
+    Hardware,
+    Study,
+    Counts,
+    Commit,
+    Distribution,
+)
 
 
 INTRODUCTION = f"""\

@@ -16,7 +16,7 @@ from harness.deadlines import DeadlinePassed, Raised, within
 from harness.errors import RewardError
 from harness.hookspecs import RewardSpec
 from harness.plugins import distribution_of, make_reward, reward_spec, reward_version
-from harness.records import Attempt, Task, Verdict
+from harness.records import AGENT_OUTCOMES, Attempt, Task, Verdict
 
 
 class Scorer:
@@ -57,6 +57,20 @@ class Scorer:
             except (TypeError, ValueError, OverflowError) as error:
                 fault = f"returned {error}"
         raise RewardError(f"{self._name} {fault}".encode("utf-8", "backslashreplace").decode())
+
+    async def judge(self, task: Task, attempt: Attempt) -> tuple[Attempt, Verdict]:
+        """The attempt and the verdict on it, however it ended.
+
+        What the agent itself brought about is wrong; what it could not help has no verdict, and where the reward is to
+        blame for that, the attempt is returned with this outcome.
+        """
+        if attempt.outcome != "ok":
+            value = 0.0 if attempt.outcome in AGENT_OUTCOMES else None
+            return attempt, Verdict(value, f"{attempt.outcome}: {attempt.detail}")
+        try:
+            return attempt, await self.score(task, attempt)
+        except RewardError as error:
+            return replace(attempt, outcome="reward_error", detail=str(error)), Verdict(None, str(error))
 
 
 def checked(verdict: Any, spec: RewardSpec) -> Verdict:

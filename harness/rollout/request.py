@@ -23,7 +23,7 @@ class RolloutRequest:
         environment: Whose tools it has.
         payload: What the environment wants where the agent runs.
         tool_timeout_s: Deadline of one tool call.
-        phase: `train` samples as configured, `val` decodes greedily.
+        phase: `train` samples as configured, `val` decodes greedily unless it is sampled on purpose.
         timeout_s: Deadline of one attempt.
         retries: Further attempts after an infrastructure failure.
     """
@@ -41,12 +41,20 @@ class RolloutRequest:
 
     @classmethod
     def build(
-        cls, task: Task, context: Mapping[str, str], config: Config, phase: Phase, step: int = 0, session: int = 0
+        cls,
+        task: Task,
+        context: Mapping[str, str],
+        config: Config,
+        phase: Phase,
+        step: int = 0,
+        session: int = 0,
+        temperature: float = 0.0,
     ) -> RolloutRequest:
         """The request for one task under a configuration; step and session choose its random stream.
 
         Args:
             context: What the task set tells of the task beside its question.
+            temperature: Of validation.
         """
         where = environment_of(config.task.name)
         limits = config.sandbox.model_dump()
@@ -58,7 +66,7 @@ class RolloutRequest:
             phase=phase,
             max_turns=config.max_turns,
             sampling={
-                **sampling_of(config, phase),
+                **sampling_of(config, phase, temperature),
                 "seed": rollout_seed(config.seed, phase, step, task.id, session),
             },
             tool_timeout_s=config.sandbox.timeout_s,
@@ -76,11 +84,11 @@ class RolloutRequest:
         return cls(**{**data, "problem": Problem(**data["problem"])})
 
 
-def sampling_of(config: Config, phase: Phase) -> dict[str, Any]:
-    """Chat completion parameters of a phase: the configured ones in training, greedy in validation."""
-    greedy = phase == "val"
+def sampling_of(config: Config, phase: Phase, temperature: float = 0.0) -> dict[str, Any]:
+    """Chat completion parameters of a phase: the configured ones in training, this temperature in validation."""
+    greedy = phase == "val" and temperature == 0
     return {
-        "temperature": 0.0 if greedy else config.sampling.temperature,
+        "temperature": temperature if phase == "val" else config.sampling.temperature,
         "top_p": 1.0 if greedy else config.sampling.top_p,
         "max_tokens": config.sampling.max_response_tokens,
     }

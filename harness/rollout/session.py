@@ -6,17 +6,19 @@ never see it.
 
 from __future__ import annotations
 
+import hashlib
 import random
 import re
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from harness.config import Config
-from harness.errors import RewardError
+from harness.config import Config, EvalConfig
+from harness.deadlines import DeadlinePassed, Raised, within
+from harness.environments import plain
 from harness.gateway.client import GatewayControl
-from harness.plugins import make_task_set, program, program_of
-from harness.records import AGENT_OUTCOMES, Attempt, Task, Transition, Verdict
+from harness.plugins import environment, environment_of, make_task_set, program, program_of
+from harness.records import Attempt, Task, Transition, Verdict
 from harness.results.episodes import episode_row, transition_rows
 from harness.results.folder import RowLog, RunFolder
 from harness.rewards.scoring import Scorer
@@ -69,10 +71,17 @@ class Session:
     Args:
         model: The name under which the policy's servers know it.
         store: agentlightning's store, or a client of one elsewhere.
+        validation: How validation samples; greedily, one rollout a task, by default.
     """
 
     def __init__(
-        self, config: Config, model: str, store: LightningStore, control: GatewayControl, folder: RunFolder
+        self,
+        config: Config,
+        model: str,
+        store: LightningStore,
+        control: GatewayControl,
+        folder: RunFolder,
+        validation: EvalConfig | None = None,
     ) -> None:
         self.config = config
         self.model = model
@@ -83,6 +92,8 @@ class Session:
         }
         self._scorer = Scorer(config, folder.reward)
         self._program = program(program_of(config.agent))
+        self._environment = environment(environment_of(config.task.name))
+        self._validation = validation or EvalConfig()
         self._client = RolloutClient(store)
         self._control = control
         self._episodes = RowLog(folder, "episodes")
@@ -107,7 +118,8 @@ class Session:
         In validation the last transition stands for the whole, whatever `agent_match` says.
         """
         task = self._tasks[phase][task_id]
-        request = RolloutRequest.build(task, self._task_set.context(task), self.config, phase, step, session)
+        context, temperature = self._task_set.context(task), self._validation.temperature
+        request = RolloutRequest.build(task, context, self.config, phase, step, session, temperature)
         attempt = await self._client.run(request, {"step": step, "task": task.id, "session": session})
         self._check(attempt)
         attempt, reward, first = await self._score(task, attempt)
@@ -134,6 +146,7 @@ class Session:
             first_reward=first,
             rewrites=sum(call.role in self._program.revisers for call in attempt.transitions),
             used_reward=used if phase == "train" else None,
+            meaning=await self._meaning(task, attempt) if phase == "val" else None,
         )
         self._episodes.add([row])
         if self._transitions is not None:
@@ -143,6 +156,20 @@ class Session:
             calls = [call for call in attempt.transitions if call.response_ids][-1:]
         turns = sum(call.role not in self._program.checkers for call in attempt.transitions)
         return Scored(reward.value, reward.reason, used, tuple(calls), turns, attempt.elapsed_s)
+
+    async def _meaning(self, task: Task, attempt: Attempt) -> str | None:
+        """A hash of what the answer comes to, where several are drawn for a task; None where it has no vote."""
+        answer = attempt.answer
+        if self._validation.samples == 1 or attempt.outcome != "ok" or answer is None:
+            return None
+        meaning = getattr(self._environment, "meaning", None)  # foreign environments may be older than the method
+        try:
+            found = (
+                await within(self.config.reward.timeout_s, lambda: meaning(task, answer)) if meaning else plain(answer)
+            )
+        except (DeadlinePassed, Raised):
+            return None
+        return None if found is None else hashlib.sha256(found.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
     def _trainable(self, call: Transition) -> bool:
         limits = self.config.sampling
@@ -164,21 +191,12 @@ class Session:
             self._seen_responses.add(call.response_id)
 
     async def _score(self, task: Task, attempt: Attempt) -> tuple[Attempt, Verdict, float | None]:
-        """The attempt, the verdict on its answer, and the value of its first answer where that was revised.
-
-        What the agent itself brought about is wrong; what it could not help has no verdict, and where the reward is to
-        blame for that, the attempt is returned with this outcome.
-        """
-        if attempt.outcome != "ok":
-            value = 0.0 if attempt.outcome in AGENT_OUTCOMES else None
-            return attempt, Verdict(value, f"{attempt.outcome}: {attempt.detail}"), None
-        try:
-            verdict = await self._scorer.score(task, attempt)
-            first = self._program.first_answer(attempt)
-            if first is None:
-                return attempt, verdict, None
-            if first == attempt.answer:
-                return attempt, verdict, verdict.value
-            return attempt, verdict, (await self._scorer.score(task, replace(attempt, answer=first))).value
-        except RewardError as error:
-            return replace(attempt, outcome="reward_error", detail=str(error)), Verdict(None, str(error)), None
+        """The attempt, the verdict on its answer, and the value of its first answer where that was revised."""
+        attempt, verdict = await self._scorer.judge(task, attempt)
+        first = self._program.first_answer(attempt) if attempt.outcome == "ok" else None
+        if first is None or first == attempt.answer:
+            return attempt, verdict, None if first is None else verdict.value
+        judged, other = await self._scorer.judge(task, replace(attempt, answer=first))
+        if judged.outcome != "ok":
+            return replace(judged, answer=attempt.answer), other, None
+        return attempt, verdict, other.value

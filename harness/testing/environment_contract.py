@@ -76,6 +76,14 @@ class EnvironmentContract(Contract):
         other = plugins.load(plugins.registry().spec("environment", self.environment, EnvironmentSpec))()
         assert [other.payload(task, LIMITS) for task in tasks] == [made.payload(task, LIMITS) for task in tasks]
 
+    def test_an_answer_means_the_same_again(self, made: Environment, tasks: Sequence[Task]) -> None:
+        meaning = getattr(made, "meaning", None)
+        if meaning is None:
+            pytest.skip("it has no `meaning`: answers are compared as plain text")
+        for answer in (tasks[0].gold, "", "no answer", "\ud800"):
+            first, again = (asyncio.run(meaning(tasks[0], answer)) for _ in range(2))
+            assert first == again and isinstance(first, str | None), answer
+
     def test_calls_go_well_alone_and_at_once(self, made: Environment, tasks: Sequence[Task]) -> None:
         assert self.calls, "set `calls` to some that go well"
         known = {tool.name for tool in made.tools}

@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +94,9 @@ def write_run(
                 lost = "endpoint_error" if index < unscored else "timeout" if index < unscored + failing else "ok"
                 writer.episode(task, "val", step, 0, share, calls, outcome=lost if step == seen else "ok")
         if kind == "eval":
-            for task in val:
-                writer.episode(task, "val", 0, 0, accuracy[1], calls)
+            for index, (task, session) in enumerate(product(val, range(config.eval.samples))):
+                lost = "endpoint_error" if index < unscored else "ok"
+                writer.episode(task, "val", 0, session, accuracy[1], calls, outcome=lost)
             break
     reason = "" if status == "finished" else "the policy's server went away"
     record = closed(folder.read(), status, reason, 12.0 if kind == "eval" else 30 + seen * step_s)
@@ -192,6 +194,7 @@ class Writer:
                     trained=trained,
                     first_reward=None if failed else float(first),
                     used_reward=reward.value,
+                    meaning=attempt.answer,
                 )
             ]
         )

@@ -322,6 +322,61 @@ def test_intervals_of_accuracy_cover_and_hold_their_mean(level: float, graded: b
     assert covered / repeats >= 0.93 - 2.6 * math.sqrt(0.05 * 0.95 / repeats)
 
 
+def skewed(generator: np.random.Generator, odds: np.ndarray) -> np.ndarray:
+    """Graded rewards of which three in four are 0 or 1, and the others between."""
+    share = 1 / (1 + np.exp(-odds))
+    between = generator.beta(1 + 2 * share, 3 - 2 * share)
+    return np.where(generator.random(share.shape) < 0.25, between, generator.random(share.shape) < share)
+
+
+@pytest.mark.parametrize("centre", [0.0, 3.0])
+@pytest.mark.parametrize(("seeds", "sizes"), [(1, UNEQUAL), (1, SPIDER), (2, UNEQUAL), (3, SPIDER), (8, UNEQUAL)])
+def test_skewed_graded_rewards_raise_no_false_alarms_and_intervals_cover(
+    seeds: int, sizes: list[int], centre: float
+) -> None:
+    """Few seeds, clusters of unequal size and difficulty, rewards from -1 to 4; in the middle and near the ceiling."""
+    generator, repeats = np.random.default_rng([seeds, len(sizes), int(centre)]), 300
+    by_seed = 0.3 if seeds > 1 else 0.0
+    cluster = np.repeat(np.arange(len(sizes)), sizes)
+    seed, task = np.indices((seeds, len(cluster))).reshape(2, -1)
+    rows = pd.DataFrame({"seed": seed, "cluster": cluster[task], "task_id": task, "value": 0.0})
+
+    def drawn(level: np.ndarray) -> np.ndarray:
+        each = level + generator.normal(0, 0.25, len(sizes))[cluster] + generator.normal(0, by_seed, (seeds, 1))
+        return 5 * skewed(generator, each) - 1
+
+    spread = math.hypot(0.5, 0.25, by_seed)
+    true = float(5 * skewed(generator, centre + generator.normal(0, spread, 1_000_000)).mean() - 1)
+    alarms = within = covered = 0
+    for _ in range(repeats):
+        level = centre + generator.normal(0, 0.5, len(sizes))[cluster]
+        first, second = drawn(level), drawn(level)
+        apart = crossed_mean(rows.assign(value=(first - second).ravel()), width=5.0)
+        found = accuracy(rows.assign(value=first.ravel()), (-1.0, 4.0))
+        assert apart is not None and found is not None and -1 <= found.low <= found.mean <= found.high <= 4
+        alarms += apart.p_difference() < 0.05
+        within += apart.low <= 0 <= apart.high
+        covered += found.low <= true <= found.high
+    noise = 2.6 * math.sqrt(0.05 * 0.95 / repeats)
+    assert alarms / repeats <= 0.05 + noise
+    assert within / repeats >= 0.94 - noise and covered / repeats >= 0.94 - noise
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 10), (9, 3, 10), (9, 1, 30)])
+@pytest.mark.parametrize("equal", [False, True])
+def test_a_wider_range_changes_the_unit_only(shape: tuple[int, int, int], equal: bool) -> None:
+    values = np.zeros(shape) if equal else np.random.default_rng(0).beta(0.4, 0.3, shape)
+    one, ten = crossed_mean(frame(values - 0.4 * (not equal))), crossed_mean(frame(10 * values - 4 * (not equal)), 10.0)
+    assert one is not None and ten is not None
+    assert (ten.low, ten.high) == pytest.approx((10 * one.low, 10 * one.high))
+    assert ten.p_difference() == pytest.approx(one.p_difference())
+    assert ten.p_equivalence(1.5) == pytest.approx(one.p_equivalence(0.15))
+    assert ten.with_collapses() == pytest.approx(tuple(10 * end for end in one.with_collapses()), abs=1e-4)
+    level, wide = accuracy(frame(values)), accuracy(frame(10 * values - 5), (-5.0, 5.0))
+    assert level is not None and wide is not None
+    assert (wide.low, wide.high) == pytest.approx((10 * level.low - 5, 10 * level.high - 5))
+
+
 def test_an_evaluation_and_a_comparison_give_one_interval_and_graded_rewards_are_in_it() -> None:
     from harness.evaluation import accuracy_of
 

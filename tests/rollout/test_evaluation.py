@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from harness.environments.sql.environment import database_of
+from harness.records import Attempt, Verdict
 from harness.scripted.server import ReceivedRequest, Reply
 from harness.tasks.pocket import PocketTasks
 from harness.testing.fixtures import StartServer
 
+NAMED = ("OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_API_KEY", "MODEL")
 
-def harness(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+
+def harness(*arguments: str | Path, **named: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "harness", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+    environment = {name: value for name, value in os.environ.items() if name not in NAMED} | named
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
 
 
 def golden(request: ReceivedRequest) -> Reply | str:
@@ -41,6 +47,67 @@ def test_eval_of_an_endpoint_that_knows_the_answers(tmp_path: Path, scripted_ser
     assert record["result"]["accuracy"] == 1.0 and record["result"]["scored"] == 12
     assert record["result"]["interval_95"][0] < 1.0
     assert record["kind"] == "eval" and record["status"] == "finished"
+
+
+def test_eval_draws_several_samples_of_each_task(tmp_path: Path, scripted_server: StartServer) -> None:
+    """Of four answers to a question two are right and written otherwise, one is wrong and one fails."""
+    drawn: Counter[str] = Counter()
+
+    def drawing(request: ReceivedRequest) -> Reply | str:
+        reply = golden(request)
+        if not str(reply).startswith("```"):
+            return reply
+        question = str(request.messages[-1]["content"])
+        drawn[question] += 1
+        return (
+            reply,
+            str(reply).replace("SELECT", "select"),
+            "```sql\nSELECT 'wrong'\n```",
+            "```sql\nSELECT nothing\n```",
+        )[drawn[question] % 4]
+
+    server = scripted_server(drawing, token_ids=False)
+    arguments = ("eval", "--plugin", "reference_sql", "--endpoint", server.base_url, "--limit", "5")
+    sampling = ("--samples", "4", "--temperature", "0.7", "--set", "max_turns=1")
+    done = harness(*arguments, *sampling, "--runs-dir", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "accuracy 50.0 %" in done.stdout and "20 scored of 20 rollouts" in done.stdout
+    (run,) = tmp_path.iterdir()
+    record = json.loads((run / "run.json").read_text())
+    found = record["result"]["samples"]
+    assert {name: round(one["mean"], 3) for name, one in found["measures"].items()} == {
+        "best_1": 0.5,
+        "best_2": 0.833,
+        "best_4": 1.0,
+        "worst_2": 0.167,
+        "worst_4": 0.0,
+        "agreed": 1.0,
+    }
+    assert record["result"]["tasks"] == found["tasks"] == 5 and found["short"] == 0
+    assert record["identity"]["samples"] == 4 and record["identity"]["sampling_val"]["temperature"] == 0.7
+    assert {request.body["temperature"] for request in server.requests} == {0.7}
+    assert len({request.body["seed"] for request in server.requests}) == 20
+    shown = harness("runs", "show", run)
+    assert "pass@4, oracle" in shown.stdout and "self-consistency" in shown.stdout, shown.stderr
+
+
+def test_one_greedy_sample_a_task_is_the_default(tmp_path: Path, scripted_server: StartServer) -> None:
+    server = scripted_server(golden, token_ids=False)
+    arguments = ("eval", "--plugin", "reference_sql", "--endpoint", server.base_url, "--limit", "3", "--json")
+    records, sent = [], []
+    for more in ((), ("--samples", "1", "--temperature", "0")):
+        before = len(server.requests)
+        done = harness(*arguments, *more, "--runs-dir", tmp_path)
+        assert done.returncode == 0, done.stderr
+        records.append(json.loads(done.stdout))
+        sent.append(sorted((r.body["seed"], r.body["temperature"]) for r in server.requests[before:]))
+    assert sent[0] == sent[1] and {temperature for _, temperature in sent[0]} == {0.0}
+    one, other = (
+        {key: value for key, value in record.items() if key not in ("id", "launches")}
+        | {"result": {key: value for key, value in record["result"].items() if key != "wall_s"}}
+        for record in records
+    )
+    assert one == other and "samples" not in one["identity"] | one["result"] and "eval" not in one["config"]
 
 
 def test_eval_of_a_dead_endpoint_fails_and_scores_nothing(tmp_path: Path, scripted_server: StartServer) -> None:
@@ -106,6 +173,43 @@ def test_dev_shows_every_call(scripted_server: StartServer) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("write_query") == 2 and done.stdout.count("check_query") == 2
     assert "THE QUERY IS CORRECT." in done.stdout and done.stdout.count("query_database") == 2
+    assert done.stdout.count("reward 1 same result") == 2
+
+
+def test_dev_says_why_an_attempt_is_unscored(scripted_server: StartServer) -> None:
+    server = scripted_server(lambda request: Reply.failure(500), token_ids=False)
+    done = harness("dev", "--plugin", "reference_sql", "--endpoint", server.base_url, "--tasks", "1")
+    assert done.returncode == 0, done.stderr
+    assert "unscored endpoint_error" in done.stdout and "reward 0" not in done.stdout
+
+
+def test_dev_shows_the_parts_of_a_reward(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    from harness.cli.dev import tree
+
+    attempt = Attempt("ro-1", "at-1", "ok", "", "42", (), (), (), 0.0, 1.0)
+    Console(width=120).print(tree(attempt, Verdict(0.7, "[close]", {"style": 0.4, "facts": 1.0}, ("rounded",))))
+    shown = capsys.readouterr().out
+    for text in ("reward 0.7 [close]", "style 0.4", "facts 1", "flags rounded"):
+        assert text in shown, shown
+
+
+def test_the_environment_names_an_endpoint_where_no_option_does(tmp_path: Path, scripted_server: StartServer) -> None:
+    task = PocketTasks().load("val")[0]
+    server = scripted_server(golden, token_ids=False)
+    asking = ("run", "--question", task.question, "--db", database_of(task), "--json")
+    settings = {"OPENAI_API_BASE": server.base_url, "OPENAI_API_KEY": "sk-1"}
+    for arguments in (asking, ("eval", "--plugin", "reference_sql", "--limit", "1", "--runs-dir", tmp_path)):
+        before = len(server.requests)
+        done = harness(*arguments, **settings, MODEL=server.model)
+        assert done.returncode == 0, done.stderr
+        assert {request.headers["authorization"] for request in server.requests[before:]} == {"Bearer sk-1"}
+    done = harness(*asking, **settings, MODEL="elsewhere")
+    assert done.returncode == 1 and "The model 'elsewhere' does not exist" in done.stderr
+    unused = {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1", "MODEL": "elsewhere"}
+    done = harness("dev", "--plugin", "reference_sql", "--endpoint", server.base_url, "--tasks", "1", **unused)
+    assert done.returncode == 0 and "reward 1" in done.stdout, done.stderr
 
 
 def test_run_answers_one_question(scripted_server: StartServer) -> None:
@@ -125,6 +229,7 @@ def test_user_errors_are_one_line_and_status_2(tmp_path: Path) -> None:
         (("train", "--plugin", "reference_sql", "--agent-match", "nobody"), "matches none of the roles"),
         (("train", "--plugin", "reference_sql", "--agent-match", "("), "not a regular expression"),
         (("eval",), "nothing to measure"),
+        (("dev", "--plugin", "reference_sql"), "no endpoint: give --endpoint URL, or set OPENAI_BASE_URL"),
         (("eval", str(tmp_path)), "not a run folder"),
         (("run", "--question", "?", "--db", "/no/such.sqlite", "--endpoint", "http://x/v1"), "no database at"),
         (

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from harness.environments import Observation, Tool
+from harness.environments import Observation, Tool, plain
 from harness.environments.sql.sandbox import Limits, execute, render
 from harness.errors import RolloutError
 from harness.records import Task
@@ -19,6 +20,9 @@ ANSWER = "answer"
 """Where a task's data have an answer in words beside a gold query."""
 
 _MAGIC = b"SQLite format 3\0"
+_QUERY = re.compile(r"\W*(select|with|values)\b", re.IGNORECASE)
+_COMPARED = Limits(timeout_s=10.0, max_rows=10_000, max_result_bytes=1 << 24)
+"""Of a query whose result is compared with those of other answers to the same question."""
 
 
 def database_of(task: Task) -> str:
@@ -66,3 +70,18 @@ class SQLEnvironment:
         )
         result = await asyncio.to_thread(execute, payload[DATABASE], arguments["sql"], limits)
         return Observation(render(result, limits), result.ok)
+
+    async def meaning(self, task: Task, answer: str) -> str | None:
+        """What a query gives, rows in order where it asks for one; one that fails has no vote. Words stand for them."""
+        if not _QUERY.match(answer):
+            return plain(answer)
+        result = await asyncio.to_thread(execute, database_of(task), answer, _COMPARED)
+        if not result.ok:
+            return None
+        rows = [repr([_number(value) for value in row]) for row in result.rows]
+        return "\n".join(rows if "order by" in answer.lower() else sorted(rows))
+
+
+def _number(value: Any) -> Any:
+    """1.0 as 1, which it is equal to."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value

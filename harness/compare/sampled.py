@@ -1,0 +1,153 @@
+"""What several samples of each task come to: the best of k, the worst of k, and what most of them agree on.
+
+Of right-or-wrong rewards the best of k is pass@k and the worst of k is pass^k: the chance that one of k samples is
+right, and that all of them are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from math import comb
+from typing import TYPE_CHECKING
+
+from harness.compare.estimates import accuracy
+from harness.compare.learning import held_against
+from harness.wording import mean
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from harness.compare.model import Sampled
+    from harness.compare.runs import Run
+    from harness.results.model import Samples
+
+COLUMNS = ("seed", "cluster", "task_id", "session", "reward", "meaning")
+
+
+def best_of(values: Sequence[float], k: int) -> float:
+    """The expected maximum of k of the values, drawn without replacement; of fewer than k, the maximum.
+
+    Source: Chen et al. 2021, arXiv:2107.03374, section 2.1: unbiased for k new samples.
+    """
+    ordered, k = sorted(values), min(k, len(values))
+    return sum(comb(index, k - 1) * value for index, value in enumerate(ordered)) / comb(len(ordered), k)
+
+
+def worst_of(values: Sequence[float], k: int) -> float:
+    """The expected minimum of k of the values, drawn without replacement; of fewer than k, the minimum."""
+    return -best_of([-value for value in values], k)
+
+
+def agreed(samples: Sequence[tuple[str | None, float]]) -> float:
+    """The value of the answer that most samples mean, that of the earliest at a tie.
+
+    Source: Wang et al. 2023, ICLR, "Self-consistency improves chain of thought reasoning".
+
+    Args:
+        samples: Meaning and value in order; without a meaning there is no vote. Where none votes the first stands.
+    """
+    votes = Counter(meaning for meaning, _ in samples if meaning is not None)
+    most = max(votes.values(), default=0)
+    return next(value for meaning, value in samples if not votes or (meaning is not None and votes[meaning] == most))
+
+
+def measures(samples: int) -> list[str]:
+    """Names of what is taken of so many samples; k is 1, 2, 4 and so on, and all."""
+    several = [*(2**power for power in range(1, samples.bit_length()) if 2**power < samples), samples]
+    return ["best_1", *(f"best_{k}" for k in several), *(f"worst_{k}" for k in several), "agreed"]
+
+
+def title(measure: str, graded: bool) -> str:
+    """What a measure is called."""
+    kind, _, k = measure.partition("_")
+    if measure == "agreed":
+        return "self-consistency"
+    if measure == "best_1":
+        return "mean reward" if graded else "pass@1"
+    names = {"best": "best of ", "worst": "worst of "} if graded else {"best": "pass@", "worst": "pass^"}
+    return f"{names[kind]}{k}"
+
+
+def lines(found: Samples, graded: bool) -> list[str]:
+    """A summary in words, a line a measure."""
+    short = f", {found['short']} of them with fewer scored ones" if found["short"] else ""
+    oracle = f"best_{found['samples']}"
+    return [
+        f"{found['samples']} samples of each of {found['tasks']} tasks{short}; 95 % intervals",
+        *(
+            f"  {title(name, graded) + (', oracle' if name == oracle else ''):20} {mean(one['mean'], graded):>8}  "
+            f"{mean(one['interval_95'][0], graded)} to {mean(one['interval_95'][1], graded)}"
+            for name, one in found["measures"].items()
+        ),
+    ]
+
+
+def by_task(rows: pd.DataFrame, samples: int) -> pd.DataFrame:
+    """One row a seed and task that has a scored sample: `scored`, how many it has, and every measure.
+
+    Args:
+        rows: Episodes with `COLUMNS`; those without a reward are in nothing.
+    """
+    import pandas as pd
+
+    found = []
+    scored = rows[rows["reward"].notna()].sort_values("session", kind="stable")
+    for (seed, cluster, task), group in scored.groupby(["seed", "cluster", "task_id"]):
+        values = group["reward"].astype(float).tolist()
+        meanings = [one if isinstance(one, str) else None for one in group["meaning"]]
+        row = {"seed": seed, "cluster": cluster, "task_id": task, "scored": len(values)}
+        for name in measures(samples):
+            kind, _, k = name.partition("_")
+            row[name] = (
+                agreed(list(zip(meanings, values, strict=True)))
+                if kind == "agreed"
+                else (best_of if kind == "best" else worst_of)(values, int(k))
+            )
+        found.append(row)
+    return pd.DataFrame(found, columns=["seed", "cluster", "task_id", "scored", *measures(samples)])
+
+
+def summary(rows: pd.DataFrame, samples: int, span: tuple[float, float]) -> Samples:
+    """Every measure of one evaluation, with the interval that its accuracy has.
+
+    Args:
+        span: Between which values rewards lie.
+    """
+    table = by_task(rows, samples)
+    found = {name: accuracy(table.assign(value=table[name]), span) for name in measures(samples)}
+    return {
+        "samples": samples,
+        "tasks": len(table),
+        "short": int((table["scored"] < samples).sum()),
+        "measures": {
+            name: {"mean": one.mean, "interval_95": [round(one.low, 4), round(one.high, 4)]}
+            for name, one in found.items()
+            if one is not None
+        },
+    }
+
+
+def sampled(arms: Mapping[str, Sequence[Run]], baseline: str, span: tuple[float, float]) -> Sampled | None:
+    """Every measure of every arm, and its difference to the baseline's, task by task; None unless all were sampled."""
+    samples = min(run.samples for runs in arms.values() for run in runs)
+    if samples == 1:
+        return None
+    tables = {name: by_task(_episodes(runs), samples) for name, runs in arms.items()}
+    taken = {
+        name: {arm: table.assign(value=table[name]) for arm, table in tables.items()}
+        for name in measures(samples)
+        if name != "best_1"  # the mean, which is compared by itself
+    }
+    return {
+        "samples": samples,
+        "measures": list(taken),
+        "short": {arm: int((table["scored"] < samples).sum()) for arm, table in tables.items()},
+        "arms": held_against(taken, baseline, span),
+    }
+
+
+def _episodes(runs: Sequence[Run]) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.concat([run.validation().assign(seed=run.seed)[list(COLUMNS)] for run in runs], ignore_index=True)
