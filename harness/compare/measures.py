@@ -25,7 +25,7 @@ def measure(run: Run) -> Figures:
     """All figures of one run as plain data; None where something was not measured."""
     curve = run.val_curve()
     val = run.validation()
-    train = run.episodes[run.episodes["phase"] == "train"] if len(run.episodes) else run.episodes
+    train = run.training
     first = min(curve) if curve else None
     last = max(curve) if curve else None
     result = run.record["result"]
@@ -155,7 +155,7 @@ def optimizer_steps(run: Run) -> list[tuple[int, int, int]]:
     Dealt out by rollout, a training step has as many as the configuration says, or none where nothing is trained. verl
     itself makes one of every `mini_batch_size` x `group_size` transitions, so more trained roles mean more of them.
     """
-    rows = run.episodes[run.episodes["phase"] == "train"]
+    rows = run.training
     config, train = run.record["config"], run.record["config"]["train"]
     tasks = train["mini_batch_size"] or train["batch_size"]
     fixed = math.ceil(train["batch_size"] / tasks) if train.get("batching") == "by_rollout" else None

@@ -114,19 +114,28 @@ class Run:
 
     def validation(self, step: int | None = None) -> pd.DataFrame:
         """Validation episodes of one step; of the last one where none is named."""
-        places = self._validated
-        if not places:
-            return self.episodes.iloc[:0]
-        return self.episodes.iloc[places.get(max(places) if step is None else step, [])]
+        found = self._validated
+        return found.get(max(found, default=0) if step is None else step, self.episodes.iloc[:0])
 
     @cached_property
-    def _validated(self) -> dict[int, list[int]]:
-        """Places of validation episodes in `episodes`, by step; a table of all steps is long to filter each time."""
-        rows = self.episodes.reset_index(drop=True)
+    def _validated(self) -> dict[int, pd.DataFrame]:
+        """Validation episodes by step; a table of all steps is long to filter each time."""
+        rows = self.episodes
         if not len(rows):
             return {}
-        steps = rows.loc[rows["phase"] == "val", "step"]
-        return {step: steps.index[steps == step].tolist() for step in map(int, steps.unique().tolist())}
+        rows = rows[(rows["phase"] == "val").to_numpy()]
+        return {step: rows[(rows["step"] == step).to_numpy()] for step in map(int, rows["step"].unique().tolist())}
+
+    @cached_property
+    def training(self) -> pd.DataFrame:
+        """Training episodes."""
+        rows = self.episodes
+        return rows[(rows["phase"] == "train").to_numpy()] if len(rows) else rows
+
+    @property
+    def validated_steps(self) -> list[int]:
+        """Steps with a validation, in order."""
+        return sorted(self._validated)
 
     def validated_tasks(self) -> int:
         """Questions of the run's fullest validation."""
@@ -150,11 +159,12 @@ class Run:
 
     def val_curve(self) -> dict[int, float]:
         """Mean validation reward of scored episodes by step."""
-        if not len(self.episodes):
-            return {}
-        rows = self.episodes[(self.episodes["phase"] == "val") & self.episodes["reward"].notna()]
-        means = rows.groupby("step")["reward"].mean()
-        return dict(zip(map(int, means.index.tolist()), map(float, means.tolist()), strict=True))
+        return dict(self._curve)
+
+    @cached_property
+    def _curve(self) -> dict[int, float]:
+        scored = {step: rows["reward"].dropna() for step, rows in self._validated.items()}
+        return {step: float(scored[step].mean()) for step in sorted(scored) if len(scored[step])}
 
     def _table(self, kind: str, only: Sequence[str] = (), drop: Sequence[str] = ()) -> pd.DataFrame:
         import pandas as pd

@@ -75,11 +75,12 @@ def areas(runs: Sequence[Run]) -> pd.DataFrame:
 
     frames = []
     for run in runs:
-        rows = run.episodes[run.episodes["phase"] == "val"]
+        if len(run.validated_steps) < 2:
+            return pd.DataFrame(columns=["seed", "cluster", "task_id", "value"])
+        columns = ["step", "cluster", "task_id", "reward"]
+        rows = pd.concat([run.validation(step)[columns] for step in run.validated_steps])
         table = rows.pivot_table(index=["cluster", "task_id"], columns="step", values="reward", aggfunc="mean").dropna()
         steps = table.columns.to_numpy(float)
-        if len(steps) < 2:
-            return pd.DataFrame(columns=["seed", "cluster", "task_id", "value"])
         area = np.trapezoid(table.to_numpy(float), steps, axis=1) / (steps[-1] - steps[0])
         frames.append(table.reset_index()[["cluster", "task_id"]].assign(seed=run.seed, value=area))
     return pd.concat(frames, ignore_index=True)

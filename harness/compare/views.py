@@ -24,7 +24,7 @@ VIEWS: dict[ViewKey, str] = {
 def views(arms: Mapping[str, Sequence[Run]]) -> list[View]:
     """Accuracy of every arm at each view: the last validation within the budget of every run; none of evaluations."""
     runs = [run for group in arms.values() for run in group]
-    if any(not run.trained or not (run.episodes["phase"] == "train").any() for run in runs):
+    if any(not run.trained or not len(run.training) for run in runs):
         return []
     counted = {run.id: optimizer_steps(run) for run in runs}
     found: list[View] = []

@@ -44,7 +44,7 @@ def sample(arms: Mapping[str, Sequence[Run]], cap: int) -> dict[str, Any]:
 
 def shown(run: Run, count: int) -> tuple[pd.DataFrame, pd.DataFrame]:
     """What `count` episodes of a run are: of its last validation, and a few of its last training step."""
-    train = run.episodes[run.episodes["phase"] == "train"]
+    train = run.training
     train = train[train["step"] == train["step"].max()] if len(train) else train
     few = _spread(train, int(count * _TRAIN_SHARE))
     return _spread(run.validation(), count - len(few)), few
