@@ -30,13 +30,13 @@ NOTES = {
 }
 """What the columns hold, shown below the schema."""
 
-_SYLLABLES = (
+SYLLABLES = (
     "鲸萤砂苔霁琥珀岚澈霓榆槐榴橘柚棠蔓蕨藓茸菱荻芒穗岩礁矶峦壑溪涧汀渚澜"
     "汐潮霜霰曦暮晨昼辰弦朔萍鹭鸢鹤雀鹿獭狸狐竹笙箫磬铃烛"
 )
-_DISEASES = ("鸣症", "斑症", "眩症", "泡症", "影症")
-_DRUGS = ("锭", "饮", "膏", "丸")
-_MAKERS = ("药坊", "药庐", "造药社")
+DISEASES = ("鸣症", "斑症", "眩症", "泡症", "影症")
+DRUGS = ("锭", "饮", "膏", "丸")
+MAKERS = ("药坊", "药庐", "造药社")
 
 POOLS = {
     "department": ("星象科", "回声科", "羽毛科", "云雾科", "梦境科", "钟摆科"),
@@ -114,7 +114,7 @@ def build_world(rng: Random, sizes: Mapping[str, tuple[int, int]], refused: Coll
 
     def name(length: int, endings: tuple[str, ...]) -> str:
         while True:
-            made = "".join(rng.sample(_SYLLABLES, length)) + rng.choice(endings)
+            made = "".join(rng.sample(SYLLABLES, length)) + rng.choice(endings)
             if made not in taken:
                 taken.add(made)
                 return made
@@ -122,15 +122,15 @@ def build_world(rng: Random, sizes: Mapping[str, tuple[int, int]], refused: Coll
     parts = {}
     diseases = drugs = 0
     for part, (disease_count, maker_count) in sizes.items():
-        makers = [name(2, _MAKERS) for _ in range(maker_count)]
+        makers = [name(2, MAKERS) for _ in range(maker_count)]
         found: list[Row] = []
         treated: list[Row] = []
         for _ in range(disease_count):
             diseases += 1
-            treated.append(_disease(rng, diseases, name(2, _DISEASES)))
+            treated.append(_disease(rng, diseases, name(2, DISEASES)))
             for _ in range(rng.choice((2, 3, 4, 4, 5, 5, 6))):
                 drugs += 1
-                found.append(_drug(rng, drugs, name(3, _DRUGS), diseases, rng.choice(makers)))
+                found.append(_drug(rng, drugs, name(3, DRUGS), diseases, rng.choice(makers)))
         parts[part] = Part(found, treated, [maker for maker in makers if any(row["maker"] == maker for row in found)])
     return World(parts)
 
