@@ -114,6 +114,13 @@ def harness_tasks() -> list[TaskSetSpec]:
             presets=(("cpu", "bird-cpu"), ("cuda", "bird-qwen-1.5b"), ("npu", "bird-qwen-1.5b")),
             eval_split="dev",
         ),
+        TaskSetSpec(
+            "medical",
+            "harness.tasks.medical:MedicalTasks",
+            "bundled Chinese questions over invented drugs and diseases, answered in words",
+            environment="sql",
+            presets=(("cpu", "medical"), ("cuda", "medical"), ("npu", "medical")),
+        ),
     ]
 
 

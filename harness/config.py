@@ -30,7 +30,7 @@ class Section(BaseModel):
 
 class TaskConfig(Section):
     name: str = "pocket"
-    """Task set: `pocket`, `spider` or a variant, `bird`, `files` (your own questions), or one that a plugin offers."""
+    """Task set: `pocket`, `medical`, `spider` or a variant, `bird`, `files` (your own questions), or a plugin's."""
     train_split: str = "train"
     val_split: str = "val"
     train_limit: int | None = Field(None, ge=1)

@@ -208,7 +208,7 @@ def fetch(
     from harness.tasks.spider.prepare import prepare
 
     if name != "spider":
-        raise TaskSetError(f"task set {name!r} cannot be fetched. Only spider can; pocket is bundled")
+        raise TaskSetError(f"task set {name!r} cannot be fetched. Only spider can; pocket and medical are bundled")
     target = out or SPIDER.default_folder()
     archive = target.with_name(f"{target.name}-download.zip")
     with _progress() as progress:
@@ -222,7 +222,7 @@ def fetch(
 @app.command("list")
 def list_(as_json: JsonOption = False) -> None:
     """Show which data is there."""
-    rows = [{"name": "pocket", "folder": "", "state": "bundled", "detail": ""}]
+    rows = [{"name": name, "folder": "", "state": "bundled", "detail": ""} for name in ("pocket", "medical")]
     rows += [_state(layout) for layout in _layouts().values()]
     if as_json:
         typer.echo(json.dumps(rows))
@@ -272,7 +272,7 @@ def verify(
     if layout is None:
         raise TaskSetError(
             f"task set {name!r} has no data to verify. Use one of: {', '.join(_layouts())}; "
-            "pocket checks itself when loaded"
+            "pocket and medical check themselves when loaded"
         )
     result = verify(folder or layout.default_folder(), layout)
     if as_json:

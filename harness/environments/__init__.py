@@ -37,7 +37,10 @@ class Observation:
 
 
 class Environment(Protocol):
-    """Tools over what a task is about. Built once a process, without arguments."""
+    """Tools over what a task is about. Built once a process, without arguments.
+
+    One whose tools are not the same for every task also has `tools_for(payload)`, which gives those of one.
+    """
 
     tools: tuple[Tool, ...]
 
@@ -71,3 +74,9 @@ class Environment(Protocol):
 def plain(text: str) -> str:
     """A text without what does not change it for a reader: case, spaces, a full stop at its end."""
     return " ".join(text.casefold().split()).rstrip(".")
+
+
+def tools_of(environment: Environment, payload: Mapping[str, Any]) -> tuple[Tool, ...]:
+    """The tools of one task."""
+    found: tuple[Tool, ...] = environment.tools_for(payload) if hasattr(environment, "tools_for") else environment.tools
+    return found

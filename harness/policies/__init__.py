@@ -10,32 +10,39 @@ from harness.rollout.environments import cache_dir
 BUNDLED = {"pocket-sql": Path(__file__).parent / "pocket_sql" / "model"}
 
 
-def spider_sql_dir() -> Path:
-    """Where `spider-sql` is made: not shipped, one command of a checkout away (`recipes/`)."""
-    return cache_dir() / "policies" / "spider-sql"
+MADE = {
+    "spider-sql": "python -m recipes.spider_sql.pretrain --device cuda` (7 minutes on an H200)",
+    "medical-tools": "python -m recipes.medical.pretrain --device cuda` (some 10 minutes on an H200)",
+}
+"""Not shipped, one command of a checkout away."""
+
+
+def made_dir(name: str) -> Path:
+    """Where a policy of `MADE` is made."""
+    return cache_dir() / "policies" / name
 
 
 def resolve(name_or_path: str) -> str:
     """What to load a policy from.
 
     Args:
-        name_or_path: `pocket-sql` (bundled), `spider-sql` (made on this machine), a local folder, or a Hugging
+        name_or_path: `pocket-sql` (bundled), one of `MADE` (made on this machine), a local folder, or a Hugging
             Face id.
 
     Returns:
         A folder's path for the first three; a Hugging Face id as it is.
 
     Raises:
-        ConfigError: `spider-sql` has not been made yet.
+        ConfigError: One of `MADE` has not been made yet.
     """
     if name_or_path in BUNDLED:
         return str(BUNDLED[name_or_path])
-    if name_or_path == "spider-sql":
-        made = spider_sql_dir()
+    if name_or_path in MADE:
+        made = made_dir(name_or_path)
         if not (made / "manifest.json").is_file():
             raise ConfigError(
-                f"policy 'spider-sql' is not in {made}: make it in a checkout of the repository with "
-                "`python -m recipes.spider_sql.pretrain --device cuda` (7 minutes on an H200)"
+                f"policy {name_or_path!r} is not in {made}: make it in a checkout of the repository with "
+                f"`{MADE[name_or_path]}"
             )
         return str(made)
     path = Path(name_or_path).expanduser()

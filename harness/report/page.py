@@ -204,8 +204,15 @@ def _about(runs: Sequence[Run]) -> dict[str, str]:
         found["task"][str(identity["task_set"].get("name"))] = None
         found["policy"][str(config.get("policy", {}).get("path") or identity["model"])] = None
         found["agents"][run.record["agent"]] = None
-        found["reward"][identity["reward"]] = None
+        found["reward"][_reward(identity)] = None
     return {name: ", ".join(values) for name, values in found.items()}
+
+
+def _reward(identity: Mapping[str, Any]) -> str:
+    """The reward with its weighted parts, where it has some."""
+    parts = identity.get("reward_options", {}).get("parts") or {}
+    made_of = " + ".join(f"{part['weight']:g} {part['reward']}" for part in parts.values())
+    return f"{identity['reward']} ({made_of})" if made_of else str(identity["reward"])
 
 
 def packed(text: str) -> str:

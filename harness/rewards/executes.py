@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from harness.environments.sql.environment import DATABASE, SQLEnvironment, database_of
+from harness.environments.sql.environment import DATABASE, database_of, tool_of
 from harness.environments.sql.sandbox import Limits, execute
 from harness.records import Attempt, Task, Verdict
-
-_TOOLS = frozenset(tool.name for tool in SQLEnvironment.tools)
 
 
 class Executes:
@@ -31,7 +29,8 @@ class Executes:
         """1.0 or 0.0; unscored if the attempt did not end well, or the database fails."""
         if attempt.outcome != "ok":
             return Verdict(None, f"the attempt ended with {attempt.outcome}")
-        if any(call.ok and call.tool in _TOOLS for call in attempt.tool_calls):
+        tool = tool_of(task)
+        if any(call.ok and call.tool == tool for call in attempt.tool_calls):
             return Verdict(1.0, "a query of the attempt executed")
         limits = Limits(timeout_s=self._timeout_s, max_rows=1)
         result = await asyncio.to_thread(execute, database_of(task), attempt.answer or "", limits)

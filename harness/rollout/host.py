@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from harness.deadlines import DeadlinePassed, Raised, within
-from harness.environments import Observation, Tool
+from harness.environments import Observation, Tool, tools_of
 from harness.plugins import environment, program
 from harness.records import Attempt, CallFailure, Outcome, ToolCall, ToolFault, Transition
 from harness.rollout.request import RolloutRequest
@@ -43,7 +43,7 @@ class HostToolbox:
     def __post_init__(self) -> None:
         self.prompts: Any = program(self.request.program).prompts
         self._environment = environment(self.request.environment)
-        self.tools: Sequence[Tool] = self._environment.tools
+        self.tools: Sequence[Tool] = tools_of(self._environment, self.request.payload)
 
     @property
     def max_turns(self) -> int:
@@ -74,7 +74,7 @@ class HostToolbox:
         if found is None:
             names = ", ".join(one.name for one in self.tools) or "none"
             return given, Observation(f"There is no tool {_storable(tool)!r}. Tools: {names}.", False), "unknown_tool"
-        wrong = wrong or _misfit(given, self.request.environment, tool)
+        wrong = wrong or _misfit(given, found)
         if wrong:
             return given, Observation(f"The arguments of {tool} {wrong}.", False), "bad_arguments"
         limit_s = self.request.tool_timeout_s
@@ -197,16 +197,16 @@ def _arguments(given: Mapping[str, Any] | str) -> tuple[dict[str, Any], str]:
 
 
 @cache
-def _validator(where: str, tool: str) -> Any:
-    """Of the arguments of an environment's tool; made once a process, since every call is held against it."""
+def _validator(schema: str) -> Any:
+    """Of the arguments of a tool; made once a process, since every call is held against it."""
     from jsonschema import Draft202012Validator
 
-    return Draft202012Validator(next(dict(one.parameters) for one in environment(where).tools if one.name == tool))
+    return Draft202012Validator(json.loads(schema))
 
 
-def _misfit(given: Mapping[str, Any], where: str, tool: str) -> str:
+def _misfit(given: Mapping[str, Any], tool: Tool) -> str:
     """What keeps arguments from fitting a tool's schema, or nothing."""
-    error = next(iter(_validator(where, tool).iter_errors(dict(given))), None)
+    error = next(iter(_validator(json.dumps(tool.parameters)).iter_errors(dict(given))), None)
     if error is None:
         return ""
     where = ".".join(map(str, error.absolute_path))

@@ -39,11 +39,18 @@ class Policy:
 
     def complete(self, prompts: Sequence[Prompt], temperature: float = 0.0) -> list[str]:
         """One reply to each prompt; greedy at temperature 0."""
+        return self.go_on(
+            [
+                self.tokenizer.apply_chat_template(p.messages, tokenize=False, add_generation_prompt=True)
+                for p in prompts
+            ],
+            temperature,
+        )
+
+    def go_on(self, texts: Sequence[str], temperature: float = 0.0) -> list[str]:
+        """One reply to each rendered conversation."""
         import torch
 
-        texts = [
-            self.tokenizer.apply_chat_template(p.messages, tokenize=False, add_generation_prompt=True) for p in prompts
-        ]
         order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
         replies = [""] * len(texts)
         self.tokenizer.padding_side = "left"

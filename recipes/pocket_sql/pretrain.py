@@ -109,14 +109,14 @@ def pretrain(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def fit(
-    model: Any, tokenizer: Any, source: Source, arguments: argparse.Namespace, measure: Callable[[Policy], str]
+    model: Any, tokenizer: Any, source: Source, arguments: argparse.Namespace, measure: Callable[[Policy], str | None]
 ) -> dict[str, Any]:
     """Train a model on a source of examples; returns what was done.
 
     Args:
         arguments: `seed`, `device`, `steps` or `minutes`, `batch_tokens`, `learning_rate`, `workers`, `replays`,
             `blocks_per_group`, `every_s`, `out`.
-        measure: Called every `every_s` seconds; its text is logged.
+        measure: Called every `every_s` seconds; its text is logged. None ends the training.
     """
     stream = Stream(source, str(arguments.out / "tokenizer.json"), arguments.workers, arguments.blocks_per_group)
     try:
@@ -127,7 +127,7 @@ def fit(
 
 
 def _fit(
-    model: Any, tokenizer: Any, stream: Stream, arguments: argparse.Namespace, measure: Callable[[Policy], str]
+    model: Any, tokenizer: Any, stream: Stream, arguments: argparse.Namespace, measure: Callable[[Policy], str | None]
 ) -> dict[str, Any]:
     import torch
 
@@ -145,8 +145,8 @@ def _fit(
     groups: list[Any] = []
     step, tokens, begun, waited = 0, 0, time.perf_counter(), 0.0
     paused, spoken, last_loss = 0.0, time.perf_counter(), 0.0
-    done = 0.0
-    while done < 1:
+    done, enough = 0.0, False
+    while done < 1 and not enough:
         asked = time.perf_counter()
         groups.append(stream.group())
         waited += time.perf_counter() - asked
@@ -155,7 +155,7 @@ def _fit(
             for ids, targets in group.batches(rng, arguments.batch_tokens, device):
                 elapsed = time.perf_counter() - begun - paused
                 done = step / arguments.steps if arguments.steps else elapsed / (60 * arguments.minutes)
-                if done >= 1:
+                if done >= 1 or enough:
                     break
                 rate = arguments.learning_rate * schedule(done, step)
                 for settings in optimizer.param_groups:
@@ -172,7 +172,9 @@ def _fit(
                 if time.perf_counter() - spoken > arguments.every_s:
                     spoken = time.perf_counter()
                     model.eval()
-                    log.info("held out: %s", measure(policy))
+                    told = measure(policy)
+                    enough = told is None
+                    log.info("held out: %s", "enough" if enough else told)
                     model.train()
                     paused += time.perf_counter() - spoken
                     spoken = time.perf_counter()
@@ -276,6 +278,7 @@ def write_manifest(
     measured: dict[str, Any],
     policy: str,
     module: str,
+    prompts: str = PROMPTS.hash,
 ) -> dict[str, Any]:
     """`manifest.json`: hashes of the files, and all that is needed to make them again."""
     import tokenizers
@@ -293,7 +296,7 @@ def write_manifest(
         "seed": arguments.seed,
         "training": progress,
         "measured": measured,
-        "prompts": PROMPTS.hash,
+        "prompts": prompts,
         "versions": {
             "python": platform.python_version(),
             "sqlite": sqlite3.sqlite_version,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,12 +62,21 @@ def phrases() -> list[str]:
     return list(found)
 
 
-def train(texts: Iterable[str], vocabulary: int = VOCABULARY) -> Qwen2Tokenizer:
-    """A tokenizer of `vocabulary` tokens, trained on rendered conversations."""
+def train(
+    texts: Iterable[str],
+    vocabulary: int = VOCABULARY,
+    whole: Sequence[str] = (),
+    chat_template: str = CHAT_TEMPLATE,
+) -> Qwen2Tokenizer:
+    """A tokenizer of `vocabulary` tokens, trained on rendered conversations.
+
+    Args:
+        whole: Texts that are one token each; by default `phrases()`.
+    """
     from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers, trainers
     from transformers import Qwen2Tokenizer
 
-    whole = phrases()
+    whole = whole or phrases()
     trained = Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -96,11 +105,11 @@ def train(texts: Iterable[str], vocabulary: int = VOCABULARY) -> Qwen2Tokenizer:
         padding_side="left",
     )
     tokenizer.add_tokens([AddedToken(text, normalized=False, special=False) for text in whole])
-    tokenizer.chat_template = CHAT_TEMPLATE
+    tokenizer.chat_template = chat_template
     return tokenizer
 
 
-def _cutter(whole: list[str]) -> Callable[[str], list[str]]:
+def _cutter(whole: Sequence[str]) -> Callable[[str], list[str]]:
     """Splits a text at the phrases, so that no merge is spent on what is one token anyway."""
     pattern = re.compile("|".join(re.escape(p) for p in (START, END, *sorted(whole, key=len, reverse=True))))
     return lambda text: [part for part in pattern.split(text) if part]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from harness.environments import Observation, Tool, plain
@@ -18,6 +19,8 @@ GOLD_IS = "gold_is"
 """Where a task's data say what its gold is: `answer` for an answer in words; else, and by default, it is a query."""
 ANSWER = "answer"
 """Where a task's data have an answer in words beside a gold query."""
+TOOL = "tool"
+"""Where a task's data name the tool, if not `query_database`."""
 
 _MAGIC = b"SQLite format 3\0"
 _QUERY = re.compile(r"\W*(select|with|values)\b", re.IGNORECASE)
@@ -28,6 +31,11 @@ _COMPARED = Limits(timeout_s=10.0, max_rows=10_000, max_result_bytes=1 << 24)
 def database_of(task: Task) -> str:
     """The SQLite file of a task of this environment."""
     return str(task.data[DATABASE])
+
+
+def tool_of(task: Task) -> str:
+    """The name of the tool that a task's agent is given."""
+    return str(task.data.get(TOOL) or SQLEnvironment.tools[0].name)
 
 
 class SQLEnvironment:
@@ -47,7 +55,12 @@ class SQLEnvironment:
     )
 
     def payload(self, task: Task, limits: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {DATABASE: database_of(task), "limits": dict(limits)}
+        named = {TOOL: tool_of(task)} if TOOL in task.data else {}
+        return {DATABASE: database_of(task), "limits": dict(limits), **named}
+
+    def tools_for(self, payload: Mapping[str, Any]) -> tuple[Tool, ...]:
+        """The one tool, under the name that the task gives it."""
+        return (replace(self.tools[0], name=payload[TOOL]),) if TOOL in payload else self.tools
 
     def check(self, payload: Mapping[str, Any]) -> None:
         path = payload[DATABASE]
