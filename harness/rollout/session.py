@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 import re
-from collections import deque
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,13 @@ from harness.config import Config
 from harness.errors import RewardError
 from harness.gateway.client import GatewayControl
 from harness.plugins import make_task_set, program, program_of
+from harness.programs import Turn
 from harness.records import AGENT_OUTCOMES, Attempt, Task, Transition, Verdict
 from harness.results.episodes import episode_row, transition_rows
 from harness.results.folder import RowLog, RunFolder
 from harness.rewards.scoring import Scorer
 from harness.rollout.client import RolloutClient
+from harness.rollout.credit import kinds, payments
 from harness.rollout.request import Phase, RolloutRequest
 
 if TYPE_CHECKING:
@@ -36,6 +39,8 @@ class Scored:
         reason: Why that, or why unscored.
         used: What training is given for it; None leaves the rollout out of its group.
         calls: What may be trained, with the engine's own token ids; in validation the last call.
+        kinds: Of each of `calls` its role and position.
+        values: What calls of trained roles are worth, by kind; also those that are too long to train.
         turns: Calls of roles that do not only check.
     """
 
@@ -43,6 +48,8 @@ class Scored:
     reason: str
     used: float | None
     calls: tuple[Transition, ...]
+    kinds: tuple[str, ...]
+    values: Mapping[str, float]
     turns: int
     elapsed_s: float
 
@@ -90,7 +97,8 @@ class Session:
         self._matches = re.compile(self.config.agent_match)
         self._seen_responses: set[str] = set()
         window = self.config.train.batch_size * self.config.rollout.group_size
-        self._shuffle = RewardShuffle(window, self.config.seed) if self.config.reward.shuffle else None
+        self._shuffles = defaultdict[str, RewardShuffle](lambda: RewardShuffle(window, self.config.seed))
+        """By what is paid: a rollout, or a kind of call."""
 
     async def connect(self, addresses: list[str]) -> None:
         """Point the gateway at the policy's servers, `host:port` each."""
@@ -110,15 +118,24 @@ class Session:
         request = RolloutRequest.build(task, self._task_set.context(task), self.config, phase, step, session)
         attempt = await self._client.run(request, {"step": step, "task": task.id, "session": session})
         self._check(attempt)
-        attempt, reward, first = await self._score(task, attempt)
+        turns = self._program.turns(attempt)
+        first = turns[0].answer if turns else None
+        drafts = turns if phase == "train" and self.config.train.credit != "shared" else turns[:1]
+        attempt, reward, worth = await self._score(task, attempt, [turn.answer for turn in drafts])
         used = reward.value
-        if phase == "train" and attempt.outcome != "ok" and self.config.train.failed_rollouts == "leave_out":
-            used = None
-        if used is not None and phase == "train" and self._shuffle is not None:
-            used = self._shuffle.draw(used)
+        paid: dict[int, float] = {}
+        if phase == "train":
+            if attempt.outcome != "ok" and self.config.train.failed_rollouts == "leave_out":
+                used = None
+            used = self._drawn("", used)
+            if used is not None:
+                paid = self._paid(attempt, reward, turns, worth, used)
+        kind_of = dict(zip((call.index for call in attempt.transitions), kinds(attempt.transitions), strict=True))
+        values = {kind_of[index]: value for index, value in paid.items()}
+        paid = {call.index: paid[call.index] for call in attempt.transitions if call.index in paid and self._fits(call)}
 
         def trained(call: Transition) -> bool:
-            return phase == "train" and used is not None and self._trainable(call)
+            return call.index in paid
 
         row = episode_row(
             task,
@@ -130,25 +147,56 @@ class Session:
             step=step,
             session=session,
             trained=trained,
-            first_answer=self._program.first_answer(attempt),
-            first_reward=first,
+            first_answer=first,
+            first_reward=worth.get(first) if first is not None else None,
             rewrites=sum(call.role in self._program.revisers for call in attempt.transitions),
             used_reward=used if phase == "train" else None,
         )
         self._episodes.add([row])
         if self._transitions is not None:
-            self._transitions.add(transition_rows(attempt, phase=phase, step=step, trained=trained))
+            self._transitions.add(transition_rows(attempt, phase=phase, step=step, paid=paid))
         calls = [call for call in attempt.transitions if trained(call)]
         if phase == "val":
             calls = [call for call in attempt.transitions if call.response_ids][-1:]
-        turns = sum(call.role not in self._program.checkers for call in attempt.transitions)
-        return Scored(reward.value, reward.reason, used, tuple(calls), turns, attempt.elapsed_s)
+        return Scored(
+            reward.value,
+            reward.reason,
+            used,
+            tuple(calls),
+            tuple(kind_of[call.index] for call in calls),
+            values,
+            sum(call.role not in self._program.checkers for call in attempt.transitions),
+            attempt.elapsed_s,
+        )
 
-    def _trainable(self, call: Transition) -> bool:
+    def _paid(
+        self,
+        attempt: Attempt,
+        verdict: Verdict,
+        turns: Sequence[Turn],
+        worth: Mapping[str, float | None],
+        used: float,
+    ) -> dict[int, float]:
+        """What calls of trained roles are paid, by index; without those of which nobody knows."""
+        calls, credit = attempt.transitions, self.config.train.credit
+        if credit == "shared":
+            found: list[float | None] = [used] * len(calls)
+        else:
+            worth_of = payments(credit, attempt, verdict, turns, worth, self._scorer.of_a_check)
+            found = [self._drawn(kind, value) for kind, value in zip(kinds(calls), worth_of, strict=True)]
+        return {
+            call.index: value
+            for call, value in zip(calls, found, strict=True)
+            if value is not None and self._matches.search(call.role)
+        }
+
+    def _drawn(self, of: str, value: float | None) -> float | None:
+        return value if value is None or not self.config.reward.shuffle else self._shuffles[of].draw(value)
+
+    def _fits(self, call: Transition) -> bool:
         limits = self.config.sampling
         return bool(
-            self._matches.search(call.role)
-            and call.prompt_ids
+            call.prompt_ids
             and call.response_ids
             and len(call.prompt_ids) <= limits.max_prompt_tokens
             and len(call.response_ids) <= limits.max_response_tokens
@@ -163,22 +211,25 @@ class Session:
                 )
             self._seen_responses.add(call.response_id)
 
-    async def _score(self, task: Task, attempt: Attempt) -> tuple[Attempt, Verdict, float | None]:
-        """The attempt, the verdict on its answer, and the value of its first answer where that was revised.
+    async def _score(
+        self, task: Task, attempt: Attempt, answers: Sequence[str | None]
+    ) -> tuple[Attempt, Verdict, Mapping[str, float | None]]:
+        """The attempt, the verdict on its answer, and the value of its answer and of each of `answers`, by answer.
 
         What the agent itself brought about is wrong; what it could not help has no verdict, and where the reward is to
         blame for that, the attempt is returned with this outcome.
         """
         if attempt.outcome != "ok":
             value = 0.0 if attempt.outcome in AGENT_OUTCOMES else None
-            return attempt, Verdict(value, f"{attempt.outcome}: {attempt.detail}"), None
+            return attempt, Verdict(value, f"{attempt.outcome}: {attempt.detail}"), {}
+        worth: dict[str, float | None] = {}
         try:
             verdict = await self._scorer.score(task, attempt)
-            first = self._program.first_answer(attempt)
-            if first is None:
-                return attempt, verdict, None
-            if first == attempt.answer:
-                return attempt, verdict, verdict.value
-            return attempt, verdict, (await self._scorer.score(task, replace(attempt, answer=first))).value
+            if attempt.answer is not None:
+                worth[attempt.answer] = verdict.value
+            for answer in answers:
+                if answer is not None and answer not in worth:
+                    worth[answer] = (await self._scorer.score(task, replace(attempt, answer=answer))).value
+            return attempt, verdict, worth
         except RewardError as error:
-            return replace(attempt, outcome="reward_error", detail=str(error)), Verdict(None, str(error)), None
+            return replace(attempt, outcome="reward_error", detail=str(error)), Verdict(None, str(error)), {}
