@@ -135,6 +135,9 @@ class TrainConfig(Section):
     failed_rollouts: Literal["zero", "leave_out"] = "zero"
     """What training makes of rollouts that the agent itself ended (error, deadline, overlong prompt, no call): reward 0
     in their group, or left out of it. Their verdict is 0 either way."""
+    credit: Literal["shared", "turn", "role"] = "shared"
+    """What a trained call is paid. `shared`: its rollout's reward. `turn`: what the answer of its own turn is worth.
+    `role`: what the reward says of its role, else, of a check, whether it was right, and of others as `turn`."""
     micro_batch_size: int = Field(8, ge=1)
     """The most sequences of one forward pass on one device, where rows are padded; the largest number that fits the
     batch is taken."""

@@ -68,7 +68,7 @@ class Verdict:
         reason: One line: why this value, or why unscored.
         parts: Named parts of the value, for example `{"executed": 0.1, "judge": 0.7}`; recorded, not trained on.
         flags: Names of documented deviations that were met while scoring.
-        by_role: Values of single roles, in the reward's range; recorded, not trained on.
+        by_role: Values of single roles, in the reward's range; recorded, and trained on with `train.credit: role`.
     """
 
     value: float | None

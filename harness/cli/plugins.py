@@ -41,17 +41,19 @@ def plugins(
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(help="Name of the plugin and its agent, for example my_framework_sql.")],
+    name: Annotated[str, typer.Argument(help="Name of the plugin and its part, for example my_framework_sql.")],
+    kind: Annotated[str, typer.Option("--kind", help="agent, task, reward or environment.")] = "agent",
     folder: Annotated[Path, typer.Option("--dir", help="Where the package's folder is made.")] = Path("."),
 ) -> None:
-    """Write a package that passes the contract suite as it stands; put your framework in its place."""
+    """Write a package that passes the contract suite as it stands; put what is yours in its place."""
     from harness.cli.common import results
-    from harness.cli.scaffold import write_package
+    from harness.cli.scaffold import SCAFFOLDS, write_package
 
-    target = write_package(name, folder)
+    target = write_package(name, folder, kind)
+    use = SCAFFOLDS[kind].use.replace("@NAME@", name)
     results().print(
         f"{target}\n  uv pip install -e {target}      # in harness's checkout, with its .venv active\n"
-        f"  pytest {target}\n  harness parity {name}",
+        f"  pytest {target}\n  {use}",
         markup=False,
         soft_wrap=True,
     )

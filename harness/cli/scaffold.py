@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import ConfigError
@@ -15,10 +16,10 @@ build-backend = "hatchling.build"
 [project]
 name = "harness-@DASHED@"
 version = "0.1.0"
-description = "harness plugin: the self-correcting SQL agent in ..."
+description = "harness plugin: @WHAT@"
 readme = "README.md"
 requires-python = ">=3.11"
-dependencies = ["agent-rl-harness"]  # and your framework, with the versions that you have tested
+dependencies = ["agent-rl-harness"]  # and what yours needs, with the versions that you have tested
 
 [project.entry-points.harness]
 @NAME@ = "harness_@NAME@"
@@ -30,15 +31,14 @@ packages = ["src/harness_@NAME@"]
 README = """\
 # harness-@DASHED@
 
-The self-correcting SQL agent of harness in ...
+A plugin of harness: @WHAT@.
 
     uv pip install --python .venv -e THIS_FOLDER      # in harness's checkout
     pytest
-    harness parity @NAME@
-    harness train --plugin @NAME@
+    @USE@
 """
 
-INIT = '''\
+AGENT_INIT = '''\
 """harness plugin @NAME@. This module must not import the framework: it is read to list plugins."""
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def harness_agents() -> list[AgentSpec]:
     ]
 '''
 
-AGENT = '''\
+AGENT_CLASS = '''\
 """The self-correcting SQL agent in ..."""
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class @CLASS@:
         return reply.choices[0].message.content or ""
 '''
 
-TEST = """\
+AGENT_TEST = """\
 from harness.testing.contract import AgentContract
 
 
@@ -115,31 +115,356 @@ class TestContract(AgentContract):
 """
 
 
-def write_package(name: str, folder: Path) -> Path:
+TASK_INIT = '''\
+"""harness plugin @NAME@. This module is read to list plugins, so it imports nothing heavy."""
+
+from __future__ import annotations
+
+from harness.hookspecs import TaskSetSpec, hookimpl
+
+HARNESS_API = 1
+
+
+@hookimpl
+def harness_tasks() -> list[TaskSetSpec]:
+    return [
+        TaskSetSpec(
+            "@NAME@",
+            "harness_@NAME@.tasks:@CLASS@",
+            "one line for `harness plugins`",
+            splits=("train", "val"),
+        )
+    ]
+'''
+
+TASK_CLASS = '''\
+"""The task set `@NAME@`: put your questions in the place of these files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.environments.sql.databases import content_hash
+from harness.environments.sql.environment import DATABASE, database_of
+from harness.environments.sql.schema import schema_text
+from harness.errors import TaskSetError
+from harness.records import Task
+
+
+class @CLASS@:
+    """Questions in `<split>.json`, each with the name of its database, a SQLite file beside it."""
+
+    def __init__(self, folder: str = "~/@NAME@", schema_chars: int = 4000) -> None:
+        self.folder = Path(folder).expanduser().resolve()
+        self.schema_chars = schema_chars
+
+    def load(self, split: str) -> Sequence[Task]:
+        file = self.folder / f"{split}.json"
+        try:
+            rows = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise TaskSetError(f"task set '@NAME@' cannot read {file}: {error}. Set task.options.folder") from error
+        return [
+            Task(
+                id=f"{split}/{number}",
+                task_set="@NAME@",
+                split=split,
+                question=row["question"],
+                gold=row["gold"],
+                cluster=row["database"],
+                data={DATABASE: str(self.folder / f"{row['database']}.sqlite")},
+            )
+            for number, row in enumerate(rows)
+        ]
+
+    def context(self, task: Task) -> Mapping[str, str]:
+        return {"schema": schema_text(database_of(task), limit_chars=self.schema_chars)}
+
+    def describe(self) -> Mapping[str, Any]:
+        files = sorted([*self.folder.glob("*.json"), *self.folder.glob("*.sqlite")])
+        return {
+            "name": "@NAME@",
+            "licence": "?",
+            "options": {"schema_chars": self.schema_chars},
+            "sha256": {file.name: content_hash(str(file)) for file in files},
+        }
+'''
+
+TASK_TEST = """\
+import json
+import sqlite3
+
+import pytest
+
+from harness.testing.data_contract import TaskSetContract
+
+
+class TestContract(TaskSetContract):
+    task_set = "@NAME@"
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def options(cls, tmp_path_factory):
+        folder = tmp_path_factory.mktemp("@NAME@")
+        connection = sqlite3.connect(folder / "books.sqlite")
+        connection.executescript("CREATE TABLE book (title TEXT, year INT); INSERT INTO book VALUES ('Emma', 1815);")
+        connection.close()
+        rows = [{"question": "How many books are there?", "database": "books", "gold": "SELECT count(*) FROM book"}]
+        for split in ("train", "val"):
+            (folder / f"{split}.json").write_text(json.dumps(rows))
+        return {"folder": str(folder)}
+"""
+
+REWARD_INIT = '''\
+"""harness plugin @NAME@. This module is read to list plugins, so it imports nothing heavy."""
+
+from __future__ import annotations
+
+from harness.hookspecs import RewardSpec, hookimpl
+
+HARNESS_API = 1
+
+
+@hookimpl
+def harness_rewards() -> list[RewardSpec]:
+    return [
+        RewardSpec(
+            "@NAME@",
+            "harness_@NAME@.reward:@CLASS@",
+            "one line for `harness plugins`",
+        )
+    ]
+'''
+
+REWARD_CLASS = '''\
+"""The reward `@NAME@`: put your judgement in the place of this one."""
+
+from __future__ import annotations
+
+from harness.records import Attempt, Task, Verdict
+
+
+class @CLASS@:
+    """1 where the answer is the gold to the letter, `otherwise` where it only has its words."""
+
+    version = "@NAME@/1"
+
+    def __init__(self, otherwise: float = 0.1) -> None:
+        if not 0 <= otherwise < 1:
+            raise ValueError(f"otherwise={otherwise} must be at least 0 and below 1")
+        self._otherwise = otherwise
+
+    async def score(self, task: Task, attempt: Attempt) -> Verdict:
+        if attempt.outcome != "ok":
+            return Verdict(None, f"the attempt ended with {attempt.outcome}")
+        answer = (attempt.answer or "").strip()
+        if answer == task.gold.strip():
+            return Verdict(1.0, "the gold")
+        if set(task.gold.lower().split()) == set(answer.lower().split()):
+            return Verdict(self._otherwise, "the words of the gold")
+        return Verdict(0.0, "not the gold")
+'''
+
+REWARD_TEST = """\
+import pytest
+
+from harness.records import Task
+from harness.testing.data_contract import RewardContract
+
+
+class TestContract(RewardContract):
+    reward = "@NAME@"
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def tasks(cls):
+        return [Task("t", "@NAME@", "val", "What is the capital of France?", "Paris")]
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def unscorable(cls):
+        return []  # tasks whose gold or data are broken
+"""
+
+ENVIRONMENT_INIT = '''\
+"""harness plugin @NAME@. This module is read to list plugins, so it imports nothing heavy."""
+
+from __future__ import annotations
+
+from harness.hookspecs import EnvironmentSpec, hookimpl
+
+HARNESS_API = 1
+
+
+@hookimpl
+def harness_environments() -> list[EnvironmentSpec]:
+    return [
+        EnvironmentSpec(
+            "@NAME@",
+            "harness_@NAME@.environment:@CLASS@",
+            "one line for `harness plugins`",
+        )
+    ]
+'''
+
+ENVIRONMENT_CLASS = '''\
+"""The environment `@NAME@`: put your tools in the place of this one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.environments import Observation, Tool
+from harness.errors import RolloutError
+from harness.records import Task
+
+
+class @CLASS@:
+    """Words and their meanings, in a JSON file that a task names."""
+
+    tools = (
+        Tool(
+            "look_up",
+            "What a word means.",
+            {
+                "type": "object",
+                "properties": {"word": {"type": "string"}},
+                "required": ["word"],
+                "additionalProperties": False,
+            },
+        ),
+    )
+
+    def payload(self, task: Task, limits: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"file": task.data["file"], "max_chars": limits["max_chars"]}
+
+    def check(self, payload: Mapping[str, Any]) -> None:
+        if not Path(payload["file"]).is_file():
+            raise RolloutError(f"no words at {payload['file']}: a runner on another machine needs them at that path")
+
+    async def call(self, payload: Mapping[str, Any], tool: str, arguments: Mapping[str, Any]) -> Observation:
+        meanings = json.loads(Path(payload["file"]).read_text(encoding="utf-8"))
+        word = arguments["word"]
+        if word not in meanings:
+            return Observation(f"There is no entry {word!r}.", ok=False)
+        return Observation(meanings[word][: payload["max_chars"]])
+'''
+
+ENVIRONMENT_TEST = """\
+import json
+
+import pytest
+
+from harness.records import Task
+from harness.testing.environment_contract import EnvironmentContract
+
+
+class TestContract(EnvironmentContract):
+    environment = "@NAME@"
+    calls = (("look_up", {"word": "epoch"}),)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def tasks(cls, tmp_path_factory):
+        file = tmp_path_factory.mktemp("@NAME@") / "words.json"
+        file.write_text(json.dumps({"epoch": "one pass over all tasks"}))
+        gold = "one pass over all tasks of the training split"
+        return [Task("t", "words", "val", "What is an epoch?", gold, data={"file": str(file)})]
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Scaffold:
+    """The package of one kind of part.
+
+    Attributes:
+        kind: As the registry names it.
+        what: In the package's description.
+        use: A command for what was written, once it is installed.
+        module: Where its class is.
+        parts: Texts of `__init__.py`, of the class and of the test.
+    """
+
+    kind: str
+    what: str
+    use: str
+    module: str
+    parts: tuple[str, str, str]
+
+
+SCAFFOLDS = {
+    "agent": Scaffold(
+        "agent",
+        "the self-correcting SQL agent in ...",
+        "harness parity @NAME@",
+        "agent",
+        (AGENT_INIT, AGENT_CLASS, AGENT_TEST),
+    ),
+    "task": Scaffold(
+        "task set",
+        "the task set @NAME@",
+        "harness eval --task @NAME@ --set task.options.folder=FOLDER --endpoint URL --model NAME",
+        "tasks",
+        (TASK_INIT, TASK_CLASS, TASK_TEST),
+    ),
+    "reward": Scaffold(
+        "reward",
+        "the reward @NAME@",
+        "harness train --set reward.name=@NAME@",
+        "reward",
+        (REWARD_INIT, REWARD_CLASS, REWARD_TEST),
+    ),
+    "environment": Scaffold(
+        "environment",
+        "the environment @NAME@",
+        "harness plugins",
+        "environment",
+        (ENVIRONMENT_INIT, ENVIRONMENT_CLASS, ENVIRONMENT_TEST),
+    ),
+}
+"""By what `--kind` takes."""
+
+
+def write_package(name: str, folder: Path, kind: str = "agent") -> Path:
     """Write the package `name` below `folder` and return its folder.
 
+    Args:
+        kind: One of `SCAFFOLDS`.
+
     Raises:
-        ConfigError: The name cannot be a package's, or the folder exists.
+        ConfigError: The kind is unknown, the name cannot be a package's or is taken, or the folder exists.
     """
     from harness.plugins import registry
 
+    if kind not in SCAFFOLDS:
+        raise ConfigError(f"--kind {kind!r} is none of {', '.join(SCAFFOLDS)}")
+    scaffold = SCAFFOLDS[kind]
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
         raise ConfigError(f"plugin name {name!r}: use lower-case letters, digits and single underscores, as in my_sql")
-    if any(spec.name == name for spec in registry().specs("agent")):
-        raise ConfigError(f"plugin name {name!r} is taken by an installed agent; choose another")
+    if any(spec.name == name for spec in registry().specs(scaffold.kind)):
+        raise ConfigError(f"plugin name {name!r} is taken by an installed {scaffold.kind}; choose another")
     target = folder / name
     if target.exists():
         raise ConfigError(f"{target} exists already; choose another name or --dir")
     source = target / "src" / f"harness_{name}"
+    init, of_class, test = scaffold.parts
     texts = {
         target / "pyproject.toml": PYPROJECT,
         target / "README.md": README,
-        source / "__init__.py": INIT,
-        source / "agent.py": AGENT,
+        source / "__init__.py": init,
+        source / f"{scaffold.module}.py": of_class,
         source / "py.typed": "",
-        target / "tests" / f"test_{name}.py": TEST,
+        target / "tests" / f"test_{name}.py": test,
     }
     words = {
+        "@WHAT@": scaffold.what,
+        "@USE@": scaffold.use,
         "@NAME@": name,
         "@DASHED@": name.replace("_", "-"),
         "@CLASS@": "".join(part.capitalize() for part in name.split("_")),

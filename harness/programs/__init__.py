@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -47,6 +47,19 @@ class Scenario:
         return any(reply.hang for reply in self.replies)
 
 
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one call did for an answer.
+
+    Attributes:
+        answer: The one that it wrote, or goes with; None where that is not known.
+        approved: What a checker said of it; None where the call does not check.
+    """
+
+    answer: str | None
+    approved: bool | None = None
+
+
 class Program(Protocol):
     """What agents of all frameworks do alike. Built once a process, without arguments.
 
@@ -78,8 +91,8 @@ class Program(Protocol):
     @property
     def scenarios_hash(self) -> str: ...
 
-    def first_answer(self, attempt: Attempt) -> str | None:
-        """What the attempt would have answered without a revision; None where the program has no drafts."""
+    def turns(self, attempt: Attempt) -> Sequence[Turn]:
+        """The turn of every call of the attempt, in order; empty where the program has no drafts."""
 
     def stage(self, scenario: Scenario, folder: Path) -> tuple[Task, Problem]:
         """The task of a scenario, whose gold holds `CANARY`, and its problem; files that they need go to `folder`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -75,10 +75,12 @@ def episode_row(
     }
 
 
-def transition_rows(
-    attempt: Attempt, *, phase: str, step: int, trained: Callable[[Transition], bool]
-) -> Iterable[dict[str, Any]]:
-    """The rows of an attempt's calls. Keys are those of `TRANSITION_COLUMNS`."""
+def transition_rows(attempt: Attempt, *, phase: str, step: int, paid: Mapping[int, float]) -> Iterable[dict[str, Any]]:
+    """The rows of an attempt's calls. Keys are those of `TRANSITION_COLUMNS`.
+
+    Args:
+        paid: What training was given of each trained call, by its index.
+    """
     for call in attempt.transitions:
         yield {
             "step": step,
@@ -87,7 +89,8 @@ def transition_rows(
             "attempt_id": call.attempt_id,
             "index": call.index,
             "role": call.role,
-            "trained": trained(call),
+            "trained": call.index in paid,
+            "paid": paid.get(call.index),
             "response_id": call.response_id,
             "messages": json.dumps(list(call.messages), ensure_ascii=False),
             "response_text": call.response_text,

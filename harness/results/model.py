@@ -255,7 +255,7 @@ EPISODE: dict[str, tuple[str, str]] = {
     ),
     "first_answer": (
         "string",
-        "what the agent would have answered without a revision; null where the program has none",
+        "what the agent would have answered without a revision; null where the program has no drafts",
     ),
     "first_reward": ("double", "the verdict on it"),
     "calls": ("int64", "calls of the model, failed ones included"),
@@ -282,6 +282,7 @@ TRANSITION: dict[str, tuple[str, str]] = {
     "index": ("int64", "position within the attempt, from 0, in order of arrival"),
     "role": ("string", "who called"),
     "trained": ("bool", "whether the trainer was given it"),
+    "paid": ("double", "with what value, by `train.credit`; null where it was not"),
     "response_id": ("string", "of the engine; belongs to one rollout only"),
     "messages": ("string", "JSON: the prompt's messages as sent"),
     "response_text": ("string", "the reply"),

@@ -11,6 +11,8 @@ OF_RECORDS = {"plugin": "agent", "plugin_distribution": "agent_distribution"}
 """Older name -> name, of keys of the record and of its configuration."""
 LATER = {"program": "self_correcting_sql"}
 """Keys of the identity that older runs do not have, and what they all were."""
+LATER_OF_TRAINING = {"credit": "shared"}
+"""The same of its section `train`."""
 
 
 def record(data: dict[str, Any]) -> dict[str, Any]:
@@ -20,6 +22,8 @@ def record(data: dict[str, Any]) -> dict[str, Any]:
         found["config"] = {OF_RECORDS.get(key, key): value for key, value in config.items()}
     if isinstance(identity := found.get("identity"), dict):
         found["identity"] = {**LATER, **identity}
+        if isinstance(train := identity.get("train"), dict):
+            found["identity"]["train"] = {**LATER_OF_TRAINING, **train}
     return found
 
 

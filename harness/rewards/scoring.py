@@ -41,6 +41,10 @@ class Scorer:
         self._name = f"reward {self._spec.name} of {distribution_of('reward', self._spec.name)}"
         self.version = reward_version(self._spec)
 
+    def of_a_check(self, worth: float, approved: bool) -> float:
+        """What a check is worth: the value of the answer that it approved, or what the one that it rejected lacks."""
+        return worth if approved else self._spec.low + self._spec.high - worth
+
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
         """The reward's verdict: a number in its range, or none and why.
 

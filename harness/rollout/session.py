@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import random
 import re
-from collections import deque
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -18,11 +19,13 @@ from harness.deadlines import DeadlinePassed, Raised, within
 from harness.environments import plain
 from harness.gateway.client import GatewayControl
 from harness.plugins import environment, environment_of, make_task_set, program, program_of
+from harness.programs import Turn
 from harness.records import Attempt, Task, Transition, Verdict
 from harness.results.episodes import episode_row, transition_rows
 from harness.results.folder import RowLog, RunFolder
 from harness.rewards.scoring import Scorer
 from harness.rollout.client import RolloutClient
+from harness.rollout.credit import kinds, payments
 from harness.rollout.request import Phase, RolloutRequest
 
 if TYPE_CHECKING:
@@ -38,6 +41,8 @@ class Scored:
         reason: Why that, or why unscored.
         used: What training is given for it; None leaves the rollout out of its group.
         calls: What may be trained, with the engine's own token ids; in validation the last call.
+        kinds: Of each of `calls` its role and position.
+        values: What calls of trained roles are worth, by kind; also those that are too long to train.
         turns: Calls of roles that do not only check.
     """
 
@@ -45,6 +50,8 @@ class Scored:
     reason: str
     used: float | None
     calls: tuple[Transition, ...]
+    kinds: tuple[str, ...]
+    values: Mapping[str, float]
     turns: int
     elapsed_s: float
 
@@ -101,7 +108,8 @@ class Session:
         self._matches = re.compile(self.config.agent_match)
         self._seen_responses: set[str] = set()
         window = self.config.train.batch_size * self.config.rollout.group_size
-        self._shuffle = RewardShuffle(window, self.config.seed) if self.config.reward.shuffle else None
+        self._shuffles = defaultdict[str, RewardShuffle](lambda: RewardShuffle(window, self.config.seed))
+        """By what is paid: a rollout, or a kind of call."""
 
     async def connect(self, addresses: list[str]) -> None:
         """Point the gateway at the policy's servers, `host:port` each."""
@@ -122,15 +130,24 @@ class Session:
         request = RolloutRequest.build(task, context, self.config, phase, step, session, temperature)
         attempt = await self._client.run(request, {"step": step, "task": task.id, "session": session})
         self._check(attempt)
-        attempt, reward, first = await self._score(task, attempt)
+        turns = self._program.turns(attempt)
+        first = turns[0].answer if turns else None
+        drafts = turns if phase == "train" and self.config.train.credit != "shared" else turns[:1]
+        attempt, reward, worth = await self._score(task, attempt, [turn.answer for turn in drafts])
         used = reward.value
-        if phase == "train" and attempt.outcome != "ok" and self.config.train.failed_rollouts == "leave_out":
-            used = None
-        if used is not None and phase == "train" and self._shuffle is not None:
-            used = self._shuffle.draw(used)
+        paid: dict[int, float] = {}
+        if phase == "train":
+            if attempt.outcome != "ok" and self.config.train.failed_rollouts == "leave_out":
+                used = None
+            used = self._drawn("", used)
+            if used is not None:
+                paid = self._paid(attempt, reward, turns, worth, used)
+        kind_of = dict(zip((call.index for call in attempt.transitions), kinds(attempt.transitions), strict=True))
+        values = {kind_of[index]: value for index, value in paid.items()}
+        paid = {call.index: paid[call.index] for call in attempt.transitions if call.index in paid and self._fits(call)}
 
         def trained(call: Transition) -> bool:
-            return phase == "train" and used is not None and self._trainable(call)
+            return call.index in paid
 
         row = episode_row(
             task,
@@ -142,20 +159,28 @@ class Session:
             step=step,
             session=session,
             trained=trained,
-            first_answer=self._program.first_answer(attempt),
-            first_reward=first,
+            first_answer=first,
+            first_reward=worth.get(first) if first is not None else None,
             rewrites=sum(call.role in self._program.revisers for call in attempt.transitions),
             used_reward=used if phase == "train" else None,
             meaning=await self._meaning(task, attempt) if phase == "val" else None,
         )
         self._episodes.add([row])
         if self._transitions is not None:
-            self._transitions.add(transition_rows(attempt, phase=phase, step=step, trained=trained))
+            self._transitions.add(transition_rows(attempt, phase=phase, step=step, paid=paid))
         calls = [call for call in attempt.transitions if trained(call)]
         if phase == "val":
             calls = [call for call in attempt.transitions if call.response_ids][-1:]
-        turns = sum(call.role not in self._program.checkers for call in attempt.transitions)
-        return Scored(reward.value, reward.reason, used, tuple(calls), turns, attempt.elapsed_s)
+        return Scored(
+            reward.value,
+            reward.reason,
+            used,
+            tuple(calls),
+            tuple(kind_of[call.index] for call in calls),
+            values,
+            sum(call.role not in self._program.checkers for call in attempt.transitions),
+            attempt.elapsed_s,
+        )
 
     async def _meaning(self, task: Task, attempt: Attempt) -> str | None:
         """A hash of what the answer comes to, where several are drawn for a task; None where it has no vote."""
@@ -171,11 +196,34 @@ class Session:
             return None
         return None if found is None else hashlib.sha256(found.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
-    def _trainable(self, call: Transition) -> bool:
+    def _paid(
+        self,
+        attempt: Attempt,
+        verdict: Verdict,
+        turns: Sequence[Turn],
+        worth: Mapping[str, float | None],
+        used: float,
+    ) -> dict[int, float]:
+        """What calls of trained roles are paid, by index; without those of which nobody knows."""
+        calls, credit = attempt.transitions, self.config.train.credit
+        if credit == "shared":
+            found: list[float | None] = [used] * len(calls)
+        else:
+            worth_of = payments(credit, attempt, verdict, turns, worth, self._scorer.of_a_check)
+            found = [self._drawn(kind, value) for kind, value in zip(kinds(calls), worth_of, strict=True)]
+        return {
+            call.index: value
+            for call, value in zip(calls, found, strict=True)
+            if value is not None and self._matches.search(call.role)
+        }
+
+    def _drawn(self, of: str, value: float | None) -> float | None:
+        return value if value is None or not self.config.reward.shuffle else self._shuffles[of].draw(value)
+
+    def _fits(self, call: Transition) -> bool:
         limits = self.config.sampling
         return bool(
-            self._matches.search(call.role)
-            and call.prompt_ids
+            call.prompt_ids
             and call.response_ids
             and len(call.prompt_ids) <= limits.max_prompt_tokens
             and len(call.response_ids) <= limits.max_response_tokens
@@ -190,13 +238,20 @@ class Session:
                 )
             self._seen_responses.add(call.response_id)
 
-    async def _score(self, task: Task, attempt: Attempt) -> tuple[Attempt, Verdict, float | None]:
-        """The attempt, the verdict on its answer, and the value of its first answer where that was revised."""
+    async def _score(
+        self, task: Task, attempt: Attempt, answers: Sequence[str | None]
+    ) -> tuple[Attempt, Verdict, Mapping[str, float | None]]:
+        """The attempt, the verdict on its answer, and the value of its answer and of each of `answers`, by answer."""
         attempt, verdict = await self._scorer.judge(task, attempt)
-        first = self._program.first_answer(attempt) if attempt.outcome == "ok" else None
-        if first is None or first == attempt.answer:
-            return attempt, verdict, None if first is None else verdict.value
-        judged, other = await self._scorer.judge(task, replace(attempt, answer=first))
-        if judged.outcome != "ok":
-            return replace(judged, answer=attempt.answer), other, None
-        return attempt, verdict, other.value
+        worth: dict[str, float | None] = {}
+        if attempt.outcome != "ok":
+            return attempt, verdict, worth
+        if attempt.answer is not None:
+            worth[attempt.answer] = verdict.value
+        for answer in answers:
+            if answer is not None and answer not in worth:
+                judged, other = await self._scorer.judge(task, replace(attempt, answer=answer))
+                if judged.outcome != "ok":
+                    return replace(judged, answer=attempt.answer), other, {}
+                worth[answer] = other.value
+        return attempt, verdict, worth

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from dataclasses import replace
 from typing import ClassVar
 
 import pytest
@@ -21,6 +22,7 @@ from harness import plugins
 from harness.parity.comparison import changed_together
 from harness.parity.recorder import Recording, record
 from harness.programs import Program
+from harness.records import Attempt, Transition
 from harness.testing.data_contract import Contract
 
 NEEDED = (
@@ -73,6 +75,38 @@ class ProgramContract(Contract):
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert done.stdout.split() == [made.prompts_hash, made.scenarios_hash]
+
+    def test_turns_are_of_all_calls_or_there_are_no_drafts(self, made: Program) -> None:
+        calls = tuple(
+            Transition(
+                rollout_id="r",
+                attempt_id="a",
+                index=index,
+                role=role,
+                response_id=str(index),
+                model="m",
+                messages=(),
+                response_text="x",
+                finish_reason="stop",
+                prompt_ids=None,
+                response_ids=None,
+                logprobs=None,
+                prompt_tokens=None,
+                response_tokens=None,
+                sampling={},
+                overridden={},
+                started_s=0.0,
+                latency_s=0.0,
+                gateway_s=0.0,
+            )
+            for index, role in enumerate(made.roles)
+        )
+        attempt = Attempt("r", "a", "ok", "", "x", calls, (), (), 0.0, 0.0)
+        assert not made.turns(replace(attempt, transitions=()))
+        turns = made.turns(attempt)
+        assert len(turns) in (0, len(calls)), f"{len(turns)} turns of {len(calls)} calls"
+        for call, turn in zip(calls, turns, strict=False):
+            assert (turn.approved is not None) == (call.role in made.checkers), (call.role, turn)
 
     def test_scenarios_have_names_of_their_own_and_those_that_agents_need(self, made: Program) -> None:
         names = [one.name for one in made.scenarios]

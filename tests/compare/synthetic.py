@@ -199,4 +199,5 @@ class Writer:
             ]
         )
         if self._transitions is not None:
-            self._transitions.add(transition_rows(attempt, phase=phase, step=step, trained=trained))
+            paid = {call.index: reward.value or 0.0 for call in transitions if trained(call)}
+            self._transitions.add(transition_rows(attempt, phase=phase, step=step, paid=paid))

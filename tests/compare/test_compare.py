@@ -154,6 +154,34 @@ def test_all_that_differs_is_told_at_once_by_what_it_is_about(write_run: Write, 
     assert re.findall(r"--allow (\S+)", advice) == allowed
 
 
+@pytest.mark.parametrize("credit", ["shared", "turn", "role"])
+def test_arms_of_trained_roles_compare_whatever_the_credit(write_run: Write, credit: str) -> None:
+    runs = [
+        write_run("reference_sql", agent_match=match, overrides=[f"train.credit={credit}"])
+        for match in ("write", "check|rewrite", "")
+    ]
+    found = compare(select([run.path for run in runs]))
+    assert len(found["arms"]) == 3 and not found["exceptions"]
+    other = write_run(
+        "reference_sql", agent_match=".", overrides=[f"train.credit={'role' if credit == 'turn' else 'turn'}"]
+    )
+    with pytest.raises(NotComparable, match=r"^train\.credit differs: .* say --allow train\.credit$"):
+        compare(select([runs[0].path, other.path]))
+    assert compare(select([runs[0].path, other.path]), allow=["train.credit"])["exceptions"][0]["key"] == "train.credit"
+
+
+def test_a_run_from_before_there_was_a_choice_of_credit_shared_it(write_run: Write) -> None:
+    older, now, turn = (
+        write_run("reference_sql", seed, overrides=over) for seed, over in enumerate(([], [], ["train.credit=turn"]))
+    )
+    record = json.loads((older.path / "run.json").read_text())
+    del record["identity"]["train"]["credit"], record["config"]["train"]["credit"]
+    (older.path / "run.json").write_text(json.dumps(record))
+    compare(select([older.path, now.path]))
+    with pytest.raises(NotComparable, match=r"train\.credit differs: 'shared' in .*, 'turn' in "):
+        compare(select([older.path, turn.path]))
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [

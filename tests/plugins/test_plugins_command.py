@@ -112,6 +112,18 @@ def test_names_that_cannot_be_a_plugins_are_refused(name: str, tmp_path: Path) -
         write_package(name, tmp_path)
 
 
+@pytest.mark.parametrize(("kind", "name"), [("task", "pocket"), ("reward", "judge"), ("environment", "sql")])
+def test_a_name_is_taken_among_parts_of_its_kind(kind: str, name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"plugin name '{name}' is taken by an installed {kind}"):
+        write_package(name, tmp_path, kind)
+    assert write_package(name, tmp_path).is_dir()
+
+
+def test_an_unknown_kind_is_refused_in_one_line(tmp_path: Path) -> None:
+    done = run("new", "mine", "--kind", "rewards", "--dir", str(tmp_path))
+    assert done.returncode == 2 and "--kind 'rewards' is none of agent, task, reward, environment" in done.stderr
+
+
 def test_an_existing_folder_is_left_alone(tmp_path: Path) -> None:
     write_package("my_sql", tmp_path)
     with pytest.raises(ConfigError, match="exists already"):

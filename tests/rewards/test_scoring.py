@@ -24,7 +24,7 @@ from harness.evaluation import Endpoint, evaluate
 from harness.hookspecs import RewardSpec, hookimpl
 from harness.plugins import Registry, make_reward, reward_spec
 from harness.record import run_record
-from harness.records import Attempt, Task, ToolCall, Verdict
+from harness.records import Attempt, Task, Verdict
 from harness.results.folder import RunFolder
 from harness.rewards.scoring import Scorer
 from harness.testing.fixtures import StartServer
@@ -266,7 +266,6 @@ def test_one_fault_among_verdicts_leaves_out_its_rollout_alone(
 
 
 def test_a_fault_over_the_first_query_is_a_fault(offer: Offer) -> None:
-    from harness.plugins import program
     from harness.rollout.session import Session
 
     async def dislikes_the_first(attempt: Attempt) -> Verdict:
@@ -276,11 +275,8 @@ def test_a_fault_over_the_first_query_is_a_fault(offer: Offer) -> None:
 
     session = object.__new__(Session)
     session._scorer = Scorer(offer(dislikes_the_first))
-    session._program = program("self_correcting_sql")
-    calls = [ToolCall("query_database", {"sql": f"SELECT {n}"}, "", True, 0.0, 0.0) for n in range(2)]
-    rewritten = replace(ATTEMPT, tool_calls=tuple(calls))
-    attempt, verdict, first = asyncio.run(session._score(TASK, rewritten))
-    assert (attempt.outcome, verdict.value, first) == ("reward_error", None, None)
+    attempt, verdict, worth = asyncio.run(session._score(TASK, ATTEMPT, ["SELECT 0"]))
+    assert (attempt.outcome, verdict.value, worth) == ("reward_error", None, {})
 
 
 def test_a_late_reward_does_not_hold_the_others_up(offer: Offer) -> None:

@@ -108,6 +108,56 @@ def test_a_reward_is_never_attached_to_another_rollouts_tokens(tmp_path: Path, s
     assert sum(len(outcome.calls) for outcome in work.outcomes) == 40
 
 
+WRONG = "SELECT 'wrong'"
+
+
+class Drafts:
+    """Wrong, wrong in another way, then right, each draft but the last rejected."""
+
+    def __init__(self, tasks: dict[str, tuple[str, str]]) -> None:
+        self._tasks = tasks
+
+    def __call__(self, request: ReceivedRequest) -> str:
+        system, user = (str(message["content"]) for message in request.messages)
+        question = re.search(r"Question: (.*)", user)
+        assert question is not None
+        right = self._tasks[question.group(1)][1]
+        if "You check" in system:
+            return "THE QUERY IS CORRECT." if f"```sql\n{WRONG}, 2" in user else "THE QUERY IS INCORRECT."
+        if "You repair" not in system:
+            return f"```sql\n{right}\n```"
+        return f"```sql\n{WRONG}, {'2' if f'{WRONG}, 1' in user else '1'}\n```"
+
+
+PAID = {
+    "shared": {"write_query/0": 0.0, "check_query/0": 0.0, "rewrite_query/0": 0.0, "check_query/1": 0.0},
+    # The first draft was right and rejected, the second wrong and rejected, the third wrong and approved.
+    "turn": {"write_query/0": 1.0, "check_query/0": 1.0, "rewrite_query/0": 0.0, "check_query/1": 0.0},
+    "role": {"write_query/0": 1.0, "check_query/0": 0.0, "rewrite_query/0": 0.0, "check_query/1": 1.0},
+}
+LAST = {"rewrite_query/1": 0.0, "check_query/2": 0.0}
+
+
+@pytest.mark.parametrize(("credit", "trained"), [("shared", ""), ("turn", ""), ("role", ""), ("role", "write")])
+def test_what_each_call_is_paid(tmp_path: Path, scripted_server: StartServer, credit: str, trained: str) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    settings = config(**{"train.credit": credit, "agent_match": f"'{trained}'", "max_turns": 4})
+    work = Work(settings, folder, scripted_server(Drafts(pocket())), tasks=3)
+    work.execute()
+    expected = {kind: value for kind, value in {**PAID[credit], **LAST}.items() if trained in kind}
+    for outcome in work.outcomes:
+        assert (outcome.used, outcome.values) == (0.0, expected)
+        assert outcome.kinds == tuple(sorted(expected, key=[*PAID[credit], *LAST].index))
+    seen: dict[str, list[float | None]] = {}
+    for call in sorted(folder.rows("transitions"), key=lambda row: row["index"]):
+        assert call["trained"] == (call["paid"] is not None)
+        seen.setdefault(call["rollout_id"], []).append(call["paid"])
+    for paid in seen.values():
+        assert paid == [expected.get(kind) for kind in {**PAID[credit], **LAST}]
+    for row in folder.rows("episodes"):
+        assert (row["reward"], row["used_reward"], row["first_reward"]) == (0.0, 0.0, 1.0)
+
+
 def test_gold_sql_never_reaches_the_agent(tmp_path: Path, scripted_server: StartServer) -> None:
     tasks = pocket()
     server = scripted_server(lambda request: "```sql\nSELECT 1\n```")

@@ -7,11 +7,13 @@ import os
 import socket
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.cli.scaffold import SCAFFOLDS, write_package
 from harness.gateway.server import GatewayServer
 from harness.programs.self_correcting_sql.prompts import Prompt
 from harness.programs.self_correcting_sql.reference import ReferenceSQL
@@ -111,14 +113,15 @@ def test_a_swallowed_server_error_is_still_seen(gateway: GatewayServer, tmp_path
     TestReference().test_an_error_of_the_server_surfaces(Swallows(), gateway, tmp_path, "server_error")
 
 
-def test_a_scaffolded_plugin_passes_the_contract_as_it_stands(tmp_path: Path) -> None:
-    from harness.cli.scaffold import write_package
-
-    package = write_package("scaffold_sql", tmp_path)
-    metadata = tmp_path / "site" / "harness_scaffold_sql-0.1.0.dist-info"
+@pytest.mark.parametrize("kind", SCAFFOLDS)
+def test_a_scaffolded_plugin_passes_the_contract_as_it_stands(tmp_path: Path, kind: str) -> None:
+    name = f"scaffolded_{kind}"
+    package = write_package(name, tmp_path, kind)
+    metadata = tmp_path / "site" / f"harness_{name}-0.1.0.dist-info"
     metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: harness-scaffold-sql\nVersion: 0.1.0\n")
-    (metadata / "entry_points.txt").write_text("[harness]\nscaffold_sql = harness_scaffold_sql\n")
+    project = tomllib.loads((package / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: 0.1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[harness]\n{name} = {project['entry-points']['harness'][name]}\n")
     environment = {**os.environ, "PYTHONPATH": f"{metadata.parent}{os.pathsep}{package / 'src'}"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(package)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=package)

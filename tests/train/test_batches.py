@@ -112,3 +112,62 @@ def test_all_calls_of_a_rollout_share_its_advantage_and_padding_has_none() -> No
     keys = ["a_0_0", "a_0_1", "a_1_0", "pad_0_0"]
     done = batches.advantages(data, keys, AdvantageEstimator.GRPO, norm_adv_by_std_in_grpo=False)
     assert done.batch["advantages"][:, 1].tolist() == [0.5, 0.5, -0.5, 0.0]
+
+
+def credited(values: dict[str, dict[str, float]], rows: dict[str, str]) -> Batches:
+    """A step whose calls are paid by kind.
+
+    Args:
+        values: By task and session, `a_0`: what the calls of each kind are worth.
+        rows: Key of each row and the kind of its call.
+    """
+    batches = Batches(shared=False)
+    batches._credited = {key: {"kind": kind, "values": values[key.rsplit("_", 1)[0]]} for key, kind in rows.items()}
+    return batches
+
+
+def advantages(batches: Batches, keys: list[str], *, by_std: bool = False) -> dict[str, float]:
+    data = protocol([1.0] * len(keys), [key.split("_")[0] for key in keys])  # rewards of rollouts pay nothing here
+    done = batches.advantages(data, keys, AdvantageEstimator.GRPO, norm_adv_by_std_in_grpo=by_std)
+    return dict(zip(keys, done.batch["advantages"][:, 1].tolist(), strict=True))
+
+
+WRITE, CHECK, REWRITE, AGAIN = "write/0", "check/0", "rewrite/0", "rewrite/1"
+
+
+def test_advantages_of_turns_by_hand() -> None:
+    # Drafts 0, 1, 0, 1; the first rewrites rightly, the third wrongly and then rightly, which it does alone.
+    values = {
+        "a_0": {WRITE: 0.0, REWRITE: 1.0},
+        "a_1": {WRITE: 1.0},
+        "a_2": {WRITE: 0.0, REWRITE: 0.0, AGAIN: 1.0},
+        "a_3": {WRITE: 1.0},
+        "b_0": {WRITE: 1.0},
+    }
+    kinds = {"a_0": (WRITE, REWRITE), "a_1": (WRITE,), "a_2": (WRITE, REWRITE, AGAIN), "a_3": (WRITE,), "b_0": (WRITE,)}
+    rows = {f"{session}_{call}": kind for session, of in kinds.items() for call, kind in enumerate(of)}
+    expected = {"a_0_0": -0.5, "a_0_1": 0.5, "a_1_0": 0.5, "a_2_0": -0.5, "a_2_1": -0.5, "a_2_2": 0.0, "a_3_0": 0.5}
+    assert advantages(credited(values, rows), [*rows]) == {**expected, "b_0_0": 0.0}
+    draft, rewrite = 0.5 / (3**-0.5 + 1e-6), 0.5 / (0.5**0.5 + 1e-6)
+    found = advantages(credited(values, rows), [*rows, "pad_0_0"], by_std=True)
+    assert [found[key] for key in ("a_1_0", "a_0_0", "a_0_1", "a_2_1")] == pytest.approx(
+        [draft, -draft, rewrite, -rewrite]
+    )
+    assert found["pad_0_0"] == found["a_2_2"] == 0.0
+
+
+def test_a_rollout_of_many_turns_weighs_no_more_in_a_baseline() -> None:
+    one = {"a_0": {WRITE: 1.0}, "a_1": {WRITE: 0.0}}
+    many = {**one, "a_1": {WRITE: 0.0, CHECK: 0.0, **{f"rewrite/{n}": 0.0 for n in range(9)}}}
+    rows = {"a_0_0": WRITE, "a_1_0": WRITE}
+    further = {f"a_1_{n + 1}": f"rewrite/{n}" for n in range(9)}
+    long = credited(many, {**rows, **further})
+    assert advantages(credited(one, rows), [*rows]) == {"a_0_0": 0.5, "a_1_0": -0.5}
+    assert advantages(long, [*rows, *further]) == {"a_0_0": 0.5, "a_1_0": -0.5, **dict.fromkeys(further, 0.0)}
+
+
+def test_baselines_of_turns_are_also_over_calls_without_a_row_and_leave_out_unscored_ones() -> None:
+    # Session 1 was worth 1 and too long to train; session 2 has no score for its draft, only for its rewrite.
+    values = {"a_0": {WRITE: 0.0}, "a_1": {WRITE: 1.0}, "a_2": {REWRITE: 1.0}}
+    batches = credited(values, {"a_0_0": WRITE, "a_1_0": "", "a_2_0": REWRITE})
+    assert advantages(batches, ["a_0_0", "a_2_0"]) == {"a_0_0": -0.5, "a_2_0": 0.0}

@@ -61,6 +61,9 @@ def test_every_sampler_is_of_the_class_that_its_trainer_uses() -> None:
         (["gpus=2", "verl.actor_rollout_ref.rollout.tensor_model_parallel_size=4"], "cuda", "takes 4 devices"),
         (["gpus=2", "verl.actor_rollout_ref.rollout.tensor_model_parallel_size=2"], "cpu", "on a CPU"),
         (["train.packed=false", f"verl.{MICRO}=48"], "cpu", "does not divide the 64 rows"),
+        (["train.credit=turn", "train.batching=verl"], "cpu", "set train.batching=by_rollout with it"),
+        (["train.credit=role", "verl.algorithm.adv_estimator=rloo"], "cpu", "only grpo does here, not .*=rloo"),
+        (["train.credit=turn", "verl.algorithm.use_kl_in_reward=true"], "cpu", "set train.kl_coefficient instead"),
         (["verl.actor_rollout_ref.actor.ulysses_sequence_parallel_size=2", "gpus=2"], "cuda", "install flash-attn"),
     ],
 )

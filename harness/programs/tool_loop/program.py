@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.programs import Played
+from harness.programs import Played, Turn
 from harness.programs.tool_loop.prompts import PROMPTS, ROLES
 from harness.records import Attempt
 
@@ -20,5 +20,5 @@ class ToolLoop(Played):
     prompts_hash = PROMPTS.hash
     scenes = "harness.programs.tool_loop.scenarios"
 
-    def first_answer(self, attempt: Attempt) -> str | None:
-        return None
+    def turns(self, attempt: Attempt) -> tuple[Turn, ...]:
+        return ()

@@ -8,7 +8,8 @@ framework's speed decides which calls share an optimizer step, and long conversa
 - a training step takes `batch_size / mini_batch_size` optimizer steps (tasks, not rows), among which whole rollouts
   are dealt out so that each has as many rows as the others, or nearly;
 - GRPO's baseline is taken over all scored sessions of a task, also those without a trained row; a session that is alone
-  has no baseline and an advantage of 0 (verl's own: its raw reward).
+  has no baseline and an advantage of 0 (verl's own: its raw reward);
+- where calls are paid by turn or role, it is taken over the calls of one kind instead, at most one a session.
 
 `train.batching: verl` leaves all of it to verl. Installed by `sampler`, the one class of ours that verl's task runner
 loads; see docs/training.md for how this differs from verl and from agentlightning.
@@ -33,6 +34,7 @@ from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
+from harness.trainers.verl.names import CREDIT
 from harness.trainers.verl.shared import UNTRAINED
 
 
@@ -77,9 +79,10 @@ def deal(rows: Sequence[Row], seed: int, step: int, parts: int) -> list[list[Row
 
 
 def grouped_advantages(scores: Mapping[tuple[str, str], float], *, by_std: bool) -> dict[tuple[str, str], float]:
-    """GRPO's advantage of every session, by (task, session); 0 for one that is alone in its group.
+    """GRPO's advantage of every session, by (group, session); 0 for one that is alone in its group.
 
-    Source: verl's `compute_grpo_outcome_advantage` over the sessions of a task, in order of session.
+    A group is a task, or a task's calls of one kind. Source: verl's `compute_grpo_outcome_advantage` over the sessions
+    of a group, in order of session.
     """
     names = sorted(scores)
     values = torch.tensor([[scores[name]] for name in names])
@@ -92,9 +95,16 @@ def grouped_advantages(scores: Mapping[tuple[str, str], float], *, by_std: bool)
 
 
 class Batches:
-    """Takes the place of three of the V1 trainer's methods; one instance a trainer."""
+    """Takes the place of three of the V1 trainer's methods; one instance a trainer.
 
-    def __init__(self) -> None:
+    Args:
+        shared: Whether all calls of a session are paid its reward (`train.credit`).
+    """
+
+    def __init__(self, *, shared: bool = True) -> None:
+        self._shared = shared
+        self._credited: dict[str, Mapping[str, Any]] = {}
+        """What this step's rows say of their call and of their session, by key, where not all are paid alike."""
         self._untrained: dict[tuple[str, str], float] = {}
         """Scores of this step's sessions without a trained row."""
         self._size = 0
@@ -159,6 +169,9 @@ class Batches:
             for key, score in zip(few, data["rm_scores"], strict=True):
                 uid, session, _ = _session(key)
                 self._untrained[uid, str(session)] = float(score.sum())
+        if not self._shared:
+            data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
+            self._credited = {key: fields[CREDIT] for key, fields in zip(batch.keys, data["extra_fields"], strict=True)}
         rest = set(batch.keys) - set(few)
         return [
             Row(key, positions[uid], session, call, int(tag["seq_len"]))
@@ -170,7 +183,15 @@ class Batches:
         """GRPO over all scored sessions; verl's `compute_advantage_for_multi_trajectories`."""
         if adv_estimator != core_algos.AdvantageEstimator.GRPO:
             return compute_advantage_for_multi_trajectories(data, batch_keys, adv_estimator, **options)
-        sessions = [_session(key) for key in batch_keys]
+        by_std = options.get("norm_adv_by_std_in_grpo", True)
+        found = self._by_session(data, batch_keys, by_std) if self._shared else self._by_kind(batch_keys, by_std)
+        mask = data.batch["response_mask"]
+        data.batch["advantages"] = data.batch["returns"] = torch.tensor([[value] for value in found]) * mask
+        return data
+
+    def _by_session(self, data: DataProto, keys: Sequence[str], by_std: bool) -> list[float]:
+        """The advantage of every row's session."""
+        sessions = [_session(key) for key in keys]
         totals = data.batch["token_level_rewards"].sum(-1).tolist()
         scores = dict(self._untrained)
         last: dict[tuple[str, str], int] = {}
@@ -178,11 +199,23 @@ class Batches:
             name = (uid, str(session))
             if call >= last.get(name, 0):
                 last[name], scores[name] = call, total
-        found = grouped_advantages(scores, by_std=options.get("norm_adv_by_std_in_grpo", True))
-        mask = data.batch["response_mask"]
-        column = torch.tensor([[found[uid, str(session)]] for uid, session, _ in sessions])
-        data.batch["advantages"] = data.batch["returns"] = column * mask
-        return data
+        found = grouped_advantages(scores, by_std=by_std)
+        return [found[uid, str(session)] for uid, session, _ in sessions]
+
+    def _by_kind(self, keys: Sequence[str], by_std: bool) -> list[float]:
+        """The advantage of every row's call among its task's calls of the same kind; 0 for padding."""
+        values: dict[tuple[str, str], float] = {}
+        for key, told in self._credited.items():
+            uid, session, _ = _session(key)
+            values.update({(f"{uid} {kind}", str(session)): value for kind, value in told["values"].items()})
+        found = grouped_advantages(values, by_std=by_std) if values else {}
+
+        def of(key: str) -> float:
+            uid, session, _ = _session(key)
+            told = self._credited.get(key)
+            return found.get((f"{uid} {told['kind']}", str(session)), 0.0) if told else 0.0
+
+        return [of(key) for key in keys]
 
     def update(self, trainer: Any, original: Any, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         """verl's `_update_actor` with mini-batches of this step's size; none where nothing is trained."""
@@ -216,9 +249,9 @@ _OF_THE_UPDATE = {
 """What the update tells where there was no pass before it (`packing.py`), and what verl calls it there."""
 
 
-def install() -> None:
+def install(*, shared: bool) -> None:
     """Put `Batches` in place in this process."""
-    batches = Batches()
+    batches = Batches(shared=shared)
     trainer = trainer_base.PPOTrainer
     original = trainer._update_actor
     trainer._balance_batch = lambda self, batch, metrics, **options: batches.balance(self, batch, metrics, **options)

@@ -121,7 +121,7 @@ def verl_settings(
                         "path": "pkg://harness.trainers.verl.sampler",
                         "name": SAMPLERS[mode],
                     },
-                    "sampler_kwargs": {"batching": train.batching},
+                    "sampler_kwargs": {"batching": train.batching, "credit": train.credit},
                 }
             },
         },

@@ -59,6 +59,8 @@ def check(config: Config, settings: Mapping[str, Any], device: str) -> None:
             "verl.algorithm.adv_estimator=gae trains a critic, whose mini-batches are cut by rows: "
             "set train.batching=verl with it"
         )
+    if config.train.credit != "shared":
+        _credit(config, settings)
     if at(settings, "trainer.v1.trainer_mode") == "separate_async":
         _separate(settings, device)
 
@@ -109,6 +111,16 @@ def _batches(config: Config, settings: Mapping[str, Any]) -> None:
             f"verl.{actor}.ppo_micro_batch_size_per_gpu {micro} does not divide the {share} rows that an optimizer "
             "step gives each device: leave it to train.micro_batch_size, which is lowered to fit"
         )
+
+
+def _credit(config: Config, settings: Mapping[str, Any]) -> None:
+    needs = f"train.credit={config.train.credit} pays calls of one rollout differently, which"
+    if config.train.batching != "by_rollout":
+        raise ConfigError(f"{needs} verl's own batches cannot: set train.batching=by_rollout with it")
+    if (estimator := at(settings, "algorithm.adv_estimator")) != "grpo":
+        raise ConfigError(f"{needs} only grpo does here, not verl.algorithm.adv_estimator={estimator}")
+    if at(settings, "algorithm.use_kl_in_reward", False):
+        raise ConfigError(f"{needs} leaves out verl.algorithm.use_kl_in_reward: set train.kl_coefficient instead")
 
 
 def _separate(settings: Mapping[str, Any], device: str) -> None:

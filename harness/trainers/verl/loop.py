@@ -11,6 +11,7 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 
 from harness.rollout.request import Phase
 from harness.rollout.session import Session
+from harness.trainers.verl.names import CREDIT
 from harness.trainers.verl.shared import UNTRAINED, phase_of, shared_session
 
 _connecting: dict[int, asyncio.Future[None]] = {}
@@ -56,11 +57,14 @@ class HarnessAgentLoop(AgentLoopBase):
         ]
         if not tokens and self._session.config.train.batching == "by_rollout":
             tokens = [UNTRAINED]
+        fields = {"turn_scores": [], "tool_rewards": [], "reward_extra_info": {}, **bounds}
+        if self._session.config.train.credit == "shared":
+            return [AgentLoopOutput(**row, **whole, extra_fields=dict(fields)) for row in tokens]
+        # In a field of ours: verl pays all rows of a rollout what it pays the last.
+        values = dict(outcome.values)
         return [
-            AgentLoopOutput(
-                **row, **whole, extra_fields={"turn_scores": [], "tool_rewards": [], "reward_extra_info": {}, **bounds}
-            )
-            for row in tokens
+            AgentLoopOutput(**row, **whole, extra_fields={**fields, CREDIT: {"kind": kind, "values": values}})
+            for row, kind in zip(tokens, outcome.kinds or ("",), strict=True)
         ]
 
     async def _version(self, phase: Phase, step: int) -> int:

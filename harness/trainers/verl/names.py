@@ -6,6 +6,8 @@ PACKED = "harness_packed"
 """Name of our attention (`packing.py`) among those of transformers."""
 ON_POLICY = "harness_on_policy"
 """Name of our policy loss (`packing.py`) among verl's."""
+CREDIT = "harness_credit"
+"""Among a row's `extra_fields`: `kind` of its call, and `values` of all kinds of its rollout."""
 MEASURES: dict[str, tuple[str, ...]] = {
     "step_s": ("timing_s/step",),
     "rollout_s": ("timing_s/gen",),

@@ -29,7 +29,7 @@ if os.environ.get("VERL_PLATFORM") == "cpu":
 class _Timed:
     """Asks more often than verl's buffer, and says how long a batch took.
 
-    Its `sampler_kwargs` name the run's `batching`.
+    Its `sampler_kwargs` name the run's `batching` and `credit`.
     """
 
     def __init__(self, *args: Any, sampler_kwargs: Any, **kwargs: Any) -> None:
@@ -38,7 +38,7 @@ class _Timed:
         if sampler_kwargs["batching"] == "by_rollout":
             from harness.trainers.verl import batches
 
-            batches.install()
+            batches.install(shared=sampler_kwargs["credit"] == "shared")
 
     def sample(self, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         began = time.perf_counter()

@@ -1,0 +1,53 @@
+"""What each call of a rollout is paid: what the rollout was worth, or the call's own turn, or its role."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal
+
+from harness.programs import Turn
+from harness.records import Attempt, Transition, Verdict
+
+
+def kinds(calls: Iterable[Transition]) -> list[str]:
+    """Of each call its role and which of the role's calls it is, from 0: `ROLE/NUMBER`."""
+    seen: Counter[str] = Counter()
+    found = []
+    for call in calls:
+        found.append(f"{call.role}/{seen[call.role]}")
+        seen[call.role] += 1
+    return found
+
+
+def payments(
+    credit: Literal["turn", "role"],
+    attempt: Attempt,
+    verdict: Verdict,
+    turns: Sequence[Turn],
+    worth: Mapping[str, float | None],
+    of_a_check: Callable[[float, bool], float],
+) -> list[float | None]:
+    """What the calls of a scored attempt are paid, in order; None where nobody knows.
+
+    An attempt that its agent ended pays all calls alike, and so does a program without drafts to those whose role the
+    reward says nothing of.
+
+    Args:
+        turns: Those of the program, of every call.
+        worth: Values by answer.
+        of_a_check: From the value of an answer, and whether a checker approved it.
+    """
+    if attempt.outcome != "ok":
+        return [verdict.value] * len(attempt.transitions)
+
+    def paid(call: Transition, turn: Turn) -> float | None:
+        if credit == "role" and call.role in verdict.by_role:
+            return verdict.by_role[call.role]
+        value = worth.get(turn.answer) if turn.answer is not None else None
+        if value is None or turn.approved is None or credit == "turn":
+            return value
+        return of_a_check(value, turn.approved)
+
+    every = turns or [Turn(attempt.answer)] * len(attempt.transitions)
+    return [paid(call, turn) for call, turn in zip(attempt.transitions, every, strict=True)]
