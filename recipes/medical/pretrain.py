@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import json
 import logging
+import re
 import sys
 import tempfile
 import time
@@ -34,6 +35,7 @@ from harness.tasks.medical import MedicalTasks
 from recipes.medical.samples import CHAT_TEMPLATE, MedicalExamples, examples_whole, said, system_text
 from recipes.medical.teacher import SLIP_SHARE, TOOL
 from recipes.medical.transcripts import collect, read, write
+from recipes.medical.world import SCHEMA
 from recipes.pocket_sql.evaluate import Policy
 from recipes.pocket_sql.pretrain import add_options, fit, make_model, save, write_manifest
 from recipes.pocket_sql.pretrain import main as command
@@ -52,7 +54,7 @@ ARCHITECTURE = {
     "vocab_size": 1280,
     "tie_word_embeddings": True,
 }
-"""4.5 million parameters, 9 MB."""
+"""4.5 million parameters, 9 MB; the vocabulary is at most as large."""
 MAX_NEW_TOKENS = 96
 
 
@@ -92,7 +94,7 @@ def pretrain(arguments: argparse.Namespace) -> dict[str, Any]:
         tokenizer = train(texts, ARCHITECTURE["vocab_size"], play.phrases(), CHAT_TEMPLATE)
         tokenizer.save_pretrained(out)
         log.info("tokenizer: %d tokens, %.0f s", len(tokenizer), time.perf_counter() - started)
-        model = make_model(tokenizer, ARCHITECTURE).to(arguments.device)
+        model = make_model(tokenizer, {**ARCHITECTURE, "vocab_size": len(tokenizer)}).to(arguments.device)
         log.info("model: %.2f M parameters", sum(p.numel() for p in model.parameters()) / 1e6)
 
         def measure(policy: Policy) -> str | None:
@@ -127,13 +129,14 @@ class Play:
         box = self.toolbox(self.tasks[0])
         system = system_text(PROMPTS.system, [tool.definition for tool in box.tools])
         asked = PROMPTS.user(replace(box.request.problem, question="\0")).rstrip("\0")
-        call = said({"tool_calls": [{"function": {"name": TOOL, "arguments": {"sql": "\0"}}}]})
+        call = said({"tool_calls": [{"function": {"name": TOOL, "arguments": {"sql": "@"}}}]})
         found = [line for text in (system, asked) for line in text.splitlines() if len(line) > 3]
-        found += [*call.split("\0"), "<tool_response>\n", "\n</tool_response>", "system\n", "user\n", "assistant\n"]
+        found += [*call.split("@"), "<tool_response>\n", "\n</tool_response>", "system\n", "user\n", "assistant\n"]
         found += [
             *("SELECT ", "FROM drugs_info WHERE ", "FROM disease WHERE ", " ORDER BY ", " LIMIT 1", "COUNT(*) "),
             "FROM drugs_info AS a JOIN disease AS b ON a.disease_id = b.disease_id WHERE ",
         ]
+        found += sorted(set(re.findall(r"[a-z]+_[a-z]+", SCHEMA)))
         return list(dict.fromkeys(found))
 
     def rewards(self, policy: Policy, temperature: float = 0.0, some: int | None = None) -> list[float]:
