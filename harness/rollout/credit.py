@@ -10,13 +10,16 @@ from harness.programs import Turn
 from harness.records import Attempt, Transition, Verdict
 
 
-def kinds(calls: Iterable[Transition]) -> list[str]:
-    """Of each call its role and which of the role's calls it is, from 0: `ROLE/NUMBER`."""
+def kinds(calls: Iterable[Transition], turns: Sequence[Turn]) -> list[str]:
+    """Of each call its role and which of the role's calls it is, from 0: `ROLE/NUMBER`.
+
+    Without drafts all calls are of one turn, those of one role of one kind. Calls of one kind are paid alike.
+    """
     seen: Counter[str] = Counter()
     found = []
     for call in calls:
         found.append(f"{call.role}/{seen[call.role]}")
-        seen[call.role] += 1
+        seen[call.role] += bool(turns)
     return found
 
 

@@ -142,9 +142,10 @@ class Session:
             used = self._drawn("", used)
             if used is not None:
                 paid = self._paid(attempt, reward, turns, worth, used)
-        kind_of = dict(zip((call.index for call in attempt.transitions), kinds(attempt.transitions), strict=True))
+        calls = attempt.transitions
+        kind_of = dict(zip((call.index for call in calls), kinds(calls, turns), strict=True))
         values = {kind_of[index]: value for index, value in paid.items()}
-        paid = {call.index: paid[call.index] for call in attempt.transitions if call.index in paid and self._fits(call)}
+        paid = {call.index: paid[call.index] for call in calls if call.index in paid and self._fits(call)}
 
         def trained(call: Transition) -> bool:
             return call.index in paid
@@ -168,17 +169,17 @@ class Session:
         self._episodes.add([row])
         if self._transitions is not None:
             self._transitions.add(transition_rows(attempt, phase=phase, step=step, paid=paid))
-        calls = [call for call in attempt.transitions if trained(call)]
+        given = [call for call in calls if trained(call)]
         if phase == "val":
-            calls = [call for call in attempt.transitions if call.response_ids][-1:]
+            given = [call for call in calls if call.response_ids][-1:]
         return Scored(
             reward.value,
             reward.reason,
             used,
-            tuple(calls),
-            tuple(kind_of[call.index] for call in calls),
+            tuple(given),
+            tuple(kind_of[call.index] for call in given),
             values,
-            sum(call.role not in self._program.checkers for call in attempt.transitions),
+            sum(call.role not in self._program.checkers for call in calls),
             attempt.elapsed_s,
         )
 
@@ -210,7 +211,10 @@ class Session:
             found: list[float | None] = [used] * len(calls)
         else:
             worth_of = payments(credit, attempt, verdict, turns, worth, self._scorer.of_a_check)
-            found = [self._drawn(kind, value) for kind, value in zip(kinds(calls), worth_of, strict=True)]
+            of = kinds(calls, turns)
+            by_kind = dict(zip(of, worth_of, strict=True))
+            drawn = {kind: self._drawn(kind, value) for kind, value in by_kind.items()}
+            found = [drawn[kind] for kind in of]
         return {
             call.index: value
             for call, value in zip(calls, found, strict=True)

@@ -74,7 +74,7 @@ def test_the_program_says_which_answer_each_call_is_about() -> None:
 
 
 def test_kinds_are_role_and_position() -> None:
-    assert kinds(CORRECTED.transitions) == [
+    assert kinds(CORRECTED.transitions, SQL.turns(CORRECTED)) == [
         *("write_query/0", "check_query/0", "rewrite_query/0", "check_query/1", "rewrite_query/1")
     ]
 
@@ -105,6 +105,9 @@ def test_all_calls_of_what_the_agent_ended_are_paid_alike(credit: str) -> None:
 
 
 def test_a_program_without_drafts_has_one_turn() -> None:
+    assert kinds(CORRECTED.transitions, ()) == [
+        *("write_query/0", "check_query/0", "rewrite_query/0", "check_query/0", "rewrite_query/0")
+    ]
     of = attempt(("assistant", ""), ("assistant", "C"))
     found = payments("turn", of, Verdict(0.75, "graded"), TOOLS.turns(of), {"C": 0.75}, lambda worth, approved: 0.0)
     assert found == [0.75, 0.75]

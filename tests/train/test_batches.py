@@ -166,6 +166,15 @@ def test_a_rollout_of_many_turns_weighs_no_more_in_a_baseline() -> None:
     assert advantages(long, [*rows, *further]) == {"a_0_0": 0.5, "a_1_0": -0.5, **dict.fromkeys(further, 0.0)}
 
 
+def test_calls_of_one_turn_share_its_advantage_as_with_a_shared_reward() -> None:
+    values = {"a_0": {"ask/0": 1.0}, "a_1": {"ask/0": 0.0}}
+    rows = dict.fromkeys(["a_0_0", "a_0_1", "a_0_2", "a_1_0"], "ask/0")
+    found = advantages(credited(values, rows), [*rows])
+    batches, data = Batches(), protocol([1.0, 1.0, 1.0, 0.0], ["a"] * 4)
+    done = batches.advantages(data, [*rows], AdvantageEstimator.GRPO, norm_adv_by_std_in_grpo=False)
+    assert [*found.values()] == done.batch["advantages"][:, 1].tolist() == [0.5, 0.5, 0.5, -0.5]
+
+
 def test_baselines_of_turns_are_also_over_calls_without_a_row_and_leave_out_unscored_ones() -> None:
     # Session 1 was worth 1 and too long to train; session 2 has no score for its draft, only for its rewrite.
     values = {"a_0": {WRITE: 0.0}, "a_1": {WRITE: 1.0}, "a_2": {REWRITE: 1.0}}

@@ -9,7 +9,7 @@ framework's speed decides which calls share an optimizer step, and long conversa
   are dealt out so that each has as many rows as the others, or nearly;
 - GRPO's baseline is taken over all scored sessions of a task, also those without a trained row; a session that is alone
   has no baseline and an advantage of 0 (verl's own: its raw reward);
-- where calls are paid by turn or role, it is taken over the calls of one kind instead, at most one a session.
+- where calls are paid by turn or role, it is taken over the calls of one kind instead, one value a session.
 
 `train.batching: verl` leaves all of it to verl. Installed by `sampler`, the one class of ours that verl's task runner
 loads; see docs/training.md for how this differs from verl and from agentlightning.
