@@ -22,8 +22,8 @@ OWN = [spec for spec in registry().specs("reward") if registry().owner("reward",
 
 @pytest.mark.parametrize("spec", OWN, ids=lambda spec: spec.name)
 def test_every_reward_and_every_option_of_it_is_on_the_page(spec: RewardSpec) -> None:
-    assert f"| `{spec.name}` |" in PAGE
-    if spec.name == "execution_accuracy":
+    (row,) = [line for line in PAGE.splitlines() if line.startswith("| ") and f"`{spec.name}`" in line.split("|")[1]]
+    if "own page](" in row:
         return
     section = PAGE.partition(f"\n## {spec.name}\n")[2].partition("\n## ")[0]
     options = inspect.signature(load(spec)).parameters
