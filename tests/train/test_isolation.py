@@ -39,4 +39,4 @@ def test_runs_on_gpus_are_kept_apart(address: str | None, tmp_path: Path) -> Non
     config = load_config("gpu", agent="reference_sql", ray_address=address)
     made = verl_settings(config, device="cuda", model_path="m", run_dir=tmp_path, steps=1)
     assert made["ray_kwargs"]["ray_init"]["runtime_env"]["worker_process_setup_hook"] == HOOK
-    assert made["actor_rollout_ref"]["model"]["external_lib"] == "harness.trainers.verl.logprobs"
+    assert made["actor_rollout_ref"]["model"]["external_lib"] == "harness.trainers.verl.packing"
