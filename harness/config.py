@@ -65,6 +65,8 @@ class SamplingConfig(Section):
     max_prompt_tokens: int = Field(1024, ge=16)
     max_response_tokens: int = Field(128, ge=1)
     """Of one call."""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    """What the policy's chat template takes beside messages, for example `enable_thinking: false`; vLLM's own word."""
 
 
 class EvalConfig(Section):

@@ -26,15 +26,19 @@ class TrainingDisplay:
     Args:
         started_in_s: What the start took the last time.
         advice: What else to try where nothing is learned.
+        panel: Whether to draw one on a terminal.
     """
 
-    def __init__(self, console: Console, title: str, started_in_s: float | None = None, advice: str = "") -> None:
+    def __init__(
+        self, console: Console, title: str, started_in_s: float | None = None, advice: str = "", *, panel: bool = True
+    ) -> None:
         from rich.live import Live
 
         self._console = console
         self._title = title
         self._began = time.monotonic()
-        self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+        live = panel and console.is_terminal
+        self._live = Live(console=console, refresh_per_second=4, transient=True) if live else None
         self._last: tuple[int, int] = (-1, 0)
         self._phase = "starting"
         self._said = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,7 @@ import typer
 
 from harness.cli import complete
 from harness.cli.common import emit_json, interrupt, progress_console, results, say_what_is_awaited
+from harness.cli.logs import followed
 from harness.config import Config, load_config, resolve_device
 from harness.errors import UserError
 from harness.layers import flatten
@@ -55,6 +56,7 @@ def train(
         Path | None, typer.Option(help="A run folder to go on with.", autocompletion=complete.runs)
     ] = None,
     runs_dir: Annotated[Path, typer.Option(help="Where the run's folder is made.")] = Path("runs"),
+    debug: Annotated[bool, typer.Option("--debug", help="Show what every process of the run logs.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the run's record as JSON.")] = False,
 ) -> None:
@@ -103,8 +105,8 @@ def train(
         _same_reward(folder, resolved)
     else:  # the folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind
         folder = RunFolder.create(runs_dir, resolved.agent)
-    with folder.dropped_without_record():
-        fit(resolved, folder, data, resume=resume is not None)
+    with folder.dropped_without_record(), followed(folder.logs) if debug else nullcontext():
+        fit(resolved, folder, data, resume=resume is not None, panel=not debug)
     record = folder.read()
     if json_:
         emit_json(record)
@@ -178,8 +180,8 @@ def default_preset(task: str | None, device: str) -> str:
     return own.get(device, "cpu" if device == "cpu" else "gpu")
 
 
-def fit(config: Config, folder: RunFolder, data: Data, *, resume: bool) -> None:
-    """Train with a live display on stderr."""
+def fit(config: Config, folder: RunFolder, data: Data, *, resume: bool, panel: bool = True) -> None:
+    """Train with a live display on stderr: a panel on a terminal, or lines."""
     from harness.cli.display import TrainingDisplay
 
     signal.signal(signal.SIGTERM, interrupt)
@@ -192,7 +194,7 @@ def fit(config: Config, folder: RunFolder, data: Data, *, resume: bool) -> None:
     title = f"{config.agent} · train {config.agent_match!r} · seed {config.seed}"
     from harness import run  # takes a second
 
-    view = TrainingDisplay(progress_console(), title, took, _advice(config))
+    view = TrainingDisplay(progress_console(), title, took, _advice(config), panel=panel)
     try:
         with view:
             run.train(config, folder, data, resume=resume, on_progress=view.show)

@@ -136,6 +136,7 @@ class PolicyServer:
                 add_generation_prompt=True,
                 tokenize=True,
                 return_dict=False,
+                **(body.get("chat_template_kwargs") or {}),
             )
         except Exception as error:
             return _json({"error": {"message": f"the chat template refused the messages: {error}", "code": 400}}, 400)

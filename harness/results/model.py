@@ -89,6 +89,7 @@ class Sampling(TypedDict):
     temperature: Annotated[float, "0 decodes greedily"]
     top_p: Annotated[float, "share of the probability that is sampled from"]
     max_tokens: Annotated[int, "tokens of one reply at most"]
+    chat_template_kwargs: NotRequired[Annotated[dict[str, Any], "what the chat template was told, where it was"]]
 
 
 Group = Literal["task set", "policy", "sampling", "training", "rollout", "reward", "agent"]

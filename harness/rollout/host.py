@@ -50,8 +50,9 @@ class HostToolbox:
         return self.request.max_turns
 
     def llm(self, role: str) -> LLM:
-        # The seed is the gateway's alone: not every framework has a place for it.
-        sampling = {name: value for name, value in self.request.sampling.items() if name != "seed"}
+        # The rest is the gateway's alone: not every framework has a place for it.
+        own = ("seed", "chat_template_kwargs")
+        sampling = {name: value for name, value in self.request.sampling.items() if name not in own}
         return LLM(self.url(role), self.key, self.model, sampling, self.request.timeout_s)
 
     async def execute(self, text: str) -> str:

@@ -42,7 +42,8 @@ def main() -> None:
     die_with_parent()
     os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # for frameworks that bring LiteLLM: it downloads
     settings = WorkerSettings(**json.loads(sys.stdin.readline()))
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    level = os.environ.get("HARNESS_LOG_LEVEL", "WARNING")
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
     from harness.plugins import agent_spec, load
 

@@ -17,7 +17,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from harness.cli import app as harness
-from harness.cli import display, evaluate, main
+from harness.cli import display, evaluate, logs, main
 from harness.cli.train import _advice, _keep_start_s, _start_s
 from harness.config import load_config
 from harness.errors import ConfigError, EnvironmentProblem
@@ -70,6 +70,18 @@ def test_without_a_terminal_a_validation_and_an_evaluation_are_counted_in_lines(
 def test_on_a_terminal_the_last_start_is_told() -> None:
     body = display.TrainingDisplay(Console(file=StringIO()), "title", 42.0)._body(Progress())
     assert "starting, which took 42 s the last time" in body
+
+
+def test_debug_shows_what_is_added_to_logs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old, new = tmp_path / "old.log", tmp_path / "new.log"
+    old.write_text("known\n")
+    with logs.followed(tmp_path):
+        assert os.environ["HARNESS_LOG_LEVEL"] == "INFO"
+        with old.open("a") as log:
+            log.write("added\n")
+        new.write_bytes(b"whole\n\xff half")
+    assert "HARNESS_LOG_LEVEL" not in os.environ
+    assert capsys.readouterr().err.splitlines() == ["new.log: whole", "new.log: \ufffd half", "old.log: added"]
 
 
 def test_what_a_start_took_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,11 @@ TEMPLATE = """\
 {% endif %}
 {%- endfor %}
 {%- if add_generation_prompt %}<|im_start|>assistant
-{% endif %}"""
+{% if enable_thinking is defined and not enable_thinking %}<think>
+
+</think>
+
+{% endif %}{% endif %}"""
 """As Qwen2.5's, in short."""
 TOOLS: Any = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
 USER: Any = [{"role": "user", "content": "1 + 2?"}]
@@ -145,6 +149,18 @@ async def test_tools_calls_and_results_reach_the_template(says: tuple[Says, open
         f"<|im_start|>assistant\n{CALL}<|im_end|>\n"
         "<|im_start|>user\n<tool_response>\n3\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
     )
+
+
+async def test_the_template_is_told_what_a_request_says(says: tuple[Says, openai.AsyncOpenAI]) -> None:
+    server, client = says
+    server.text = "3"
+    ends = []
+    for told in ({}, {"chat_template_kwargs": {"enable_thinking": False}}):
+        more: Any = {"extra_body": {"return_token_ids": True, **told}}
+        answer = await client.chat.completions.create(model="m", messages=USER, **more)
+        assert answer.model_extra is not None
+        ends.append(server.tokenizer.decode(answer.model_extra["prompt_token_ids"]).rpartition("assistant\n")[2])
+    assert ends == ["", "<think>\n\n</think>\n\n"]
 
 
 async def test_a_request_that_offers_no_tools_gets_text(says: tuple[Says, openai.AsyncOpenAI]) -> None:

@@ -41,7 +41,13 @@ def request_(tmp_path: Path) -> RolloutRequest:
         payload={"database": str(database), "limits": {"timeout_s": 2.0, "max_rows": 5, "max_chars": 400}},
         phase="train",
         max_turns=2,
-        sampling={"temperature": 0.7, "top_p": 1.0, "max_tokens": 32, "seed": 11},
+        sampling={
+            "temperature": 0.7,
+            "top_p": 1.0,
+            "max_tokens": 32,
+            "seed": 11,
+            "chat_template_kwargs": {"enable_thinking": False},
+        },
         tool_timeout_s=2.0,
         timeout_s=3.0,
         retries=0,
@@ -69,7 +75,8 @@ async def test_a_good_attempt_carries_exact_tokens_and_queries(
     first = result.transitions[0]
     assert first.response_ids is not None and first.logprobs is not None
     assert len(first.response_ids) == len(first.logprobs)
-    # The gateway's doing: the agent never saw them.
+    # The gateway's doing: the agent never saw these.
+    assert all(request.params["chat_template_kwargs"] == {"enable_thinking": False} for request in server.requests)
     assert [request.params["seed"] for request in server.requests] == [
         call_seed(11, "write_query", 0),
         call_seed(11, "check_query", 0),

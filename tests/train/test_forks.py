@@ -19,10 +19,9 @@ import json, os, signal, sys, time
 
 from harness.trainers.verl import forks
 
-forks.import_ray()
+command = forks.serve(["sqlite3.dump", "no.such.module"])
 import ray
 
-command = forks.serve(["sqlite3.dump", "no.such.module"])
 server = max(int(entry) for entry in open(f"/proc/self/task/{os.getpid()}/children").read().split())
 ray.init(address="local", num_cpus=3, include_dashboard=False, runtime_env={"py_executable": command})
 

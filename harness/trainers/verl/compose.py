@@ -265,12 +265,15 @@ def compose(settings: Mapping[str, Any]) -> Any:
     """
     try:
         from hydra import compose as hydra_compose
-        from hydra import initialize_config_module
+        from hydra import initialize_config_dir
         from omegaconf import OmegaConf
         from omegaconf.errors import OmegaConfBaseException
     except ImportError as error:
         raise EnvironmentProblem(f"training needs verl: {how_to_install('cpu')} ({error})") from error
-    with initialize_config_module("verl.trainer.config", version_base=None):
+    verl = importlib.util.find_spec("verl")  # its import takes seconds, its defaults are files
+    if verl is None or verl.origin is None:
+        raise EnvironmentProblem(f"training needs verl: {how_to_install('cpu')}")
+    with initialize_config_dir(str(Path(verl.origin).parent / "trainer" / "config"), version_base=None):
         base = hydra_compose("ppo_trainer")
     OmegaConf.set_struct(base, False)
     try:

@@ -26,6 +26,7 @@ TRIES = 3
 VERLS_OWN_S = 5.0
 """How long verl may take to end by itself once an actor has died: where it notices, it says more."""
 PRELOADED = (
+    "verl.trainer.main_ppo",
     "verl.workers.engine_workers",
     "verl.experimental.agent_loop.agent_loop",
     "verl.experimental.reward_loop",
@@ -36,7 +37,7 @@ PRELOADED = (
     "harness.trainers.verl.cpu_worker",
     "harness.policies.server",
 )
-"""What workers on a CPU import beside what this process does."""
+"""What workers on a CPU import."""
 OURS = "harness: "
 """Begins the line of the log that says why a run ends."""
 
@@ -52,31 +53,53 @@ def main() -> None:
 
     signal.signal(signal.SIGTERM, leave)
 
-    from harness.trainers.verl import forks
-
-    forks.import_ray()
-    import ray
     import yaml
-    from omegaconf import OmegaConf
-    from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
-    from verl.trainer.ppo.utils import need_critic, need_reference_policy
-    from verl.utils.config import validate_config
 
-    from harness.trainers.verl.compose import compose
+    from harness.trainers.verl import forks
 
     data_dir = Path(sys.argv[1])
     settings = yaml.safe_load((data_dir / "verl-settings.yaml").read_text(encoding="utf-8"))
+    workers = forks.serve(PRELOADED) if forks.possible(settings) else None  # it imports verl while Ray starts
+    import ray
+    from omegaconf import OmegaConf
+
+    from harness.trainers.verl.compose import compose
+
     config = compose(settings)
     OmegaConf.save(config, data_dir / "verl.yaml", resolve=True)
-    validate_config(config=config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
-    if forks.possible(settings):
-        workers = forks.serve(PRELOADED)
-        OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.py_executable", workers, force_add=True)
     ray.init = patient(ray.init)
     over = threading.Event()
     threading.Thread(target=watch, args=(over,), daemon=True).start()
-    run_ppo(config, task_runner_class=TaskRunnerV1)
+    if workers is None:
+        from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
+
+        from harness.trainers.verl.tasks import checked
+
+        run_ppo(checked(config), task_runner_class=TaskRunnerV1)
+    else:
+        run_on_forks(config, workers)
     over.set()
+
+
+def run_on_forks(config: Any, workers: str) -> None:
+    """verl's `run_ppo` for a CPU, in a process that never imports verl.
+
+    Args:
+        config: verl's, an OmegaConf `DictConfig`.
+        workers: What Ray starts in a worker's place.
+    """
+    import ray
+    from omegaconf import OmegaConf
+
+    from harness.trainers.verl.tasks import TaskRunner
+
+    options = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
+    environment = options.setdefault("runtime_env", {})
+    environment["py_executable"] = workers
+    environment.setdefault("env_vars", {})["TRANSFER_QUEUE_ENABLE"] = "1"
+    ray.init(**options)
+    runner = ray.remote(TaskRunner).remote()
+    ray.get(runner.run.remote(config))
 
 
 def patient(start: Callable[..., Any]) -> Callable[..., Any]:

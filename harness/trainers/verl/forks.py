@@ -43,25 +43,13 @@ def possible(settings: Mapping[str, Any]) -> bool:
     return bool(on_cpu and own_ray and sys.platform == "linux")
 
 
-def import_ray() -> None:
-    """Import Ray so that its workers can be forked from this process; call this before any other import of it.
-
-    Two variables Ray reads when its library is loaded, long before there is a job, and never again: the job's id, and
-    the process with whose end a worker ends too (that its raylet ends it is told otherwise).
-    """
-    early = {"RAY_JOB_ID": JOB_ID, "RAY_RAYLET_PID": str(os.getpid())}
-    os.environ.update(early)
-    importlib.import_module("ray")
-    for name in early:
-        del os.environ[name]
-
-
 def serve(modules: Iterable[str]) -> str:
-    """Start a fork server and return what Ray is to start in a worker's place.
+    """Start a fork server and return what Ray is to start in a worker's place; call this before any import of Ray.
 
     Args:
-        modules: What workers will want, beside what this process has imported; what cannot be imported is left out.
+        modules: What workers will want; what cannot be imported is left out.
     """
+    _import_ray()
     name = f"harness-{os.getpid()}-{secrets.token_hex(8)}"
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(f"\0{name}")  # an abstract address leaves no file behind
@@ -84,6 +72,19 @@ def serve(modules: Iterable[str]) -> str:
         connection, _ = listener.accept()
         with connection, contextlib.suppress(OSError, ValueError):
             _answer(listener, connection)
+
+
+def _import_ray() -> None:
+    """Import Ray so that its workers can be forked from this process.
+
+    Two variables Ray reads when its library is loaded, long before there is a job, and never again: the job's id, and
+    the process with whose end a worker ends too (that its raylet ends it is told otherwise).
+    """
+    early = {"RAY_JOB_ID": JOB_ID, "RAY_RAYLET_PID": str(os.getpid())}
+    os.environ.update(early)
+    importlib.import_module("ray")
+    for name in early:
+        del os.environ[name]
 
 
 def _answer(listener: socket.socket, connection: socket.socket) -> None:

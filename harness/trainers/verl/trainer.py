@@ -105,6 +105,9 @@ def _variables(folder: RunFolder, mark: str, model: str, device: str) -> dict[st
         # One idle worker a logical core would import everything at once, on however few real cores there are.
         "RAY_enable_worker_prestart": "0",
         "RAY_prestart_worker_first_driver": "0",
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # under `uv run` it would send the working directory to every worker
+        # A worker may be asked for before what it is a fork of has imported everything.
+        "RAY_worker_register_timeout_seconds": "300",
         "TQ_LOGGING_LEVEL": "ERROR",
         "VLLM_NO_USAGE_STATS": "1",
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",

@@ -1,0 +1,47 @@
+"""`--debug`: what the processes of a run log, on stderr as they write it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+EVERY_S = 0.5
+VARIABLES = {"HARNESS_LOG_LEVEL": "INFO", "VERL_LOGGING_LEVEL": "DEBUG"}
+"""What makes runners and verl write more."""
+
+
+@contextmanager
+def followed(folder: Path) -> Iterator[None]:
+    """Whole lines that are added to the `*.log` files of a folder, each after its file's name."""
+    own = {name: value for name, value in VARIABLES.items() if name not in os.environ}
+    os.environ.update(own)
+    read = {file: file.stat().st_size for file in folder.glob("*.log")}
+    over = threading.Event()
+    thread = threading.Thread(target=_follow, args=(folder, read, over), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+        for name in own:
+            os.environ.pop(name, None)
+
+
+def _follow(folder: Path, read: dict[Path, int], over: threading.Event) -> None:
+    last = False
+    while not last:
+        last = over.wait(EVERY_S)
+        for file in sorted(folder.glob("*.log")):
+            with suppress(OSError), file.open("rb") as log:
+                log.seek(read.get(file, 0))
+                whole, newline, rest = log.read().rpartition(b"\n")
+                if last:
+                    whole, newline = whole + newline + rest, b""
+                read[file] = read.get(file, 0) + len(whole) + len(newline)
+                for line in whole.decode(errors="replace").splitlines():
+                    sys.stderr.write(f"{file.name}: {line}\n")

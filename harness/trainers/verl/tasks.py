@@ -1,0 +1,23 @@
+"""verl's task runner, named so that a process can ask for it that has not imported verl."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class TaskRunner:
+    """Checks a configuration as verl does, then runs it as verl's `TaskRunnerV1` does."""
+
+    def run(self, config: Any) -> None:
+        from verl.trainer.main_ppo import TaskRunnerV1
+
+        TaskRunnerV1.__ray_actor_class__().run(checked(config))
+
+
+def checked(config: Any) -> Any:
+    """A whole configuration of verl, once verl has found nothing wrong with it."""
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import validate_config
+
+    validate_config(config, use_reference_policy=need_reference_policy(config), use_critic=need_critic(config))
+    return config
