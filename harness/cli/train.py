@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from harness import timeline
 from harness.cli import complete
 from harness.cli.common import emit_json, interrupt, progress_console, results, say_what_is_awaited
 from harness.cli.logs import followed
@@ -56,6 +57,9 @@ def train(
         Path | None, typer.Option(help="A run folder to go on with.", autocompletion=complete.runs)
     ] = None,
     runs_dir: Annotated[Path, typer.Option(help="Where the run's folder is made.")] = Path("runs"),
+    trace_start: Annotated[
+        Path | None, typer.Option(help="Write here, as a Chrome trace, what each process did while it started.")
+    ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show what every process of the run logs.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the run's record as JSON.")] = False,
@@ -105,7 +109,12 @@ def train(
         _same_reward(folder, resolved)
     else:  # the folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind
         folder = RunFolder.create(runs_dir, resolved.agent)
-    with folder.dropped_without_record(), followed(folder.logs) if debug else nullcontext():
+    with (
+        folder.dropped_without_record(),
+        followed(folder.logs) if debug else nullcontext(),
+        timeline.recorded(trace_start) if trace_start else nullcontext(),
+    ):
+        timeline.born("harness train")
         fit(resolved, folder, data, resume=resume is not None, panel=not debug)
     record = folder.read()
     if json_:

@@ -19,6 +19,7 @@ from typing import Any
 
 import uvicorn
 
+from harness import timeline
 from harness.gateway.app import GatewayApp
 from harness.gateway.settings import GatewaySettings
 
@@ -33,6 +34,7 @@ class _AnnouncedServer(uvicorn.Server):
             # objects would start a collection each; none of them is in a cycle.
             gc.freeze()
             gc.set_threshold(50_000, 20, 50)
+            timeline.mark("serves")
             sys.stdout.write(json.dumps({"port": sockets[0].getsockname()[1]}) + "\n")
             sys.stdout.flush()
 
@@ -49,6 +51,7 @@ def _end_with_parent() -> None:
 
 def main() -> None:
     """Read the settings, bind, serve until told to stop or left alone."""
+    timeline.born("gateway")
     raw: dict[str, Any] = json.loads(_first_line())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     settings = GatewaySettings(**raw)

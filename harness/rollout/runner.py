@@ -13,6 +13,7 @@ from agentlightning.execution.events import ExecutionEvent
 from agentlightning.tracer.dummy import DummyTracer
 from agentlightning.types import AttemptedRollout, NamedResources, Rollout
 
+from harness import timeline
 from harness.errors import RolloutError
 from harness.gateway.client import GatewayControl
 from harness.plugins import environment
@@ -72,6 +73,7 @@ class PluginAgent(agl.LitAgent[dict[str, Any]]):
     async def _run(self, task: dict[str, Any], resources: NamedResources, rollout: Rollout) -> None:
         import httpx
 
+        timeline.mark("first rollout")
         assert isinstance(rollout, AttemptedRollout)
         request = RolloutRequest.parse(task)
         environment(request.environment).check(request.payload)

@@ -18,6 +18,7 @@ import agentlightning as agl
 from agentlightning.store.memory import InMemoryLightningStore
 
 import harness
+from harness import timeline
 from harness.config import Config
 from harness.errors import RunFailed
 from harness.gateway.server import GatewayServer
@@ -103,9 +104,10 @@ class RolloutWork(agl.Algorithm):
         join_file = self.log_dir.parent / FILE_NAME
         store = StoreServer(self.get_store(), host)
         try:
-            await store.start()
-            self.store_url = store.endpoint
-            await asyncio.to_thread(self.gateway.start)
+            with timeline.span("store and gateway"):
+                await store.start()
+                self.store_url = store.endpoint
+                await asyncio.to_thread(self.gateway.start)
             policy = agl.LLM(endpoint=self.gateway.base_url, model=self.model, api_key=self.gateway.key)
             await store.add_resources({POLICY_RESOURCE: policy})
             spec = agent_spec(self.config.agent)

@@ -16,6 +16,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from harness import timeline
+
 logger = logging.getLogger(__name__)
 
 
@@ -47,11 +49,14 @@ def main() -> None:
 
     from harness.plugins import agent_spec, load
 
-    agent = load(agent_spec(settings.agent))()  # first: what cannot be loaded should say so at once
+    timeline.born(f"runner {settings.worker_id}")
+    with timeline.span(f"imports of {settings.agent}"):
+        agent = load(agent_spec(settings.agent))()  # first: what cannot be loaded should say so at once
 
-    from harness.gateway.client import GatewayControl
-    from harness.rollout.runner import ConcurrentRunner, PluginAgent
-    from harness.rollout.store import StoreClient
+    with timeline.span("imports of harness and agentlightning"):
+        from harness.gateway.client import GatewayControl
+        from harness.rollout.runner import ConcurrentRunner, PluginAgent
+        from harness.rollout.store import StoreClient
 
     # The failures below are typed and written to the store; agentlightning's tracebacks would only repeat them.
     logging.getLogger("agentlightning").setLevel(logging.CRITICAL)

@@ -32,10 +32,11 @@ from harness.records import Attempt, Task
 from harness.rollout.host import HostToolbox
 from harness.rollout.request import RolloutRequest
 from harness.tasks.medical import MedicalTasks
-from recipes.medical.samples import CHAT_TEMPLATE, MedicalExamples, examples_whole, said, system_text
+from recipes.medical.samples import CHAT_TEMPLATE, MedicalExamples, said, system_text
 from recipes.medical.teacher import SLIP_SHARE, TOOL
 from recipes.medical.transcripts import collect, read, write
 from recipes.medical.world import SCHEMA
+from recipes.pocket_sql.data import text_of
 from recipes.pocket_sql.evaluate import Policy
 from recipes.pocket_sql.pretrain import add_options, fit, make_model, save, write_manifest
 from recipes.pocket_sql.pretrain import main as command
@@ -60,7 +61,7 @@ MAX_NEW_TOKENS = 96
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_options(parser, out=made_dir(NAME), learning_rate=2e-3, minutes=6.0, replays=0)
+    add_options(parser, out=made_dir(NAME), learning_rate=2e-3, minutes=8.0, replays=0, batch_tokens=16384)
     parser.add_argument("--transcripts", type=Path, help="a file of transcripts; else they are played")
     parser.add_argument("--no-habits", action="store_true", help="golden transcripts only")
     parser.add_argument("--until", type=float, help="stop once validation has this mean reward")
@@ -90,7 +91,7 @@ def pretrain(arguments: argparse.Namespace) -> dict[str, Any]:
         source = MedicalExamples(arguments.seed, str(file))
         play = Play(arguments.limit)
         indices = range(max(4, min(800, len(transcripts) // 5)))
-        texts = [examples_whole(example) for index in indices for example in source(index)]
+        texts = [text_of(dialogue) for index in indices for dialogue in source(index)]
         tokenizer = train(texts, ARCHITECTURE["vocab_size"], play.phrases(), CHAT_TEMPLATE)
         tokenizer.save_pretrained(out)
         log.info("tokenizer: %d tokens, %.0f s", len(tokenizer), time.perf_counter() - started)

@@ -16,11 +16,9 @@ from random import Random
 from typing import Any
 
 from harness.policies.hermes import CLOSE, OPEN, for_template
-from harness.programs.self_correcting_sql.prompts import Prompt
 from recipes.medical.generate import bundled
 from recipes.medical.transcripts import Transcript, read
 from recipes.medical.world import DISEASES, DRUGS, MAKERS, SYLLABLES
-from recipes.pocket_sql.samples import Example
 from recipes.pocket_sql.tokenizer import END, START
 
 TRANSCRIPTS_PER_INDEX = 10
@@ -89,31 +87,25 @@ def system_text(system: str, tools: Sequence[Mapping[str, Any]]) -> str:
     return system + _HEAD + "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools) + _FOOT
 
 
-def examples_of(transcript: Transcript) -> Iterator[Example]:
-    """One example for each reply: what the policy is sent, and what it is to say.
+@dataclass(frozen=True, slots=True)
+class Dialogue:
+    """A transcript as one row: every reply of it is learnt, each with all before it as its prompt."""
 
-    The conversation after the system message is all in the user's part, with its marks, as the template renders it.
-    """
-    system, *rest = for_template(transcript.messages)
-    head = system_text(system["content"], transcript.tools)
-    told = ""
-    for message in rest:
-        if message["role"] == "assistant":
-            reply = said(message)
-            yield Example(Prompt("assistant", head, told), reply)
-            told += f"{END}\n{START}assistant\n{reply}"
-        elif message["role"] == "tool":
-            told += f"{END}\n{START}user\n<tool_response>\n{message['content']}\n</tool_response>"
-        else:
-            told += str(message["content"])
+    transcript: Transcript
 
-
-def examples_whole(example: Example) -> str:
-    """The rendered conversation up to and with the reply."""
-    prompt = example.prompt
-    return (
-        f"{START}system\n{prompt.system}{END}\n{START}user\n{prompt.user}{END}\n{START}assistant\n{example.reply}{END}"
-    )
+    def pieces(self) -> list[tuple[str, bool]]:
+        system, *rest = for_template(self.transcript.messages)
+        found = [(f"{START}system\n{system_text(system['content'], self.transcript.tools)}{END}\n", False)]
+        told = ""
+        for message in rest:
+            if message["role"] == "assistant":
+                found += [(f"{told}{START}assistant\n", False), (f"{said(message)}{END}", True)]
+                told = "\n"
+            else:
+                text = str(message["content"])
+                shown = f"<tool_response>\n{text}\n</tool_response>" if message["role"] == "tool" else text
+                told += f"{START}user\n{shown}{END}\n"
+        return found
 
 
 _ENDINGS = {ending: endings for endings in (DISEASES, DRUGS, MAKERS) for ending in endings}
@@ -158,7 +150,7 @@ def _other(number: str, rng: Random) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MedicalExamples:
-    """The examples of one seed, as a source of training data.
+    """The dialogues of one seed, as a source of training data.
 
     Attributes:
         file: Transcripts as `recipes.medical.transcripts.write` writes them.
@@ -167,12 +159,12 @@ class MedicalExamples:
     seed: int
     file: str
 
-    def __call__(self, index: int) -> Iterator[Example]:
+    def __call__(self, index: int) -> Iterator[Dialogue]:
         """Those of ten transcripts, in an order that has each as often as any other."""
         rng = Random(f"medical-tools/{self.seed}/{index}")
         found = _shuffled(self.file, self.seed)
         for number in range(index * TRANSCRIPTS_PER_INDEX, (index + 1) * TRANSCRIPTS_PER_INDEX):
-            yield from examples_of(varied(found[number % len(found)], rng))
+            yield Dialogue(varied(found[number % len(found)], rng))
 
 
 @cache

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from recipes.pocket_sql.samples import Example, examples
-from recipes.pocket_sql.tokenizer import END, START
 
 if TYPE_CHECKING:
     import torch
@@ -25,29 +24,37 @@ HASHED_BLOCKS = 64
 HELD_OUT = 10**9
 """Random databases from this index on are never trained on."""
 
-Source = Callable[[int], Iterable[Example]]
-"""Makes the examples of one index, always the same; must be picklable."""
+
+class Conversation(Protocol):
+    """One row to learn from."""
+
+    def pieces(self) -> list[tuple[str, bool]]:
+        """Its text in pieces that the tokenizer may take one by one, and whether each is learnt. The first is the
+        system message, the same in many."""
+
+
+Source = Callable[[int], Iterable[Conversation]]
+"""Makes the conversations of one index, always the same; must be picklable."""
 
 _encoder: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Examples as ids: `tokens` end to end, and for each its length and how much of it is the prompt."""
+    """Conversations as ids: `tokens` end to end, a byte of `learnt` for each, and the length of each conversation."""
 
     tokens: bytes
+    learnt: bytes
     lengths: list[int]
-    prompts: list[int]
 
 
 def prompt_text(example: Example) -> str:
     """The prompt as the chat template renders it, up to where the assistant's reply begins."""
-    prompt = example.prompt
-    return f"{START}system\n{prompt.system}{END}\n{START}user\n{prompt.user}{END}\n{START}assistant\n"
+    return "".join(text for text, learnt in example.pieces() if not learnt)
 
 
-def conversation(example: Example) -> str:
-    return f"{prompt_text(example)}{example.reply}{END}"
+def text_of(conversation: Conversation) -> str:
+    return "".join(text for text, _ in conversation.pieces())
 
 
 def tokenizer_texts(seed: int, worlds: int) -> Iterator[str]:
@@ -56,7 +63,7 @@ def tokenizer_texts(seed: int, worlds: int) -> Iterator[str]:
         for number, example in enumerate(examples(seed, index)):
             if number == 3:
                 break
-            yield conversation(example)
+            yield text_of(example)
 
 
 def drafts_digest(seed: int, habits: bool, worlds: int = 300) -> str:
@@ -65,7 +72,7 @@ def drafts_digest(seed: int, habits: bool, worlds: int = 300) -> str:
     for index in range(worlds):
         for example in examples(seed, index, habits):
             if example.prompt.role == "write_query":
-                digest.update(conversation(example).encode())
+                digest.update(text_of(example).encode())
     return digest.hexdigest()
 
 
@@ -80,28 +87,29 @@ def start_worker(tokenizer_file: str) -> None:
 
 @cache
 def _head(system: str) -> list[int]:
-    ids: list[int] = _encoder.encode(f"{START}system\n{system}{END}\n").ids
+    ids: list[int] = _encoder.encode(system).ids
     return ids
 
 
 def make_block(source: Source, number: int) -> Block:
     """Block number `number` of a source."""
-    tokens, lengths, prompts = array("H"), [], []
+    tokens, learnt, lengths = array("H"), bytearray(), []
     found = [
-        example
+        conversation.pieces()
         for index in range(number * WORLDS_PER_BLOCK, (number + 1) * WORLDS_PER_BLOCK)
-        for example in source(index)
+        for conversation in source(index)
     ]
-    users = [f"{START}user\n{e.prompt.user}{END}\n{START}assistant\n" for e in found]
-    replies = [f"{e.reply}{END}" for e in found]
-    asked, answered = _encoder.encode_batch(users), _encoder.encode_batch(replies)
-    for example, user, reply in zip(found, asked, answered, strict=True):
-        head = _head(example.prompt.system)
-        ids = [*head, *user.ids, *reply.ids]
-        tokens.extend(ids)
-        lengths.append(len(ids))
-        prompts.append(len(ids) - len(reply.ids))
-    return Block(tokens.tobytes(), lengths, prompts)
+    encoded = iter(_encoder.encode_batch([text for _, *pieces in found for text, _ in pieces]))
+    for (system, _), *pieces in found:
+        begun = len(tokens)
+        tokens.extend(_head(system))
+        learnt.extend(bytes(len(tokens) - begun))
+        for _, trained in pieces:
+            ids = next(encoded).ids
+            tokens.extend(ids)
+            learnt.extend(bytes([trained]) * len(ids))
+        lengths.append(len(tokens) - begun)
+    return Block(tokens.tobytes(), bytes(learnt), lengths)
 
 
 class Stream:
@@ -140,12 +148,12 @@ class Stream:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Some ten thousand examples, to be sorted by length and cut into batches."""
+    """Some ten thousand conversations, to be sorted by length and cut into batches."""
 
     tokens: torch.Tensor
+    learnt: torch.Tensor
     starts: torch.Tensor
     lengths: torch.Tensor
-    prompts: torch.Tensor
 
     @classmethod
     def of(cls, blocks: list[Block]) -> Group:
@@ -153,9 +161,9 @@ class Group:
 
         tokens = torch.frombuffer(bytearray(b"".join(b.tokens for b in blocks)), dtype=torch.uint16)
         lengths = torch.tensor([n for b in blocks for n in b.lengths])
-        prompts = torch.tensor([n for b in blocks for n in b.prompts])
+        learnt = torch.frombuffer(bytearray(b"".join(b.learnt for b in blocks)), dtype=torch.bool)
         starts = torch.cumsum(lengths, 0) - lengths
-        return cls(tokens.to(torch.int32), starts, lengths, prompts)
+        return cls(tokens.to(torch.int32), learnt, starts, lengths)
 
     def batches(self, rng: Random, budget: int, device: str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Batches of about `budget` tokens: ids `[rows, tokens]`, padded right with 0, and targets, -100 outside
@@ -173,17 +181,16 @@ class Group:
             cuts.append((first, last))
             first = last
         rng.shuffle(cuts)
-        tokens = self.tokens.to(device)
+        tokens, learnt = self.tokens.to(device), self.learnt.to(device)
         for first, last in cuts:
             rows = order[first:last]
             width = _width(ordered[last - 1])
             place = torch.arange(width, device=device)
             length = self.lengths[rows].to(device)[:, None]
-            prompt = self.prompts[rows].to(device)[:, None]
-            index = self.starts[rows].to(device)[:, None] + place
+            index = (self.starts[rows].to(device)[:, None] + place).clamp(max=len(tokens) - 1)
             inside = place < length
-            ids = tokens[index.clamp(max=len(tokens) - 1)].long().masked_fill(~inside, 0)
-            targets = ids.masked_fill(~inside | (place < prompt), -100)
+            ids = tokens[index].long().masked_fill(~inside, 0)
+            targets = ids.masked_fill(~inside | ~learnt[index], -100)
             yield ids, targets
 
 

@@ -57,7 +57,12 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def add_options(
-    parser: argparse.ArgumentParser, out: Path | None, learning_rate: float, minutes: float = 8.0, replays: int = 1
+    parser: argparse.ArgumentParser,
+    out: Path | None,
+    learning_rate: float,
+    minutes: float = 8.0,
+    replays: int = 1,
+    batch_tokens: int = 65536,
 ) -> None:
     """The options of `fit`."""
     parser.add_argument("--out", type=Path, required=out is None, default=out)
@@ -68,7 +73,7 @@ def add_options(
     )
     length.add_argument("--steps", type=int)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--batch-tokens", type=int, default=65536)
+    parser.add_argument("--batch-tokens", type=int, default=batch_tokens)
     parser.add_argument("--learning-rate", type=float, default=learning_rate)
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1))
     parser.add_argument("--replays", type=int, default=replays, help="earlier groups repeated after each fresh one")

@@ -17,6 +17,7 @@ from harness.programs.self_correcting_sql.prompts import APPROVED, PROMPTS, REJE
 from harness.records import Problem
 from recipes.pocket.questions import draw
 from recipes.pocket.world import Item, World, build_world, same_rows
+from recipes.pocket_sql.tokenizer import END, START
 from recipes.pocket_sql.worlds import random_domain
 
 SLIP_SHARE = 0.64
@@ -58,6 +59,10 @@ class Example:
 
     prompt: Prompt
     reply: str
+
+    def pieces(self) -> list[tuple[str, bool]]:
+        system, user = f"{START}system\n{self.prompt.system}{END}\n", f"{START}user\n{self.prompt.user}{END}\n"
+        return [(system, False), (f"{user}{START}assistant\n", False), (f"{self.reply}{END}", True)]
 
 
 def world_of(seed: int, index: int) -> tuple[World, Random]:

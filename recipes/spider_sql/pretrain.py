@@ -26,7 +26,7 @@ from harness.environments.sql.evaluator import evaluate
 from harness.programs.self_correcting_sql.prompts import PROMPTS
 from harness.records import Problem, Task
 from harness.tasks.spider import SpiderTasks
-from recipes.pocket_sql.data import conversation
+from recipes.pocket_sql.data import text_of
 from recipes.pocket_sql.evaluate import Policy, share
 from recipes.pocket_sql.pretrain import add_options, fit, main, make_model, save, write_manifest
 from recipes.pocket_sql.tokenizer import train as train_tokenizer
@@ -120,7 +120,7 @@ def _texts(source: SpiderExamples, arguments: argparse.Namespace) -> list[str]:
 
 
 def _conversations(source: SpiderExamples, index: int) -> list[str]:
-    return [conversation(example) for example in source(index)]
+    return [text_of(example) for example in source(index)]
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ from harness.policies.hermes import for_template, read_calls
 from recipes.medical import samples, teacher, transcripts
 from recipes.medical.generate import bundled
 from recipes.medical.transcripts import Transcript
+from recipes.pocket_sql.data import text_of
+from recipes.pocket_sql.tokenizer import END
 
 
 @pytest.fixture(scope="module")
@@ -51,15 +53,17 @@ def test_a_golden_lesson_slips_never_and_a_mend_differs() -> None:
         assert item.broken != item.sql
 
 
-def test_examples_read_as_the_template_renders(played: list[Transcript], tokenizer: Any) -> None:
+def test_dialogues_read_as_the_template_renders(played: list[Transcript], tokenizer: Any) -> None:
     for one in played:
         whole = tokenizer.apply_chat_template(for_template(one.messages), tools=one.tools, tokenize=False)
-        *_, last = examples = list(samples.examples_of(one))
-        assert samples.examples_whole(last) == whole.rstrip("\n")
-        for example in examples:
-            assert whole.startswith(samples.examples_whole(example))
-        for example in examples[:-1]:
-            words, calls = read_calls(example.reply, [1])
+        pieces = samples.Dialogue(one).pieces()
+        assert "".join(text for text, _ in pieces) == whole.rstrip("\n")
+        # In pieces it is the same tokens as in one: what is learnt after is what a server prompts with.
+        assert [token for text, _ in pieces for token in tokenizer.encode(text)] == tokenizer.encode(whole.rstrip("\n"))
+        replies = [text.removesuffix(END) for text, learnt in pieces if learnt]
+        assert len(replies) == sum(message["role"] == "assistant" for message in one.messages)
+        for reply in replies[:-1]:
+            words, calls = read_calls(reply, [1])
             assert [call["function"]["name"] for call in calls] == [teacher.TOOL]
             assert samples.said(
                 {"content": words, "tool_calls": for_template([{"tool_calls": calls}])[0]["tool_calls"]}
@@ -93,15 +97,15 @@ def tokenizer(played: list[Transcript]) -> Any:
     from recipes.pocket_sql.tokenizer import train
 
     rng = Random(3)
-    texts = [samples.examples_whole(e) for one in played * 10 for e in samples.examples_of(samples.varied(one, rng))]
+    texts = [text_of(samples.Dialogue(samples.varied(one, rng))) for one in played * 10]
     return train(texts, 1280, Play(1).phrases(), samples.CHAT_TEMPLATE)
 
 
 def test_prompts_fit_the_preset_and_every_syllable_is_one_token(played: list[Transcript], tokenizer: Any) -> None:
-    lengths = [len(tokenizer.encode(samples.examples_whole(e))) for one in played for e in samples.examples_of(one)]
+    lengths = [len(tokenizer.encode(text_of(samples.Dialogue(one)))) for one in played]
     assert max(lengths) < 512
     for one in played:
-        whole = samples.examples_whole(list(samples.examples_of(one))[-1])
+        whole = text_of(samples.Dialogue(one))
         assert tokenizer.decode(tokenizer.encode(whole)) == whole
     assert len({len(tokenizer.encode(syllable)) for syllable in samples.SYLLABLES}) == 1
 

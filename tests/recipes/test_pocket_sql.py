@@ -135,7 +135,7 @@ def test_checks_approve_and_reject() -> None:
 
 def test_tokenizer_spells_every_text_back(drawn: list[samples.Example], loaded: Any) -> None:
     for example in drawn[:300]:
-        text = data.conversation(example)
+        text = data.text_of(example)
         assert loaded.decode(loaded(text)["input_ids"]) == text
     for text in ("naïve “quotes” 漢字 🙂", "SELECT *\n\tFROM x; -- y", "  two  spaces "):
         assert loaded.decode(loaded(text)["input_ids"]) == text
@@ -147,7 +147,7 @@ def test_tokenizer_of_transformers_and_of_the_workers_agree(drawn: list[samples.
 
     raw = Tokenizer.from_file(str(verify.MODEL / "tokenizer.json"))
     for example in drawn[:300]:
-        text = data.conversation(example)
+        text = data.text_of(example)
         assert raw.encode(text).ids == loaded(text)["input_ids"]
 
 
@@ -157,7 +157,7 @@ def test_tokenizer_survives_being_saved_again(drawn: list[samples.Example], load
     loaded.save_pretrained(tmp_path)
     (tmp_path / "config.json").write_bytes((verify.MODEL / "config.json").read_bytes())
     again = AutoTokenizer.from_pretrained(tmp_path)
-    text = data.conversation(drawn[5])
+    text = data.text_of(drawn[5])
     assert again(text)["input_ids"] == loaded(text)["input_ids"]
     assert again.chat_template == loaded.chat_template
 

@@ -12,6 +12,7 @@ import torch
 from verl.workers.rollout.base import _ROLLOUT_REGISTRY, BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry, TokenOutput
 
+from harness import timeline
 from harness.policies.decoder import Generation
 from harness.policies.server import PolicyServer
 
@@ -26,7 +27,9 @@ class VerlPolicyServer(PolicyServer):
     """Version of the weights in place: the trainer's step that made them."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+        timeline.born("policy server")
+        with timeline.span("model"):
+            super().__init__(*args, **kwargs)
         self._admits = asyncio.Event()
         self._admits.set()
         self._under_way: set[asyncio.Task[Generation]] = set()

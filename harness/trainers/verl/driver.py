@@ -55,7 +55,10 @@ def main() -> None:
 
     import yaml
 
+    from harness import timeline
     from harness.trainers.verl import forks
+
+    timeline.born("verl's driver")
 
     data_dir = Path(sys.argv[1])
     settings = yaml.safe_load((data_dir / "verl-settings.yaml").read_text(encoding="utf-8"))
@@ -65,8 +68,9 @@ def main() -> None:
 
     from harness.trainers.verl.compose import compose
 
-    config = compose(settings)
-    OmegaConf.save(config, data_dir / "verl.yaml", resolve=True)
+    with timeline.span("configuration"):
+        config = compose(settings)
+        OmegaConf.save(config, data_dir / "verl.yaml", resolve=True)
     ray.init = patient(ray.init)
     over = threading.Event()
     threading.Thread(target=watch, args=(over,), daemon=True).start()
@@ -91,13 +95,15 @@ def run_on_forks(config: Any, workers: str) -> None:
     import ray
     from omegaconf import OmegaConf
 
+    from harness import timeline
     from harness.trainers.verl.tasks import TaskRunner
 
     options = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
     environment = options.setdefault("runtime_env", {})
     environment["py_executable"] = workers
     environment.setdefault("env_vars", {})["TRANSFER_QUEUE_ENABLE"] = "1"
-    ray.init(**options)
+    with timeline.span("Ray"):
+        ray.init(**options)
     runner = ray.remote(TaskRunner).remote()
     ray.get(runner.run.remote(config))
 

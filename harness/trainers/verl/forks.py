@@ -24,6 +24,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
+from harness import timeline
 from harness.layers import at
 from harness.rollout.processes import die_with_parent
 
@@ -63,9 +64,11 @@ def serve(modules: Iterable[str]) -> str:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a fork; its client sees it end
-    for module in modules:
-        with contextlib.suppress(Exception):
-            importlib.import_module(module)
+    timeline.born("server of forks")
+    with timeline.span("imports for all workers"):
+        for module in modules:
+            with contextlib.suppress(Exception):
+                importlib.import_module(module)
     gc.collect()
     gc.freeze()  # else the first collection in each fork copies every page that holds an object
     while True:
@@ -115,6 +118,7 @@ def _work(message: bytes) -> NoReturn:
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(dict(variable.split("=", 1) for variable in environment))
+    timeline.born("Ray's worker")
     sys.argv = argv
     sys.path[0] = str(Path(argv[0]).parent)
     if numpy := sys.modules.get("numpy"):

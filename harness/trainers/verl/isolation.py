@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 
+from harness import timeline
 from harness.rollout.processes import RUN_MARK
 
 HOOK = f"{__name__}.keep_apart"
@@ -20,6 +21,7 @@ def keep_apart() -> None:
     mark = os.environ.get(RUN_MARK)
     if not mark:
         return
+    timeline.born("Ray's worker")
     from ray.runtime_context import RuntimeContext
 
     original = RuntimeContext.get_job_id

@@ -9,6 +9,7 @@ from uuid import uuid4
 
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
+from harness import timeline
 from harness.rollout.request import Phase
 from harness.rollout.session import Session
 from harness.trainers.verl.names import CREDIT
@@ -28,6 +29,7 @@ class HarnessAgentLoop(AgentLoopBase):
 
     def __init__(self, *args: Any, session_file: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        timeline.mark("asks for rollouts")
         self._session = shared_session(session_file)
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> list[AgentLoopOutput]:

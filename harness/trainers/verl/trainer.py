@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from harness import timeline
 from harness.errors import EnvironmentProblem, how_to_install
 from harness.layers import merge
 from harness.plugins import program, program_of
@@ -52,7 +53,8 @@ class VerlTrainer(Trainer):
         # The driver first: its imports take longest, and need nothing of ours.
         driver = _start(folder, _environment(variables, run.device, config.gpus))
         try:
-            from harness.trainers.verl.run import VerlRun
+            with timeline.span("imports of agentlightning"):
+                from harness.trainers.verl.run import VerlRun
 
             VerlRun(run, mark, driver, session_file).execute()
         finally:
