@@ -40,6 +40,13 @@ def test_the_distribution_has_one_name() -> None:
         assert any(re.fullmatch(rf"{harness.DISTRIBUTION}(\[\w+\])?", one) for one in needs), file
 
 
+def test_plugins_carry_the_licence_itself() -> None:
+    # A link that leaves the source distribution is refused where a wheel is built from it.
+    for folder in (file.parent for file in REPO.glob("plugins/*/pyproject.toml")):
+        own = folder / "LICENSE"
+        assert not own.is_symlink() and own.read_bytes() == (REPO / "LICENSE").read_bytes(), folder
+
+
 def test_an_extra_is_added_as_harness_was_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert how_to_install("gpu") == f"`uv sync --inexact --extra gpu` in {REPO}"
     monkeypatch.setattr("harness.errors.__file__", str(tmp_path / "harness" / "errors.py"))
@@ -90,7 +97,8 @@ def test_wheels_install_into_a_fresh_environment_and_work(tmp_path: Path) -> Non
     command = str(tmp_path / "venv" / "bin" / "harness")
     assert "train" in call(command, "--help")
     rows = {row["name"]: row for row in json.loads(call(command, "plugins", "--json"))}
-    assert len(rows) == 5 and all(row["usable"] for row in rows.values()), rows
+    shipped = {file.parent.name for file in REPO.glob("plugins/*/pyproject.toml")}
+    assert rows.keys() == {"builtin"} | shipped and all(row["usable"] for row in rows.values()), rows
     assert rows["builtin"]["distribution"] == harness.DISTRIBUTION
     where = call(python, "-c", "import agentops, tensordict, transfer_queue, verl, harness; print(harness.__file__)")
     assert Path(where.strip().splitlines()[-1]).is_relative_to(tmp_path / "venv")

@@ -74,6 +74,7 @@ def test_list_is_quick_and_imports_no_framework(site: Path) -> None:
         "crewai",
         "autogen_agentchat",
         "agents",
+        "agent_framework",
         "torch",
         "openai",
     ):

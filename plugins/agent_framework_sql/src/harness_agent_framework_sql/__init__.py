@@ -1,0 +1,30 @@
+"""Microsoft Agent Framework plugin of harness."""
+
+from __future__ import annotations
+
+from harness.hookspecs import AgentSpec, hookimpl
+from harness.programs.self_correcting_sql.prompts import ROLES
+from harness.programs.tool_loop.prompts import ROLES as TOOL_ROLES
+
+HARNESS_API = 1
+
+
+@hookimpl
+def harness_agents() -> list[AgentSpec]:
+    return [
+        AgentSpec(
+            "agent_framework_sql",
+            "harness_agent_framework_sql.agent:AgentFrameworkSQL",
+            "Microsoft Agent Framework: a workflow of executors and agents",
+            roles=ROLES,
+            frameworks=("agent-framework-core", "agent-framework-openai"),
+        ),
+        AgentSpec(
+            "agent_framework_tools",
+            "harness_agent_framework_sql.tools:AgentFrameworkTools",
+            "Microsoft Agent Framework: an agent with function tools and middleware",
+            roles=TOOL_ROLES,
+            frameworks=("agent-framework-core", "agent-framework-openai"),
+            program="tool_loop",
+        ),
+    ]

@@ -1,0 +1,46 @@
+"""A role's chat client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agent_framework import FunctionInvocationConfiguration, Message
+from agent_framework.observability import disable_instrumentation
+from agent_framework.openai import OpenAIChatCompletionClient
+from openai import AsyncOpenAI
+
+from harness.toolbox import Toolbox
+
+# On by default: spans of every call, to whatever tracer the process has.
+disable_instrumentation()
+
+
+def content_beside_calls(message: Message, prepared: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Null where a reply has calls and no words; the framework leaves it out."""
+    for sent in prepared:
+        if "tool_calls" in sent:
+            sent.setdefault("content", None)
+    return prepared
+
+
+def chat_client(
+    role: str, toolbox: Toolbox, invocation: FunctionInvocationConfiguration | None = None
+) -> OpenAIChatCompletionClient:
+    llm = toolbox.llm(role)
+    return OpenAIChatCompletionClient(
+        llm.model,
+        async_client=AsyncOpenAI(
+            base_url=llm.base_url,
+            api_key=llm.api_key,
+            http_client=toolbox.http_client,
+            timeout=llm.timeout_s,
+            max_retries=0,
+        ),
+        message_preparer=content_beside_calls,
+        function_invocation_configuration=invocation,
+    )
+
+
+def options(role: str, toolbox: Toolbox) -> Any:
+    """What is sent beside the messages: an agent would add `tool_choice`."""
+    return {**toolbox.llm(role).sampling, "tool_choice": None}

@@ -1,0 +1,102 @@
+"""The tool-calling agent as an agent of Microsoft Agent Framework with function tools and middleware."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from agent_framework import (
+    Agent,
+    ChatContext,
+    ChatMiddleware,
+    ChatResponse,
+    Content,
+    FunctionInvocationContext,
+    FunctionMiddleware,
+    FunctionTool,
+)
+
+from harness.programs.tool_loop.prompts import ROLES
+from harness.records import Problem
+from harness.toolbox import Toolbox
+from harness_agent_framework_sql.client import chat_client, options
+
+
+class Call(Content):
+    """A call whose arguments stay text: the framework would parse them, and raise where Python cannot."""
+
+    def parse_arguments(self) -> dict[str, Any]:
+        return {}
+
+
+class Turns(ChatMiddleware):
+    """Notes the calls of each reply; the reply after the last turn is the answer, whatever it calls."""
+
+    def __init__(self, toolbox: Toolbox) -> None:
+        self.tools = [self._tool(tool.name, toolbox, tool.description, tool.parameters) for tool in toolbox.tools]
+        self.left: list[Content] = []
+        """Calls of the last reply that are to be carried out."""
+        self._toolbox = toolbox
+        self._replies = 0
+
+    @staticmethod
+    def _tool(
+        name: str, toolbox: Toolbox, description: str = "", parameters: Mapping[str, Any] = MappingProxyType({})
+    ) -> FunctionTool:
+        # `Verbatim` answers for its function; without one the framework would hand the call back to the caller.
+        return FunctionTool(name=name, description=description, input_model=parameters, func=toolbox.call)
+
+    async def process(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> None:
+        assert context.options is not None
+        offered = context.options["tools"]
+        offered[:] = self.tools
+        await call_next()
+        assert isinstance(context.result, ChatResponse)
+        self._replies += 1
+        reply = context.result.messages[0]
+        words = [said for said in reply.contents if said.type != "function_call"]
+        self.left = [
+            Call("function_call", call_id=said.call_id, name=said.name, arguments=said.arguments)
+            for said in reply.contents
+            if said.type == "function_call"
+        ]
+        reply.contents = words + self.left if self._replies <= self._toolbox.max_turns else words
+        # The framework answers calls of unknown tools itself: until the next request they are known.
+        unknown = {str(call.name) for call in self.left} - {tool.name for tool in self.tools}
+        offered += [self._tool(name, self._toolbox) for name in unknown]
+
+
+class Verbatim(FunctionMiddleware):
+    """Hands calls to the toolbox as the model wrote them; the framework parses arguments and refuses misfits itself."""
+
+    def __init__(self, turns: Turns, toolbox: Toolbox) -> None:
+        self._turns = turns
+        self._toolbox = toolbox
+
+    async def process(self, context: FunctionInvocationContext, call_next: Callable[[], Awaitable[None]]) -> None:
+        call = self._turns.left.pop(0)
+        context.result = await self._toolbox.call(str(call.name), str(call.arguments))
+
+
+class AgentFrameworkTools:
+    """The agent asks the model and calls the tools, until a reply calls none."""
+
+    roles = ROLES
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        turns = Turns(toolbox)
+        client = chat_client(
+            self.roles[0],
+            toolbox,
+            {"max_iterations": toolbox.max_turns + 1, "allow_concurrent_invocation": False},
+        )
+        agent = Agent(
+            client,
+            toolbox.prompts.system,
+            name=self.roles[0],
+            tools=turns.tools,
+            default_options=options(self.roles[0], toolbox),
+            middleware=[turns, Verbatim(turns, toolbox)],
+        )
+        return (await agent.run(toolbox.prompts.user(problem))).messages[-1].text.strip()

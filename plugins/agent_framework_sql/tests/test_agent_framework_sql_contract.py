@@ -1,0 +1,9 @@
+from harness.testing.contract import AgentContract
+
+
+class TestStrict(AgentContract):
+    agent = "agent_framework_sql"
+
+
+class TestTools(AgentContract):
+    agent = "agent_framework_tools"
