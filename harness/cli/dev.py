@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -33,7 +34,7 @@ def dev(
     split: Annotated[str | None, typer.Option(help="The split; by default the one of validation.")] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file.")] = None,
     set_: complete.Settings = None,
-    json_: Annotated[bool, typer.Option("--json", help="Print every span as JSON.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print every span and verdict as JSON.")] = False,
 ) -> None:
     """Dry run through agentlightning's Trainer.dev: a few tasks, every span and the reward shown as a tree."""
     from harness.plugins import make_task_set
@@ -51,15 +52,21 @@ def dev(
     chosen = validation_order(task_set.load(resolved.task.val_split), resolved)
     requests = [RolloutRequest.build(one, task_set.context(one), resolved, "val").dump() for one in chosen]
     spans = _run(resolved, requests, url, name, key)
-    if json_:
-        emit_json([span.model_dump() for attempt in spans for span in attempt])
-        return
     from harness.rollout.spans import from_spans
 
     ended = [
         (one, attempt) for one, found in zip(chosen, spans, strict=True) if (attempt := from_spans(found)) is not None
     ]
-    for attempt, verdict in asyncio.run(_judged(resolved, ended)):
+    judged = asyncio.run(_judged(resolved, ended))
+    if json_:
+        verdicts = {one.id: asdict(verdict) for (one, _), (_, verdict) in zip(ended, judged, strict=True)}
+        told = [
+            {"task": one.id, "verdict": verdicts.get(one.id), "spans": [span.model_dump() for span in found]}
+            for one, found in zip(chosen, spans, strict=True)
+        ]
+        emit_json(told)
+        return
+    for attempt, verdict in judged:
         results().print(tree(attempt, verdict))
 
 

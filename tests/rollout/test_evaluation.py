@@ -176,6 +176,16 @@ def test_dev_shows_every_call(scripted_server: StartServer) -> None:
     assert done.stdout.count("reward 1 same result") == 2
 
 
+def test_dev_prints_spans_and_verdicts_as_json(scripted_server: StartServer) -> None:
+    server = scripted_server(golden, token_ids=False)
+    arguments = ("--endpoint", server.base_url, "--tasks", "2", "--json")
+    done = harness("dev", "--plugin", "reference_sql", *arguments)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert [one["verdict"]["value"] for one in told] == [1.0, 1.0] and len({one["task"] for one in told}) == 2
+    assert all(one["spans"] for one in told)
+
+
 def test_dev_says_why_an_attempt_is_unscored(scripted_server: StartServer) -> None:
     server = scripted_server(lambda request: Reply.failure(500), token_ids=False)
     done = harness("dev", "--plugin", "reference_sql", "--endpoint", server.base_url, "--tasks", "1")
