@@ -141,6 +141,9 @@ class PackedEngine(FSDPEngineWithLMHead):
             row = torch.searchsorted(ends, positions, right=True)
             first = (ends - micro_batch["responses"].offsets().diff())[row]
             kept = positions[(positions >= first - 1) & (positions < ends[row] - 1)]
+            asked = micro_batch["response_mask"].values().bool()
+            asked = asked.index_fill(0, micro_batch["responses"].offsets()[1:] - 1, True)  # of masked rows, too
+            kept = kept[asked]
             self._kept = kept, len(positions)
             inputs["logits_to_keep"] = kept
             for name in ("input_ids_rmpad_rolled", "temperature_rmpad"):
