@@ -54,17 +54,17 @@ class HarnessAgentLoop(AgentLoopBase):
         if not rows and config.batching == "by_rollout":
             rows = [UNTRAINED]
         outputs = []
-        for row in rows:
+        for one in rows:
             told = {}
             if merges or config.credit != "shared":  # in a field of ours: verl pays all rows of a rollout alike
-                calls = [[outcome.kinds[call], size] for call, size in zip(row.calls, row.sizes, strict=True)]
-                told = {ABOUT: {"calls": calls, "values": values, "saved": row.saved, "again": row.again}}
+                calls = [[outcome.kinds[call], size] for call, size in zip(one.calls, one.sizes, strict=True)]
+                told = {ABOUT: {"calls": calls, "values": values, "saved": one.saved, "again": one.again}}
             outputs.append(
                 AgentLoopOutput(
-                    prompt_ids=row.prompt_ids,
-                    response_ids=row.response_ids,
-                    response_mask=row.response_mask,
-                    response_logprobs=row.logprobs,
+                    prompt_ids=one.prompt_ids,
+                    response_ids=one.response_ids,
+                    response_mask=one.response_mask,
+                    response_logprobs=one.logprobs,
                     **whole,
                     extra_fields=fields | told,
                 )
