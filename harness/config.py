@@ -140,6 +140,9 @@ class TrainConfig(Section):
     credit: Literal["shared", "turn", "role"] = "shared"
     """What a trained call is paid. `shared`: its rollout's reward. `turn`: what the answer of its own turn is worth.
     `role`: what the reward says of its role, else, of a check, whether it was right, and of others as `turn`."""
+    merge_calls: bool = True
+    """Calls of a program with tools that go on from one another are one row of an update, whose gradient is the same;
+    with `batching: by_rollout`."""
     micro_batch_size: int = Field(8, ge=1)
     """The most sequences of one forward pass on one device, where rows are padded; the largest number that fits the
     batch is taken."""
@@ -198,6 +201,10 @@ class Config(Section):
         if self.train.packed is not None:
             return self.train.packed
         return device == "cpu" or (device == "cuda" and not self.deterministic)
+
+    def merges(self, calls_tools: bool) -> bool:
+        """Whether calls of a dialogue become one row, where the program calls tools or does not."""
+        return calls_tools and self.train.merge_calls and self.train.batching == "by_rollout"
 
     def dump(self) -> dict[str, Any]:
         """Plain data, ready for YAML or JSON; `eval` is in it where it is not as by default."""

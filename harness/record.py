@@ -138,7 +138,8 @@ def identity(
         "rollout_timeout_s": config.rollout.timeout_s,
         "rollout_retries": config.rollout.retries,
         "train": {key: value for key, value in data["train"].items() if key not in _NOT_IDENTITY}
-        | ({"packed": True} if config.packs(device) else {}),
+        | ({"packed": True} if config.packs(device) else {})
+        | ({"merged": True} if config.merges(program(program_of(config.agent)).calls_tools) else {}),
         "steps": len(train) // config.train.batch_size,
         "deterministic": config.deterministic,
         "verl": data["verl"],
@@ -151,8 +152,17 @@ def identity(
     return found
 
 
-_NOT_IDENTITY = {"loggers", "keep_checkpoints", "save_every", "micro_batch_size", "micro_batch_tokens", "packed"}
-"""Training options that cannot change what is learned. `packed` rounds otherwise: it stands there where it is so."""
+_NOT_IDENTITY = {
+    "loggers",
+    "keep_checkpoints",
+    "save_every",
+    "micro_batch_size",
+    "micro_batch_tokens",
+    "packed",
+    "merge_calls",
+}
+"""Training options that cannot change what is learned. Packed and merged rows round otherwise: they stand there where
+it is so."""
 
 
 def changed_data(task_set: TaskSet) -> list[str]:

@@ -70,7 +70,7 @@ def show(
 ) -> None:
     """One run: what it is, what came of it, what it may be compared with."""
     from harness.compare.layout import number, points
-    from harness.compare.measures import measure
+    from harness.compare.measures import dialogues, measure
     from harness.layers import flatten
 
     one = _one(run, runs_dir)
@@ -103,6 +103,11 @@ def show(
             for role, one in figures["trained_by_role"].items()
         )
         or "-",
+        **(
+            {"calls in an earlier's row": f"{points(found[0])} %, which saves {points(found[1])} % of the tokens"}
+            if (found := dialogues(one))
+            else {}
+        ),
         "time": duration(figures["wall_s"]),
         "code": record["commit"]["hash"] if record["commit"] else "no checkout",
         "launches": figures["launches"],

@@ -116,6 +116,16 @@ def cost(run: Run) -> Cost:
     return {"step_s": float(net.median()), "shares": shares}
 
 
+def dialogues(run: Run) -> tuple[float, float] | None:
+    """Shares of trained calls in the row of an earlier one, and of tokens that it saved; None where none could be."""
+    names = {measure: run.columns(measure) for measure in ("calls", "merged_calls", "tokens", "saved_tokens")}
+    if not all(names.values()):
+        return None
+    sums = {measure: float(run.steps[columns].sum().sum()) for measure, columns in names.items()}
+    whole = sums["tokens"] + sums["saved_tokens"]
+    return (sums["merged_calls"] / sums["calls"], sums["saved_tokens"] / whole) if sums["calls"] else None
+
+
 def gpu_hours(record: RunRecord) -> float | None:
     """Accelerator hours of all launches; None where no accelerator was used."""
     result, config = record["result"], record["config"]

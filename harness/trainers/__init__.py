@@ -19,6 +19,10 @@ MEASURES: dict[str, str] = {
     "checkpoint_s": "of them, saving a checkpoint",
     "gradient_norm": "norm of the step's gradient",
     "rollout_probs_diff": "largest difference of a token's probability between rollout and trainer",
+    "calls": "calls that were trained, where calls of a dialogue can share a row",
+    "merged_calls": "of them, in the row of an earlier call",
+    "tokens": "of the rows, prompts included",
+    "saved_tokens": "what rows of a call each would have had besides",
 }
 """What harness reads of a logged step. A trainer logs these names, or its spec says which of its own they stand for."""
 

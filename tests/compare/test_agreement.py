@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from harness.compare.agreement import agree
+from harness.compare.measures import dialogues
 from harness.compare.runs import Run
 
 
@@ -68,3 +69,21 @@ def test_a_failure_of_the_agent_is_an_answer_of_its_own() -> None:
     failed = run(0, BASE, outcome="prompt_too_long")
     assert agree({"base": [run(0, BASE)], "other": [failed]}, "base")["other"]["training"] == 0.0
     assert agree({"base": [failed], "other": [failed]}, "base")["other"]["identical"]
+
+
+def test_rows_of_dialogues_are_told_as_shares_of_calls_and_of_tokens() -> None:
+    columns = ("training/calls", "training/merged_calls", "training/tokens", "training/saved_tokens")
+    steps = pd.DataFrame([(float("nan"),) * 4, (6.0, 2.0, 60.0, 20.0), (4.0, 3.0, 20.0, 20.0)], columns=list(columns))
+
+    class Merged(Recorded):
+        def columns(self, measure: str) -> list[str]:
+            return [f"training/{measure}"] if measure != "gradient_norm" else []
+
+    assert dialogues(cast(Run, Merged(0, pd.DataFrame(), steps))) == (0.5, 40 / 120)
+    assert dialogues(cast(Run, Merged(0, pd.DataFrame(), steps.iloc[:1]))) is None
+
+    class Apart(Recorded):
+        def columns(self, measure: str) -> list[str]:
+            return []
+
+    assert dialogues(cast(Run, Apart(0, pd.DataFrame(), steps))) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow.parquet as pq
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from harness.config import load_config
 from harness.errors import RunFailed
 from harness.plugins import make_task_set
+from harness.record import identity
 from harness.results.folder import RowLog, RunFolder
 from harness.run import LiveRun, recorded
 from harness.trainers.order import validation_order
@@ -47,3 +48,15 @@ def test_an_error_closes_record_launch_and_tables(
     assert (record["status"], record["reason"]) == (launch["status"], launch["reason"]) == (status, reason)
     assert launch["ended"] and record["result"]["scored"] == 1 and record["result"]["data_changed"] == []
     assert pq.read_table(folder.path / "steps.parquet")["step_s"].to_pylist() == [1.0]
+
+
+@pytest.mark.parametrize(("agent", "tools"), [("reference_sql", False), ("reference_tools", True)])
+def test_runs_say_where_calls_of_a_dialogue_are_one_row(agent: str, tools: bool) -> None:
+    def said(*overrides: str) -> dict[str, Any]:
+        config = load_config("cpu", None, overrides, agent=agent)
+        return identity(config, make_task_set(config), [], [], "m", "cpu")["train"]
+
+    assert ("merged" in said(), "merge_calls" in said()) == (tools, False)
+    apart = said("train.merge_calls=false")
+    assert apart == said("train.micro_batch_size=3", "train.merge_calls=false") and "merged" not in apart
+    assert said() == apart | ({"merged": True} if tools else {})

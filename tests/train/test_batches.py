@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -48,6 +49,19 @@ def test_whole_rollouts_share_an_optimizer_step_and_steps_are_equal() -> None:
     assert all(len(numbers) == 1 for numbers in where.values())
     sizes = [len(part) for part in dealt]
     assert max(sizes) - min(sizes) <= 1, sizes  # rollouts of one row even them out
+
+
+@pytest.mark.parametrize("parts", [1, 2, 4])
+def test_rows_of_several_calls_change_nothing_of_which_rollouts_meet(parts: int) -> None:
+    apart = rows()
+    of: dict[tuple[int, int], list[Row]] = defaultdict(list)
+    for row in apart:
+        of[row.position, row.session].append(row)
+    merged = [Row(one[0].key, *name, 0, one[-1].tokens, len(one)) for name, one in of.items()]
+    met = [
+        [{(row.position, row.session) for row in part} for part in deal(some, 0, 1, parts)] for some in (merged, apart)
+    ]
+    assert met[0] == met[1] and len(merged) < len(apart)
 
 
 def test_the_number_of_optimizer_steps_is_of_tasks_not_of_rows() -> None:
@@ -114,16 +128,27 @@ def test_all_calls_of_a_rollout_share_its_advantage_and_padding_has_none() -> No
     assert done.batch["advantages"][:, 1].tolist() == [0.5, 0.5, -0.5, 0.0]
 
 
-def credited(values: dict[str, dict[str, float]], rows: dict[str, str]) -> Batches:
+def credited(values: dict[str, dict[str, float]], rows: Mapping[str, str | list[tuple[str, int]]]) -> Batches:
     """A step whose calls are paid by kind.
 
     Args:
         values: By task and session, `a_0`: what the calls of each kind are worth.
-        rows: Key of each row and the kind of its call.
+        rows: Key of each row and the kind of its call, or of each of its calls with its number of tokens.
     """
     batches = Batches(shared=False)
-    batches._credited = {key: {"kind": kind, "values": values[key.rsplit("_", 1)[0]]} for key, kind in rows.items()}
+    batches._about = {
+        key: {"calls": [(of, 3)] if isinstance(of, str) else of, "values": values[key.rsplit("_", 1)[0]]}
+        for key, of in rows.items()
+    }
     return batches
+
+
+def test_each_call_of_a_row_has_the_advantage_of_its_kind() -> None:
+    values = {"a_0": {"ask/0": 1.0, "ask/1": 0.0}, "a_1": {"ask/0": 0.0, "ask/1": 1.0}}
+    batches = credited(values, {"a_0_0": [("ask/0", 1), ("ask/1", 2)], "a_1_0": [("ask/0", 3)], "a_1_1": "ask/1"})
+    data = protocol([1.0, 1.0, 1.0], ["a", "a", "a"])  # the first row's last token is masked
+    done = batches.advantages(data, [*batches._about], AdvantageEstimator.GRPO, norm_adv_by_std_in_grpo=False)
+    assert done.batch["advantages"].tolist() == [[0.5, -0.5, 0.0], [-0.5, -0.5, -0.5], [0.5, 0.5, 0.5]]
 
 
 def advantages(batches: Batches, keys: list[str], *, by_std: bool = False) -> dict[str, float]:

@@ -16,9 +16,9 @@ from harness.trainers.verl.limits import micro_batch
 MICRO = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"
 
 
-def settings(*overrides: str, device: str = "cuda", preset: str = "cpu") -> dict[str, Any]:
+def settings(*overrides: str, device: str = "cuda", preset: str = "cpu", calls_tools: bool = False) -> dict[str, Any]:
     config = load_config(preset, None, overrides)
-    return verl_settings(config, device=device, model_path="m", run_dir=Path("/r"), steps=1)
+    return verl_settings(config, device=device, model_path="m", run_dir=Path("/r"), steps=1, calls_tools=calls_tools)
 
 
 @pytest.mark.parametrize(
@@ -126,6 +126,43 @@ def test_old_log_probabilities_are_left_out_where_a_step_is_one_update(overrides
     correction = made["algorithm"].get("rollout_correction", {})
     loss = made["actor_rollout_ref"]["actor"].get("policy_loss", {})
     assert (correction.get("bypass_mode", False), loss.get("loss_mode", "vanilla") != "vanilla") == (skips, skips)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "calls_tools", "merges"),
+    [
+        ([], True, True),
+        ([], False, False),
+        (["train.merge_calls=false"], True, False),
+        (["train.batching=verl"], True, False),
+    ],
+)
+def test_calls_of_a_dialogue_are_one_row_unless_told_otherwise(
+    overrides: list[str], calls_tools: bool, merges: bool
+) -> None:
+    made = settings(*overrides, calls_tools=calls_tools)
+    assert made["trainer"]["v1"]["sampler"]["sampler_kwargs"]["merges"] == merges
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "actor_rollout_ref.actor.loss_agg_mode=seq-mean-token-mean",
+        "actor_rollout_ref.actor.policy_loss.loss_mode=gspo",
+        "algorithm.adv_estimator=rloo",
+        "algorithm.use_kl_in_reward=true",
+        "algorithm.rollout_correction.rollout_is=sequence",
+    ],
+)
+def test_what_counts_rows_is_refused_where_a_row_may_hold_several_calls(option: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"verl\.{option}.* set train.merge_calls=false with it".replace("=true", "=True")
+    ):
+        settings(f"verl.{option}", calls_tools=True)
+    settings(f"verl.{option}", "train.merge_calls=false", calls_tools=True)
+    settings(f"verl.{option}")
+    token = "verl.algorithm.rollout_correction.rollout_is=token"
+    settings(token, "verl.actor_rollout_ref.actor.loss_agg_mode=token-sum", calls_tools=True)
 
 
 def test_vllm_reads_tool_calls_where_the_program_offers_tools() -> None:

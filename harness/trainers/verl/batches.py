@@ -9,7 +9,8 @@ framework's speed decides which calls share an optimizer step, and long conversa
   are dealt out so that each has as many rows as the others, or nearly;
 - GRPO's baseline is taken over all scored sessions of a task, also those without a trained row; a session that is alone
   has no baseline and an advantage of 0 (verl's own: its raw reward);
-- where calls are paid by turn or role, it is taken over the calls of one kind instead, one value a session.
+- where calls are paid by turn or role, it is taken over the calls of one kind instead, one value a session;
+- a row of several calls (`rows.py`) weighs as many where rollouts are dealt out, so that the same ones meet.
 
 `train.batching: verl` leaves all of it to verl. Installed by `sampler`, the one class of ours that verl's task runner
 loads; see docs/training.md for how this differs from verl and from agentlightning.
@@ -34,8 +35,8 @@ from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
-from harness.trainers.verl.names import CREDIT
-from harness.trainers.verl.shared import UNTRAINED
+from harness.trainers.verl.names import ABOUT
+from harness.trainers.verl.rows import UNTRAINED
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,9 @@ class Row:
     Attributes:
         position: Of its task in the run's order.
         session: Rollout of the task, from 0.
-        call: Of the rollout's trained calls, from 0.
+        call: Of the rollout's rows, from 0.
         tokens: Prompt and response.
+        calls: How many it holds.
     """
 
     key: str
@@ -54,10 +56,11 @@ class Row:
     session: int
     call: int
     tokens: int
+    calls: int = 1
 
 
 def deal(rows: Sequence[Row], seed: int, step: int, parts: int) -> list[list[Row]]:
-    """Deal whole rollouts out to `parts` mini-batches of as equal numbers of rows as they allow.
+    """Deal whole rollouts out to `parts` mini-batches of as equal numbers of calls as they allow.
 
     Which rollouts meet depends on what they are, on `seed` and on `step` alone. Inside a mini-batch rows are in order
     of length, so that those of a micro-batch need little padding; its sum is the same in any order but for rounding.
@@ -72,9 +75,12 @@ def deal(rows: Sequence[Row], seed: int, step: int, parts: int) -> list[list[Row
     def drawn(name: tuple[int, int]) -> bytes:
         return hashlib.sha256(f"{seed}/{step}/{name[0]}/{name[1]}".encode()).digest()
 
+    def calls(some: Sequence[Row]) -> int:
+        return sum(row.calls for row in some)
+
     dealt: list[list[Row]] = [[] for _ in range(min(parts, len(rollouts)))]
-    for name in sorted(rollouts, key=lambda name: (-len(rollouts[name]), drawn(name))):
-        min(dealt, key=len).extend(rollouts[name])
+    for name in sorted(rollouts, key=lambda name: (-calls(rollouts[name]), drawn(name))):
+        min(dealt, key=calls).extend(rollouts[name])
     return [sorted(part, key=lambda row: (row.tokens, row.position, row.session, row.call)) for part in dealt]
 
 
@@ -99,12 +105,13 @@ class Batches:
 
     Args:
         shared: Whether all calls of a session are paid its reward (`train.credit`).
+        merges: Whether rows may hold several calls.
     """
 
-    def __init__(self, *, shared: bool = True) -> None:
-        self._shared = shared
-        self._credited: dict[str, Mapping[str, Any]] = {}
-        """What this step's rows say of their call and of their session, by key, where not all are paid alike."""
+    def __init__(self, *, shared: bool = True, merges: bool = False) -> None:
+        self._shared, self._merges = shared, merges
+        self._about: dict[str, Mapping[str, Any]] = {}
+        """What this step's rows say of their calls and of their session, by key, where they do."""
         self._untrained: dict[tuple[str, str], float] = {}
         """Scores of this step's sessions without a trained row."""
         self._size = 0
@@ -152,6 +159,17 @@ class Batches:
                 "training/optimizer_steps": float(self._parts),
             }
         )
+        if self._merges:
+            calls, about = sum(row.calls for row in rows), self._about.values()
+            metrics.update(
+                {
+                    "training/calls": float(calls),
+                    "training/merged_calls": float(calls - len(rows)),
+                    "training/unmerged_calls": float(sum(one["again"] for one in about)),
+                    "training/tokens": float(sum(row.tokens for row in rows)),
+                    "training/saved_tokens": float(sum(one["saved"] for one in about)),
+                }
+            )
         return filled
 
     def _take_out_untrained(self, batch: KVBatchMeta) -> list[Row]:
@@ -161,7 +179,7 @@ class Batches:
         few = [
             key
             for key, tag in zip(batch.keys, batch.tags, strict=True)
-            if tag["prompt_len"] == tag["response_len"] == len(UNTRAINED["prompt_ids"])
+            if tag["prompt_len"] == tag["response_len"] == len(UNTRAINED.prompt_ids)
         ]
         self._untrained = {}
         if few:
@@ -169,12 +187,19 @@ class Batches:
             for key, score in zip(few, data["rm_scores"], strict=True):
                 uid, session, _ = _session(key)
                 self._untrained[uid, str(session)] = float(score.sum())
-        if not self._shared:
+        if self._merges or not self._shared:
             data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
-            self._credited = {key: fields[CREDIT] for key, fields in zip(batch.keys, data["extra_fields"], strict=True)}
+            self._about = {key: fields[ABOUT] for key, fields in zip(batch.keys, data["extra_fields"], strict=True)}
         rest = set(batch.keys) - set(few)
         return [
-            Row(key, positions[uid], session, call, int(tag["seq_len"]))
+            Row(
+                key,
+                positions[uid],
+                session,
+                call,
+                int(tag["seq_len"]),
+                len(self._about[key]["calls"]) if self._merges else 1,
+            )
             for key, (uid, session, call), tag in zip(batch.keys, sessions, batch.tags, strict=True)
             if key in rest
         ]
@@ -184,9 +209,12 @@ class Batches:
         if adv_estimator != core_algos.AdvantageEstimator.GRPO:
             return compute_advantage_for_multi_trajectories(data, batch_keys, adv_estimator, **options)
         by_std = options.get("norm_adv_by_std_in_grpo", True)
-        found = self._by_session(data, batch_keys, by_std) if self._shared else self._by_kind(batch_keys, by_std)
         mask = data.batch["response_mask"]
-        data.batch["advantages"] = data.batch["returns"] = torch.tensor([[value] for value in found]) * mask
+        if self._shared:
+            found = torch.tensor([[value] for value in self._by_session(data, batch_keys, by_std)])
+        else:
+            found = self._by_kind(batch_keys, by_std, mask.shape[1])
+        data.batch["advantages"] = data.batch["returns"] = found * mask
         return data
 
     def _by_session(self, data: DataProto, keys: Sequence[str], by_std: bool) -> list[float]:
@@ -202,20 +230,21 @@ class Batches:
         found = grouped_advantages(scores, by_std=by_std)
         return [found[uid, str(session)] for uid, session, _ in sessions]
 
-    def _by_kind(self, keys: Sequence[str], by_std: bool) -> list[float]:
-        """The advantage of every row's call among its task's calls of the same kind; 0 for padding."""
+    def _by_kind(self, keys: Sequence[str], by_std: bool, longest: int) -> torch.Tensor:
+        """The advantage of each token's call among its task's calls of one kind, `[rows, longest]`; 0 for padding."""
         values: dict[tuple[str, str], float] = {}
-        for key, told in self._credited.items():
+        for key, told in self._about.items():
             uid, session, _ = _session(key)
             values.update({(f"{uid} {kind}", str(session)): value for kind, value in told["values"].items()})
         found = grouped_advantages(values, by_std=by_std) if values else {}
-
-        def of(key: str) -> float:
+        made = torch.zeros(len(keys), longest)
+        for row, key in enumerate(keys):
             uid, session, _ = _session(key)
-            told = self._credited.get(key)
-            return found.get((f"{uid} {told['kind']}", str(session)), 0.0) if told else 0.0
-
-        return [of(key) for key in keys]
+            end = 0
+            for kind, size in self._about[key]["calls"] if key in self._about else ():
+                made[row, end : end + size] = found.get((f"{uid} {kind}", str(session)), 0.0)
+                end += size
+        return made
 
     def update(self, trainer: Any, original: Any, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         """verl's `_update_actor` with mini-batches of this step's size; none where nothing is trained."""
@@ -249,9 +278,9 @@ _OF_THE_UPDATE = {
 """What the update tells where there was no pass before it (`packing.py`), and what verl calls it there."""
 
 
-def install(*, shared: bool) -> None:
+def install(*, shared: bool, merges: bool) -> None:
     """Put `Batches` in place in this process."""
-    batches = Batches(shared=shared)
+    batches = Batches(shared=shared, merges=merges)
     trainer = trainer_base.PPOTrainer
     original = trainer._update_actor
     trainer._balance_batch = lambda self, batch, metrics, **options: batches.balance(self, batch, metrics, **options)

@@ -40,7 +40,7 @@ def verl_settings(
     Args:
         validate_first: Validate before the first step of this launch, not only after steps.
         validate_only: Train no step.
-        calls_tools: Agents offer tools: vLLM reads calls out of replies then.
+        calls_tools: Agents offer tools: vLLM reads calls out of replies then, and dialogues can be one row.
 
     Raises:
         ConfigError: A combination that verl would end at, or that could not work with agents over HTTP.
@@ -121,7 +121,11 @@ def verl_settings(
                         "path": "pkg://harness.trainers.verl.sampler",
                         "name": SAMPLERS[mode],
                     },
-                    "sampler_kwargs": {"batching": train.batching, "credit": train.credit},
+                    "sampler_kwargs": {
+                        "batching": train.batching,
+                        "credit": train.credit,
+                        "merges": config.merges(calls_tools),
+                    },
                 }
             },
         },
@@ -144,7 +148,7 @@ def verl_settings(
         merge(settings, {"actor_rollout_ref": {"rollout": {"engine_kwargs": {"vllm": reads}}}})
     merge(settings, {"ray_kwargs": {"ray_init": _ray(config, device)}})
     merge(settings, chosen)
-    check(config, settings, device)
+    check(config, settings, device, merges=config.merges(calls_tools))
     return settings
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from harness.config import Config
 from harness.errors import ConfigError
 from harness.layers import at, nested
-from harness.trainers.verl.names import PACKED
+from harness.trainers.verl.names import ON_POLICY, PACKED
 
 
 def micro_batch(wanted: int, rows: int, devices: int) -> int:
@@ -42,11 +42,14 @@ def checkpoint_bytes(config: Config, model_path: str, steps: int) -> int:
     return weights * (2 if half else 1) * (1 + moments) * kept
 
 
-def check(config: Config, settings: Mapping[str, Any], device: str) -> None:
+def check(config: Config, settings: Mapping[str, Any], device: str, *, merges: bool = False) -> None:
     """Refuse what cannot work, given the settings that verl will get.
 
     Rows need no check: a step has as many as its rollouts brought, and verl fills them up with masked ones
     to a multiple of both the optimizer's batch and the data-parallel size.
+
+    Args:
+        merges: Whether calls of a dialogue are one row.
 
     Raises:
         ConfigError: Names the values that do not go together.
@@ -61,6 +64,8 @@ def check(config: Config, settings: Mapping[str, Any], device: str) -> None:
         )
     if config.train.credit != "shared":
         _credit(config, settings)
+    if merges:
+        _merged(settings)
     if at(settings, "trainer.v1.trainer_mode") == "separate_async":
         _separate(settings, device)
 
@@ -121,6 +126,26 @@ def _credit(config: Config, settings: Mapping[str, Any]) -> None:
         raise ConfigError(f"{needs} only grpo does here, not verl.algorithm.adv_estimator={estimator}")
     if at(settings, "algorithm.use_kl_in_reward", False):
         raise ConfigError(f"{needs} leaves out verl.algorithm.use_kl_in_reward: set train.kl_coefficient instead")
+
+
+def _merged(settings: Mapping[str, Any]) -> None:
+    for name, known in _BY_TOKEN.items():
+        if (value := at(settings, name, known[0])) not in known:
+            raise ConfigError(
+                f"verl.{name}={value} takes a row for a call, and calls of a dialogue are one row: "
+                "set train.merge_calls=false with it"
+            )
+
+
+_BY_TOKEN: dict[str, tuple[Any, ...]] = {
+    "algorithm.adv_estimator": ("grpo",),
+    "algorithm.use_kl_in_reward": (False,),
+    "algorithm.rollout_correction.rollout_is": (None, "token"),
+    "algorithm.rollout_correction.rollout_rs": (None,),
+    "actor_rollout_ref.actor.loss_agg_mode": ("token-mean", "token-sum"),
+    "actor_rollout_ref.actor.policy_loss.loss_mode": ("vanilla", ON_POLICY),
+}
+"""What options may be where a row holds several calls, each token of which is trained for itself; first the default."""
 
 
 def _separate(settings: Mapping[str, Any], device: str) -> None:

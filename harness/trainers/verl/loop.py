@@ -12,14 +12,15 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetr
 from harness import timeline
 from harness.rollout.request import Phase
 from harness.rollout.session import Session
-from harness.trainers.verl.names import CREDIT
-from harness.trainers.verl.shared import UNTRAINED, phase_of, shared_session
+from harness.trainers.verl.names import ABOUT
+from harness.trainers.verl.rows import UNTRAINED, rows_of
+from harness.trainers.verl.shared import phase_of, shared_session
 
 _connecting: dict[int, asyncio.Future[None]] = {}
 
 
 class HarnessAgentLoop(AgentLoopBase):
-    """Returns one output a trained transition, or one masked token where there is a score but nothing to train.
+    """Returns the rows of a rollout's trained calls, or one masked token where there is a score but nothing to train.
 
     A rollout without a score returns nothing: it is left out of its group, not scored 0.
 
@@ -48,26 +49,29 @@ class HarnessAgentLoop(AgentLoopBase):
             "metrics": AgentLoopMetrics(generate_sequences=outcome.elapsed_s),
         }
         bounds = {"min_global_steps": oldest, "max_global_steps": newest}
-        tokens: list[dict[str, Any]] = [
-            {
-                "prompt_ids": list(call.prompt_ids or ()),
-                "response_ids": list(call.response_ids or ()),
-                "response_mask": [1] * len(call.response_ids or ()),
-                "response_logprobs": list(call.logprobs or ()),
-            }
-            for call in outcome.calls
-        ]
-        if not tokens and self._session.config.train.batching == "by_rollout":
-            tokens = [UNTRAINED]
         fields = {"turn_scores": [], "tool_rewards": [], "reward_extra_info": {}, **bounds}
-        if self._session.config.train.credit == "shared":
-            return [AgentLoopOutput(**row, **whole, extra_fields=dict(fields)) for row in tokens]
-        # In a field of ours: verl pays all rows of a rollout what it pays the last.
-        values = dict(outcome.values)
-        return [
-            AgentLoopOutput(**row, **whole, extra_fields={**fields, CREDIT: {"kind": kind, "values": values}})
-            for row, kind in zip(tokens, outcome.kinds or ("",), strict=True)
-        ]
+        config, values = self._session.config.train, dict(outcome.values)
+        merges = bool(self.config.trainer.v1.sampler.sampler_kwargs.merges)
+        rows = rows_of(outcome.calls, merge=merges)
+        if not rows and config.batching == "by_rollout":
+            rows = [UNTRAINED]
+        outputs = []
+        for one in rows:
+            told = {}
+            if merges or config.credit != "shared":  # in a field of ours: verl pays all rows of a rollout alike
+                calls = [[outcome.kinds[call], size] for call, size in zip(one.calls, one.sizes, strict=True)]
+                told = {ABOUT: {"calls": calls, "values": values, "saved": one.saved, "again": one.again}}
+            outputs.append(
+                AgentLoopOutput(
+                    prompt_ids=one.prompt_ids,
+                    response_ids=one.response_ids,
+                    response_mask=one.response_mask,
+                    response_logprobs=one.logprobs,
+                    **whole,
+                    extra_fields=fields | told,
+                )
+            )
+        return outputs
 
     async def _version(self, phase: Phase, step: int) -> int:
         """Version of the weights that the servers sample with: the step that made them.

@@ -6,8 +6,9 @@ PACKED = "harness_packed"
 """Name of our attention (`packing.py`) among those of transformers."""
 ON_POLICY = "harness_on_policy"
 """Name of our policy loss (`packing.py`) among verl's."""
-CREDIT = "harness_credit"
-"""Among a row's `extra_fields`: `kind` of its call, and `values` of all kinds of its rollout."""
+ABOUT = "harness_row"
+"""Among a row's `extra_fields`: of each of its `calls` the kind and its tokens of the response; `values` of all kinds
+of its rollout; tokens `saved`; whether its role had a row before (`again`)."""
 MEASURES: dict[str, tuple[str, ...]] = {
     "step_s": ("timing_s/step",),
     "rollout_s": ("timing_s/gen",),
@@ -16,4 +17,8 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "checkpoint_s": ("timing_s/save_checkpoint",),
     "gradient_norm": ("actor/grad_norm",),
     "rollout_probs_diff": ("training/rollout_probs_diff_max",),
+    "calls": ("training/calls",),
+    "merged_calls": ("training/merged_calls",),
+    "tokens": ("training/tokens",),
+    "saved_tokens": ("training/saved_tokens",),
 }

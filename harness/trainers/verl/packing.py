@@ -2,7 +2,7 @@
 
 verl packs rows where padding is removed, and asks for flash-attention because of what then keeps them apart. torch has
 that too: `varlen_attn`, the same kernels. On a CPU, and in fp32, rows are attended to one by one. Logits are made
-for the tokens of replies alone, which are a fifth of a row.
+for the tokens of replies alone, which are a fifth of a row; those of a masked row have one.
 
 Where a step is one optimizer step, the policy that is updated is the one that sampled: the ratio of their probabilities
 is 1, and its gradient that of the log-probability. verl's pass for the old log-probabilities is left out then (its
@@ -141,6 +141,8 @@ class PackedEngine(FSDPEngineWithLMHead):
             row = torch.searchsorted(ends, positions, right=True)
             first = (ends - micro_batch["responses"].offsets().diff())[row]
             kept = positions[(positions >= first - 1) & (positions < ends[row] - 1)]
+            asked = micro_batch["response_mask"].values().bool()
+            kept = kept[asked.index_fill(0, micro_batch["responses"].offsets()[1:] - 1, True)]
             self._kept = kept, len(positions)
             inputs["logits_to_keep"] = kept
             for name in ("input_ids_rmpad_rolled", "temperature_rmpad"):

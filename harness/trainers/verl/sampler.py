@@ -29,7 +29,7 @@ if os.environ.get("VERL_PLATFORM") == "cpu":
 class _Timed:
     """Asks more often than verl's buffer, and says how long a batch took.
 
-    Its `sampler_kwargs` name the run's `batching` and `credit`.
+    Its `sampler_kwargs` name the run's `batching` and `credit`, and whether it `merges` calls.
     """
 
     def __init__(self, *args: Any, sampler_kwargs: Any, **kwargs: Any) -> None:
@@ -38,7 +38,7 @@ class _Timed:
         if sampler_kwargs["batching"] == "by_rollout":
             from harness.trainers.verl import batches
 
-            batches.install(shared=sampler_kwargs["credit"] == "shared")
+            batches.install(shared=sampler_kwargs["credit"] == "shared", merges=sampler_kwargs["merges"])
 
     def sample(self, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         began = time.perf_counter()

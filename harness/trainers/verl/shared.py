@@ -14,14 +14,6 @@ from harness.results.folder import RunFolder
 from harness.rollout.request import Phase
 from harness.rollout.session import Session
 
-UNTRAINED: dict[str, list[Any]] = {
-    "prompt_ids": [0],
-    "response_ids": [0],
-    "response_mask": [0],
-    "response_logprobs": [0.0],
-}
-"""The row of a rollout that brought a score and nothing to train: one masked token, for its group's baseline."""
-
 
 @dataclass(frozen=True, slots=True)
 class SessionFile:
