@@ -42,7 +42,7 @@ async def test_a_prompt_that_leaves_no_room_for_the_response_is_refused_as_vllm_
     server = PolicyServer(str(resolve("pocket-sql")), slots=4, response_length=8, max_length=64)
     address = await server.launch()
     try:
-        async with httpx.AsyncClient(base_url=f"http://{address}/v1", trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=f"http://{address}/v1", trust_env=False, timeout=60) as client:
 
             async def ask(words: int, limit: int) -> httpx.Response:
                 messages = [{"role": "user", "content": "name " * words}]
