@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError
 
 from harness.config import Config, Section, load_config, presets_dir
 from harness.errors import ConfigError
+from harness.plugins import reward_spec
 
 Values = list[Any] | dict[str, Any]
 _DIRECT = ("agent", "agent_match", "seed")
@@ -32,8 +33,8 @@ class Study(Section):
     """What it is to answer, in one line."""
     baseline: str | None = None
     """The arm, or the agent, that others are held against."""
-    margin: float | None = Field(None, gt=0, lt=1)
-    """Differences below it count as none. Stated here, before there is a result."""
+    margin: float | None = Field(None, gt=0)
+    """Differences below it count as none, in units of the reward. Stated here, before there is a result."""
     checkpoint: int | None = Field(None, ge=1)
     """A training step at which accuracy is compared too, as a secondary measure; stated before there is a result."""
     preset: str | None = "cpu"
@@ -151,6 +152,13 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
             jobs += [_evaluation(job, agent) for agent in study.evaluate]
     if len({job.key for job in jobs}) < len(jobs):
         raise ConfigError(f"study {study.name!r} asks for the same run twice; label its values apart")
+    for reward in {job.config.reward.name for job in jobs}:
+        spec = reward_spec(reward)
+        if study.margin is not None and study.margin >= (width := spec.high - spec.low):
+            raise ConfigError(
+                f"margin: {study.margin:g} is not less than {width:g}, the most that {reward} can differ by (0.05 of "
+                "0 to 1 is 5 points)"
+            )
     return jobs
 
 

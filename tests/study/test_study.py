@@ -19,6 +19,7 @@ from harness.compare.comparison import compare
 from harness.compare.formats import render
 from harness.compare.runs import select
 from harness.errors import ConfigError
+from harness.hookspecs import RewardSpec
 from harness.study.plan import jobs_of, read_study
 
 Harness = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -193,6 +194,17 @@ def test_mistakes_in_a_study_file_are_told_in_a_line(text: str, message: str, tm
     with pytest.raises(ConfigError, match=message) as caught:
         jobs_of(read_study(path))
     assert "\n" not in str(caught.value)
+
+
+def test_a_margin_is_in_units_of_the_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "points.yaml"
+    path.write_text("margin: 5\nset: {reward.name: points}\n")
+    points = RewardSpec("points", "nowhere:Points", "0 to 100", high=100.0)
+    monkeypatch.setattr("harness.study.plan.reward_spec", lambda name: {"points": points}[name])
+    assert len(jobs_of(read_study(path))) == 1
+    path.write_text("margin: 100\nset: {reward.name: points}\n")
+    with pytest.raises(ConfigError, match="100 is not less than 100"):
+        jobs_of(read_study(path))
 
 
 def test_agents_without_certificate_are_refused_before_the_time_is_spent(
