@@ -46,6 +46,7 @@ $(UV_BIN):
 
 $(INSTALLED): pyproject.toml uv.lock $(wildcard plugins/*/pyproject.toml) | $(UV_BIN)
 	test -x $(BIN)/python || $(UV) venv --quiet --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" $(VENV)
+	@echo "installing into $(VENV): 7 GB or so, some minutes the first time"
 	$(UV) sync --quiet --frozen --inexact --compile-bytecode --extra $(EXTRAS) --extra plugins
 	touch $@
 

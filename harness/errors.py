@@ -17,9 +17,13 @@ Anything else is a bug and keeps its traceback.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import harness
+
+OVERRIDES = Path(__file__).with_name("overrides.txt")
+"""For `uv pip install --overrides`: libraries whose bounds others state too narrowly."""
 
 
 def how_to_install(extra: str) -> str:
@@ -28,8 +32,12 @@ def how_to_install(extra: str) -> str:
     also = " (or gpu)" if extra == "cpu" else ""
     if (checkout / "uv.lock").is_file():
         return f"`uv sync --inexact --extra {extra}`{also} in {checkout}"
-    overrides = Path(__file__).with_name("overrides.txt")
-    return f"`uv pip install --overrides {overrides} '{harness.DISTRIBUTION}[{extra}]'`{also}"
+    return f"`{with_overrides()} '{harness.DISTRIBUTION}[{extra}]'`{also}"
+
+
+def with_overrides() -> str:
+    """The beginning of a command that adds to this environment and leaves what harness needs."""
+    return f"uv pip install --python {sys.executable} --overrides {OVERRIDES}"
 
 
 class HarnessError(Exception):

@@ -68,9 +68,9 @@ def run_record(
     kind: str = "train",
 ) -> dict[str, Any]:
     """The record of a run that starts now; a resumed one keeps its history under `launches`."""
-    from harness.parity.certificate import certificate_for
+    from harness.parity.certificate import certificate_for, digest, fingerprint
 
-    spec = agent_spec(config.agent)
+    spec, current = agent_spec(config.agent), fingerprint(config.agent)
     launches: list[dict[str, Any]] = [{**one} for one in folder.read()["launches"]] if resumed else []
     study = json.loads(os.environ.get(STUDY_VARIABLE) or "null")
     launch = {"started": _now(), "commit": commit(), "cores": available_cores()}
@@ -92,7 +92,8 @@ def run_record(
         "device": device,
         "tasks": {"train": len({task.id for task in train}), "val": len(val)},
         "identity": identity(config, task_set, train, val, model_path, device, kind),
-        "parity": certificate_for(config.agent),
+        "parity": certificate_for(config.agent, current),
+        "agent_fingerprint": digest(current),
         "agent_distribution": next(
             (
                 {"name": state.distribution, "version": state.version}

@@ -103,6 +103,8 @@ def main() -> None:
     except _UsageError as error:
         hint = f" Try: {error.ctx.command_path} --help" if error.ctx else ""
         said = error.format_message()
+        if not said:  # a group without a command has shown its help
+            sys.exit(2)
         if meant := right_form(sys.argv[1:]):
             said, hint = said.partition(" Did you mean")[0], f" Did you mean `{meant}`?"
         sys.stderr.write(f"harness: {said}{hint}\n")

@@ -41,7 +41,7 @@ class TrainingDisplay:
         self._live = Live(console=console, refresh_per_second=4, transient=True) if live else None
         self._last: tuple[int, int] = (-1, 0)
         self._phase = "starting"
-        self._said = 0.0
+        self._said = self._began
         self._started_in_s = started_in_s
         self._advice = advice
         self._remark = ""
@@ -72,9 +72,10 @@ class TrainingDisplay:
 
             self._live.update(Panel(self._body(progress), title=self._title, title_align="left"))
             return
-        if progress.phase.startswith("validating") and (
-            progress.phase != self._phase or time.monotonic() - self._said >= EVERY_S
-        ):
+        waits = progress.phase == "starting" or (
+            progress.phase.startswith("validating") and progress.done < progress.expected
+        )
+        if waits and (progress.phase != self._phase or time.monotonic() - self._said >= EVERY_S):
             self._said = time.monotonic()
             self._console.print(f"{self._doing(progress)}  {duration(time.monotonic() - self._began)}")
         self._phase = progress.phase

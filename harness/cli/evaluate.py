@@ -79,6 +79,8 @@ def evaluate(
             overrides.append(f"{name}={value}")
     trained = RunFolder.open(run) if run is not None else None
     if trained is not None:
+        if split is not None and not any(item.startswith("task.val_limit=") for item in overrides):
+            overrides.append("task.val_limit=null")  # the training's own limit is of its own validation
         if endpoint is not None or model is not None:
             raise UserError("give either a run or --endpoint/--model, not both")
         resolved = load_config(None, trained.path / "config.yaml", overrides, agent=plugin)
@@ -93,7 +95,7 @@ def evaluate(
             preset = "endpoint" if endpoint_here else default_preset(task, resolve_device("auto"))
         resolved = load_config(preset, config, overrides, agent=plugin)
     check(resolved, trains=False)
-    load_tasks(resolved, make_task_set(resolved), resolved.task.val_split)
+    known = len(load_tasks(resolved, make_task_set(resolved), resolved.task.val_split))
     signal.signal(signal.SIGTERM, interrupt)
     # The folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind.
     label = f"eval-{resolved.agent}"
@@ -122,8 +124,14 @@ def evaluate(
             record = _measure(resolved, folder, url, policy, None, True, policy, parent)
     if json_:
         emit_json(record)
-    else:
-        _show(folder, record)
+        return
+    _show(folder, record)
+    asked = resolved.task.val_limit
+    if trained is not None and limit is None and asked is not None and asked < known:
+        results().print(
+            f"{asked} of the {known} tasks of {resolved.task.val_split!r}, as in the training (task.val_limit): "
+            f"--limit {known} asks all"
+        )
 
 
 def _measure(
@@ -163,7 +171,8 @@ def _show(folder: RunFolder, record: Mapping[str, Any]) -> None:
         out.print("\n".join(lines(several, graded)), markup=False)
     levels = result["by_difficulty"].items()
     told = (f"{level} {mean(row['accuracy'], graded)} ({row['tasks']})" for level, row in levels)
-    out.print(f"by difficulty: {', '.join(told)}")
+    if len(levels) > 1:
+        out.print(f"by difficulty: {', '.join(told)}")
     if result["empty_golds"]:
         out.print(f"{result['empty_golds']} of the golds return no row: an empty answer to them proves little")
     if result["agent_failed"]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 EVERY_S = 0.5
 VARIABLES = {"HARNESS_LOG_LEVEL": "INFO", "VERL_LOGGING_LEVEL": "DEBUG"}
 """What makes runners and verl write more."""
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @contextmanager
@@ -43,5 +45,6 @@ def _follow(folder: Path, read: dict[Path, int], over: threading.Event) -> None:
                 if last:
                     whole, newline = whole + newline + rest, b""
                 read[file] = read.get(file, 0) + len(whole) + len(newline)
-                for line in whole.decode(errors="replace").splitlines():
+                text = whole.decode(errors="replace")
+                for line in (text if sys.stderr.isatty() else _COLOUR.sub("", text)).splitlines():
                     sys.stderr.write(f"{file.name}: {line}\n")

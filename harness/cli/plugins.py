@@ -48,12 +48,12 @@ def new(
     """Write a package that passes the contract suite as it stands; put what is yours in its place."""
     from harness.cli.common import results
     from harness.cli.scaffold import SCAFFOLDS, write_package
+    from harness.errors import with_overrides
 
     target = write_package(name, folder, kind)
     use = SCAFFOLDS[kind].use.replace("@NAME@", name)
     results().print(
-        f"{target}\n  uv pip install -e {target}      # in harness's checkout, with its .venv active\n"
-        f"  pytest {target}\n  {use}",
+        f"{target}\n  {with_overrides()} -e {target.resolve()}\n  pytest {target}\n  {use}",
         markup=False,
         soft_wrap=True,
     )

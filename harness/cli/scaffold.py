@@ -26,6 +26,9 @@ dependencies = ["agent-rl-harness"]  # and what yours needs, with the versions t
 
 [tool.hatch.build.targets.wheel]
 packages = ["src/harness_@NAME@"]
+
+[tool.pytest.ini_options]
+asyncio_default_fixture_loop_scope = "function"
 """
 
 README = """\
@@ -33,7 +36,7 @@ README = """\
 
 A plugin of harness: @WHAT@.
 
-    uv pip install --python .venv -e THIS_FOLDER      # in harness's checkout
+    uv pip install --overrides "$(python -c 'import harness; print(*harness.__path__)')/overrides.txt" -e .
     pytest
     @USE@
 """

@@ -82,6 +82,13 @@ def train(
         if steps is not None:
             resolved.train.steps = steps
         _same_run(folder.config(), resolved)
+        before = folder.read()
+        result = before["result"]
+        if before["status"] == "finished" and result and result["steps"] >= (resolved.train.steps or 0):
+            done = result["steps"]
+            progress_console().print(f"{resume} finished after its {done} steps; --steps {2 * done} goes on")
+            emit_json(before) if json_ else summary(folder, before)
+            return
     else:
         overrides = list(set_ or [])
         short = {"task.name": task, "policy.path": model, "rollout.runners": n_runners}
@@ -116,6 +123,8 @@ def train(
     ):
         timeline.born("harness train")
         fit(resolved, folder, data, resume=resume is not None, panel=not debug)
+    if trace_start:
+        progress_console().print(f"timeline of the start: {trace_start} (open it at https://ui.perfetto.dev)")
     record = folder.read()
     if json_:
         emit_json(record)
@@ -271,6 +280,8 @@ def show_config(config: Config, as_json: bool) -> None:
 
 def summary(folder: RunFolder, record: Mapping[str, Any]) -> None:
     """The few lines that end a training."""
+    from harness.plugins import agent_spec, is_reference
+
     result = record["result"]
     out = results()
     graded = result.get("graded", False)
@@ -281,7 +292,12 @@ def summary(folder: RunFolder, record: Mapping[str, Any]) -> None:
         out.print(f"validation {measured(graded)} {first} -> {last}   (by step: {curve})")
     if result["rollout_probs_diff_max"] is not None:
         out.print(f"rollout against trainer, largest probability difference: {result['rollout_probs_diff_max']:.1e}")
-    out.print(str(folder.path))
+    if record.get("parity") is None and not is_reference(record["agent"]) and agent_spec(record["agent"]).strict:
+        out.print(
+            f"no parity certificate: `harness parity {record['agent']}` makes one, for this run too; without it "
+            "`harness compare` does not hold the run against another agent's"
+        )
+    out.print(f"{folder.path}   (next: harness report {folder.path}, harness eval {folder.path})", soft_wrap=True)
 
 
 def _ci(*, fast: bool) -> list[str]:

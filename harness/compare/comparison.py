@@ -121,7 +121,7 @@ def compare(
             for run in selection.runs
             if run not in usable
         ],
-        "identity": {run.id: {"identity": run.record["identity"], "parity": run.record["parity"]} for run in usable},
+        "identity": {run.id: {"identity": run.record["identity"], "parity": run.parity} for run in usable},
     }
     if any(run.graded for run in usable):
         found["graded"] = True

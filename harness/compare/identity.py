@@ -151,14 +151,15 @@ def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
     remarks: list[str] = []
     agents: dict[str, dict[str, Any] | None] = {}
     for run in runs:
-        agents[run.record["agent"]] = agents.get(run.record["agent"]) or run.record["parity"]
+        agents[run.record["agent"]] = agents.get(run.record["agent"]) or run.parity
     permitted = "parity" in set(allow)
     if len(agents) > 1:
         missing = [name for name, found in agents.items() if found is None and not _excused(name)]
         if missing and not permitted:
             raise NotComparable(
                 f"parity differs: {missing[0]} ran without a parity certificate, so nobody knows whether it is the "
-                f"same agent. Prove it with `harness parity {missing[0]}` before training, or say --allow parity"
+                f"same agent. Prove it with `harness parity {missing[0]}`, which counts for runs of the agent as it is "
+                "installed now, or say --allow parity"
             )
         if missing:
             remarks.append(f"Not certified to be the same agent (allowed): {', '.join(missing)}.")

@@ -56,7 +56,7 @@ def measure(run: Run) -> Figures:
         "trained_transitions": int(train["trained_transitions"].sum()) if len(train) else None,
         "trained_tokens": int(train["trained_tokens"].sum()) if len(train) else None,
         "trained_by_role": run.trained_by_role,
-        "parity": parity_label(run.record),
+        "parity": parity_label(run),
     }
 
 
@@ -180,12 +180,12 @@ def optimizer_steps(run: Run) -> list[tuple[int, int, int]]:
     return found or [(0, 0, 0)]
 
 
-def parity_label(record: RunRecord) -> str:
+def parity_label(run: Run) -> str:
     """`reference`, `strict HASH`, `idiomatic` or `none`."""
     from harness.plugins import is_reference
 
-    found = record["parity"]
-    if is_reference(record["agent"]):
+    found = run.parity
+    if is_reference(run.record["agent"]):
         return "reference"
     if not found:
         return "none"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from harness.compare.model import Asked, StudyState, Trained
 from harness.errors import UserError
@@ -151,6 +151,15 @@ class Run:
         """Between which values its rewards lie, the 0 of what the agent failed among them."""
         low, high = self.record["identity"].get("reward_range", (0.0, 1.0))
         return min(low, 0.0), max(high, 0.0)
+
+    @cached_property
+    def parity(self) -> dict[str, Any] | None:
+        """The agent's certificate: the record's, or one that was made later of the very same agent."""
+        from harness.parity.certificate import certificate_of
+
+        record = self.record
+        later = record.get("agent_fingerprint")
+        return record["parity"] or (certificate_of(record["agent"], later) if later else None)
 
     @property
     def samples(self) -> int:

@@ -18,7 +18,7 @@ from typing import Literal
 from packaging.version import Version
 
 from harness.config import resolve_device
-from harness.errors import how_to_install
+from harness.errors import OVERRIDES, how_to_install, with_overrides
 
 State = Literal["ok", "note", "problem"]
 
@@ -44,7 +44,7 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Look at everything that training and evaluation need. Imports nothing heavy."""
-    return [*_python(), *_libraries(), *_device(), *_plugins(), *_machine(), *_folders()]
+    return [*_python(), *_libraries(), *_overrides(), *_device(), *_plugins(), *_machine(), *_folders()]
 
 
 def _python() -> Iterator[Finding]:
@@ -66,6 +66,21 @@ def _libraries() -> Iterator[Finding]:
             continue
         clash = next((c for c in _CLASHES if c[0] == name and Version(found) >= Version(c[1])), None)
         yield Finding(name, "problem" if clash else "ok", found, clash[2] if clash else "")
+
+
+def _overrides() -> Iterator[Finding]:
+    """What one installation without harness's overrides takes down again, and nothing says so."""
+    from packaging.requirements import Requirement
+
+    lines = OVERRIDES.read_text(encoding="utf-8").splitlines()
+    for wanted in (Requirement(line) for line in lines if line and not line.startswith("#")):
+        try:
+            found = version(wanted.name)
+        except PackageNotFoundError:
+            continue
+        fine = wanted.specifier.contains(found, prereleases=True)
+        advice = "" if fine else f"something was installed without --overrides: {with_overrides()} '{wanted}'"
+        yield Finding(wanted.name, "ok" if fine else "problem", found, advice)
 
 
 def _device() -> Iterator[Finding]:

@@ -54,14 +54,19 @@ def fingerprint(agent_name: str) -> dict[str, Any]:
     return found
 
 
-def certificate_for(agent_name: str) -> dict[str, Any] | None:
+def certificate_for(agent_name: str, current: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
     """The valid certificate of an agent, or None: never tested, failed, or changed since."""
-    current = fingerprint(agent_name)
+    found = certificate_of(agent_name, digest(current or fingerprint(agent_name)))
+    return found if found and found.get("scenarios") == _scenarios(agent_name) else None
+
+
+def certificate_of(agent_name: str, fingerprint_digest: str) -> dict[str, Any] | None:
+    """The certificate of an agent as it was when it had this fingerprint, whenever it was made; else None."""
     try:
-        found: dict[str, Any] = json.loads(_path(agent_name, current).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        found: dict[str, Any] = json.loads(_path(agent_name, fingerprint_digest).read_text(encoding="utf-8"))
+        return found if digest(found["fingerprint"]) == fingerprint_digest else None
+    except (OSError, ValueError, KeyError, TypeError):
         return None
-    return found if found.get("fingerprint") == current and found.get("scenarios") == _scenarios(agent_name) else None
 
 
 def write_certificate(agent_name: str, result: Likeness | Deviation) -> dict[str, Any] | None:
@@ -71,7 +76,7 @@ def write_certificate(agent_name: str, result: Likeness | Deviation) -> dict[str
         The certificate, or None where the agent failed.
     """
     current = fingerprint(agent_name)
-    path = _path(agent_name, current)
+    path = _path(agent_name, digest(current))
     if isinstance(result, Likeness) and not result.passed:
         path.unlink(missing_ok=True)
         return None
@@ -79,7 +84,7 @@ def write_certificate(agent_name: str, result: Likeness | Deviation) -> dict[str
         "schema": 1,
         "agent": agent_name,
         "strict": isinstance(result, Likeness),
-        "hash": _digest(current),
+        "hash": digest(current),
         "fingerprint": current,
         "scenarios": _scenarios(agent_name),
         "accepted": list(result.accepted) if isinstance(result, Likeness) else [],
@@ -111,7 +116,7 @@ def _fingerprint(spec: AgentSpec) -> dict[str, Any]:
         "agent_source": _source_hash(spec.target.partition(":")[0]),
         "frameworks": framework_versions(spec),
         "clients": {name: below[name] for name in CLIENTS if name in below},
-        "requirements": _digest(below),
+        "requirements": digest(below),
     }
 
 
@@ -167,12 +172,13 @@ def _source_hash(module: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def _digest(current: Mapping[str, Any]) -> str:
+def digest(current: Mapping[str, Any]) -> str:
+    """One hash of a fingerprint. 16 hex digits."""
     return hashlib.sha256(json.dumps(current, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _path(agent_name: str, current: Mapping[str, Any]) -> Path:
-    return cache_dir() / "parity" / f"{agent_name}-{_digest(current)}.json"
+def _path(agent_name: str, fingerprint_digest: str) -> Path:
+    return cache_dir() / "parity" / f"{agent_name}-{fingerprint_digest}.json"
 
 
 def _plain(value: Any) -> Any:

@@ -183,9 +183,7 @@ def _parity(runs: Sequence[Run]) -> Table:
 
     rows = []
     for plugin in dict.fromkeys(run.record["agent"] for run in runs):
-        found = next(
-            (run.record["parity"] for run in runs if run.record["agent"] == plugin and run.record["parity"]), None
-        )
+        found = next((run.parity for run in runs if run.record["agent"] == plugin and run.parity), None)
         if found is None:
             rows.append([plugin, "the yardstick" if is_reference(plugin) else "no certificate", "", "", ""])
             continue

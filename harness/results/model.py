@@ -224,6 +224,7 @@ class RunRecord(TypedDict):
     tasks: Annotated[Counts, "how many"]
     identity: Annotated[Identity, "what must be equal where runs are compared"]
     parity: Annotated[dict[str, Any] | None, "certificate that the agent does what its reference does"]
+    agent_fingerprint: NotRequired[Annotated[str, "hash of all that a certificate depends on: one made later is found"]]
     agent_distribution: Annotated[Distribution | None, "where the agent comes from"]
     config: Annotated[dict[str, Any], "the resolved configuration, which runs again as it stands"]
     result: Annotated[Result | None, "None until the run ends"]

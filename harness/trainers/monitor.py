@@ -47,7 +47,7 @@ class Monitor:
         self.progress = Progress(total_steps=total_steps)
         self._read()  # rows of earlier launches: known, not counted as speed
         self._fresh, self._first, self._step_s = 0, None, []
-        self.progress.phase = "starting"
+        self.progress.phase, self.progress.remark, self._flat = "starting", "", []
         self._failed.clear()  # whoever resumes has seen them
         self._why.clear()
 
@@ -119,11 +119,12 @@ class Monitor:
     def _logged(self, row: dict[str, Any]) -> None:
         data, step = row["data"], row["step"]
         if step_s := columns(self._trainer, "step_s", data):
-            self.progress.step = step
+            known, self.progress.step = self.progress.step, max(step, self.progress.step)
             self._step_s.append(sum(float(data[name]) for name in step_s))
             rewards = self._rewards.get(("train", step))
             self.progress.reward = sum(rewards) / len(rewards) if rewards else None
-            self._heed_signal(step)
+            if step > known:
+                self._heed_signal(step)
 
     def _heed_signal(self, step: int) -> None:
         """Say so where for some steps in a row no group had two different rewards, which leaves GRPO no gradient."""

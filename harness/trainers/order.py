@@ -26,8 +26,8 @@ def training_order(tasks: Sequence[Task], config: Config) -> list[Task]:
     pool = sorted(pool[: config.task.train_limit], key=lambda task: task.id)
     if len(pool) < batch:
         raise TaskSetError(
-            f"{len(pool)} training tasks do not fill a batch of {batch}: "
-            "lower train.batch_size or raise task.train_limit"
+            f"{len(pool)} training tasks do not fill a batch of {batch}: --set train.batch_size={max(len(pool), 1)}"
+            + (", or a higher task.train_limit" if config.task.train_limit else "")
         )
     wanted = config.train.steps * batch if config.train.steps else config.train.epochs * (len(pool) // batch) * batch
     order: list[Task] = []

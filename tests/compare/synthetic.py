@@ -78,6 +78,7 @@ def write_run(
     val = validation_order(pocket().load("val"), config)
     record = run_record(config, folder, pocket(), train, val, model, "cpu", kind=kind)
     record["parity"] = parity
+    del record["agent_fingerprint"]
     folder.write(record)
     writer = Writer(folder, config, keep_transitions, parts)
     seen = steps if status == "finished" else steps // 2

@@ -24,6 +24,7 @@ from harness.compare.model import Arm, Comparison, Pair
 from harness.compare.references import reference_rows
 from harness.compare.runs import select
 from harness.errors import NotComparable, UserError
+from harness.parity.certificate import digest
 
 Write = Callable[..., Any]
 
@@ -251,6 +252,25 @@ def test_agents_without_certificate_are_refused_and_idiomatic_ones_marked(write_
     loose = write_run("crewai_sql_idiomatic", parity=None)
     found = compare(select([reference.path, loose.path]))
     assert any("crewai_sql_idiomatic" in remark and "Idiomatic" in remark for remark in found["remarks"])
+
+
+def test_a_certificate_may_be_made_after_the_run(
+    write_run: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path / "cache"))
+    reference, bare = write_run(), write_run("langgraph_sql", parity=None)
+    fingerprint = {"prompts": "p", "scenarios": "s", "reference": "r"}
+    bare.write(bare.read() | {"agent_fingerprint": digest(fingerprint)})
+    with pytest.raises(NotComparable, match="ran without a parity certificate"):
+        compare(select([reference.path, bare.path]))
+    file = tmp_path / "cache" / "parity" / f"langgraph_sql-{digest(fingerprint)}.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"strict": True, "hash": digest(fingerprint), "fingerprint": fingerprint}))
+    found = compare(select([reference.path, bare.path]))
+    assert sorted(arm["parity"].split()[0] for arm in found["arms"]) == ["reference", "strict"]
+    file.write_text(json.dumps({"strict": True, "hash": "x", "fingerprint": {**fingerprint, "prompts": "other"}}))
+    with pytest.raises(NotComparable, match="ran without a parity certificate"):
+        compare(select([reference.path, bare.path]))
 
 
 def test_one_seed_is_called_one_seed(write_run: Write) -> None:

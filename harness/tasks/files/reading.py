@@ -14,6 +14,7 @@ from typing import Any
 from harness.errors import TaskSetError
 
 _JSON = (".jsonl", ".ndjson", ".json")
+_SHEETS = (".xlsx", ".xls", ".ods")
 _SEPARATORS = {".csv": ",", ".tsv": "\t"}
 _PARQUET = (".parquet", ".pq")
 FORMATS = "JSON lines (.jsonl), a JSON list (.json), CSV (.csv, .tsv) or Parquet (.parquet)"
@@ -49,7 +50,8 @@ def read(file: Path) -> Table:
     """
     kind = file.suffix.lower()
     if kind not in (*_JSON, *_SEPARATORS, *_PARQUET):
-        raise TaskSetError(f"{file} ends in {kind or 'nothing'!r}, which says no format. Give {FORMATS}")
+        also = "; a spreadsheet saves itself as CSV UTF-8" if kind in _SHEETS else ""
+        raise TaskSetError(f"{file} ends in {kind or 'nothing'!r}, which says no format. Give {FORMATS}{also}")
     try:
         with file.open("rb") as stream:
             content = stream.read()
@@ -141,9 +143,11 @@ def _object(where: str, value: Any) -> Row:
 
 
 def _csv(file: Path, content: bytes, separator: str) -> tuple[tuple[str, ...], list[Row]]:
-    records = _records(
-        file, csv.reader(io.StringIO(_decoded(file, content), newline=""), delimiter=separator, strict=True)
-    )
+    text = _decoded(file, content)
+    header = text.partition("\n")[0]
+    if separator not in header:  # spreadsheets write semicolons where a comma is the decimal point
+        separator = next((other for other in ";\t" if other in header), separator)
+    records = _records(file, csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True))
     names = [name.strip() for name in next(records, ("", []))[1]]
     if len(set(names)) < len(names):
         raise TaskSetError(f"{file}, line 1: two columns have one name. The first line must name the columns")
@@ -187,4 +191,4 @@ def _decoded(file: Path, content: bytes) -> str:
         return content.removeprefix(b"\xef\xbb\xbf").decode()
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise TaskSetError(f"{file}, line {line}: not UTF-8. Save the file as UTF-8") from error
+        raise TaskSetError(f"{file}, line {line}: not UTF-8. Save the file as UTF-8 (in Excel: CSV UTF-8)") from error
