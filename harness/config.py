@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
 
 from harness.errors import ConfigError
 from harness.layers import merge, nested, numbers
@@ -65,7 +65,7 @@ class SamplingConfig(Section):
     max_prompt_tokens: int = Field(1024, ge=16)
     max_response_tokens: int = Field(128, ge=1)
     """Of one call."""
-    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    chat_template_kwargs: dict[str, JsonValue] = Field(default_factory=dict)
     """What the policy's chat template takes beside messages, for example `enable_thinking: false`; vLLM's own word."""
 
 

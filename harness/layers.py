@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import date
 from typing import Any
 
 
@@ -29,11 +30,13 @@ def nested(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def numbers(value: Any) -> Any:
-    """The same plain data with text such as `1e-4` as a number: YAML 1.1 reads it as text, people mean the number."""
+    """The same plain data with text such as `1e-4` as a number and dates as text: YAML 1.1 has it otherwise."""
     if isinstance(value, Mapping):
         return {key: numbers(item) for key, item in value.items()}
     if isinstance(value, list):
         return [numbers(item) for item in value]
+    if isinstance(value, date):
+        return value.isoformat()
     if isinstance(value, str) and "e" in value.lower():
         try:
             return float(value)

@@ -178,7 +178,7 @@ class Registry:
             if state.problem and name.removesuffix("_idiomatic") == state.name:
                 raise PluginError(f"plugin {state.name!r} {state.problem}")
         close = get_close_matches(name, self._kinds[kind], 1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        hint = f"; did you mean {close[0]!r}?" if close else "."
         names = ", ".join(sorted(self._kinds[kind])) or "none"
         raise PluginError(f"no {kind} called {name!r}{hint} Installed: {names}. `harness plugins` lists all.")
 
@@ -432,7 +432,7 @@ def checked_options(spec: Spec, options: Mapping[str, Any], section: str) -> dic
         if one.default is one.empty and name not in options:
             raise ConfigError(f"{section}.{name}: {spec.name!r} needs this option. {there}")
     try:
-        hints = get_type_hints(target.__init__ if inspect.isclass(target) else target)
+        hints = get_type_hints(target.__init__ if inspect.isclass(target) else target, include_extras=True)
     except (NameError, TypeError, AttributeError):
         hints = {}  # names that only type checkers see: left to the plugin
     fitting = dict(options)

@@ -128,7 +128,7 @@ def check(config: Config, *, trains: bool = True) -> None:
     if not matched:
         raise ConfigError(
             f"agent_match {config.agent_match!r} matches none of the roles of {spec.name}: {', '.join(spec.roles)}. "
-            "Give --agent-match what finds one, `.` for all"
+            "Name what finds one, for example all: --set agent_match=."
         )
 
 

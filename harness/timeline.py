@@ -14,13 +14,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from harness.errors import ConfigError
+
 VARIABLE = "HARNESS_TRACE_START"
 
 
 @contextmanager
 def recorded(file: Path) -> Iterator[None]:
     """Have this process and those it starts write to `file`; afterwards it is whole JSON, in order of time."""
-    file.write_text("[\n", encoding="utf-8")
+    try:
+        file.write_text("[\n", encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"--trace-start {file}: cannot write there ({error.strerror}). Name another file") from error
     os.environ[VARIABLE] = str(file.resolve())
     try:
         yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 import importlib.util
+import io
 import logging
 import sys
 from typing import Any
@@ -92,6 +93,8 @@ def main() -> None:
 
         sys.stdout.write(f"harness {harness.__version__}\n")
         return
+    if isinstance(sys.stdout, io.TextIOWrapper):  # an answer may have what the terminal's encoding lacks
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         status: Any = app(prog_name="harness", standalone_mode=False)
     except UserError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -432,6 +433,7 @@ SCAFFOLDS = {
     ),
 }
 """By what `--kind` takes."""
+MAX_NAME = 60
 
 
 def write_package(name: str, folder: Path, kind: str = "agent") -> Path:
@@ -450,13 +452,20 @@ def write_package(name: str, folder: Path, kind: str = "agent") -> Path:
     scaffold = SCAFFOLDS[kind]
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
         raise ConfigError(f"plugin name {name!r}: use lower-case letters, digits and single underscores, as in my_sql")
+    if len(name) > MAX_NAME:
+        raise ConfigError(f"plugin name {name[:20]!r}...: {len(name)} characters; use {MAX_NAME} at most")
+    init, of_class, test = scaffold.parts
+    class_name = "".join(part.capitalize() for part in name.split("_"))
+    if keyword.iskeyword(class_name) or re.search(rf"\b{class_name}\b", of_class):
+        raise ConfigError(
+            f"plugin name {name!r}: its class would be {class_name}, which means something else there; choose another"
+        )
     if any(spec.name == name for spec in registry().specs(scaffold.kind)):
         raise ConfigError(f"plugin name {name!r} is taken by an installed {scaffold.kind}; choose another")
     target = folder / name
     if target.exists():
         raise ConfigError(f"{target} exists already; choose another name or --dir")
     source = target / "src" / f"harness_{name}"
-    init, of_class, test = scaffold.parts
     texts = {
         target / "pyproject.toml": PYPROJECT,
         target / "README.md": README,
@@ -470,7 +479,7 @@ def write_package(name: str, folder: Path, kind: str = "agent") -> Path:
         "@USE@": scaffold.use,
         "@NAME@": name,
         "@DASHED@": name.replace("_", "-"),
-        "@CLASS@": "".join(part.capitalize() for part in name.split("_")),
+        "@CLASS@": class_name,
     }
     for path, text in texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -238,6 +238,7 @@ def select(paths: Iterable[Path], runs_dir: Path = Path("runs")) -> Selection:
             named cannot be read.
     """
     chosen = Selection([])
+    empty = []
     for path in paths:
         found = _find(path, runs_dir)
         if (found / STUDY_FILE).is_file():
@@ -245,12 +246,16 @@ def select(paths: Iterable[Path], runs_dir: Path = Path("runs")) -> Selection:
         elif (found / "run.json").is_file():
             chosen.runs.append(replace(read_run(found), name=str(path)))
         else:
-            chosen.runs += readable(one.parent for one in sorted(found.glob("*/run.json")))
+            below = sorted(found.glob("*/run.json"))
+            empty += [] if below else [path]
+            chosen.runs += readable(one.parent for one in below)
             chosen.name = chosen.name or found.name
     unique = {run.folder.path: run for run in chosen.runs}
     chosen.runs = list(unique.values())
     if not chosen.runs:
         raise UserError("there is no run yet to look at. `harness runs list` shows what there is")
+    if empty:
+        raise UserError(f"{empty[0]} holds no run: no run.json is in it or a folder below. Restore it, or leave it out")
     if not all(run.arm for run in chosen.runs):
         name_arms(chosen.runs)
     chosen.name = chosen.name or (chosen.runs[0].id if len(chosen.runs) == 1 else f"{len(chosen.runs)} runs")

@@ -186,7 +186,7 @@ class JudgeClient:
             if choice.get("finish_reason") == "length":
                 raise ValueError("the reply was cut off: raise max_tokens")
             grades = grades_of(choice["message"]["content"], self._criteria)
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             ledger.add(self._model, "malformed", **usage)
             raise _Again(
                 str(error) if type(error) is ValueError else "the endpoint's answer is no completion"

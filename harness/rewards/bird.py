@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from pydantic import PositiveFloat
+
 from harness.environments.sql.databases import content_hash
 from harness.environments.sql.environment import GOLD_IS, database_of
 from harness.environments.sql.evaluator import MAX_PREDICTION_CHARS, Match, gold_failed, prediction_failed, steady
@@ -35,7 +37,7 @@ class _BirdReward:
         cache_folder: Where gold results are shared between processes; none by default.
     """
 
-    def __init__(self, *, timeout_s: float = 30.0, cache_folder: str | Path | None = None) -> None:
+    def __init__(self, *, timeout_s: PositiveFloat = 30.0, cache_folder: str | Path | None = None) -> None:
         self._timeout_s = timeout_s
         self._cache = GoldCache(cache_folder)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from pydantic import PositiveFloat
+
 from harness.environments.sql.environment import DATABASE, database_of, tool_of
 from harness.environments.sql.sandbox import Limits, execute
 from harness.records import Attempt, Task, Verdict
@@ -18,7 +20,7 @@ class Executes:
 
     version = "executes/1"
 
-    def __init__(self, *, timeout_s: float = 5.0) -> None:
+    def __init__(self, *, timeout_s: PositiveFloat = 5.0) -> None:
         self._timeout_s = timeout_s
 
     def refuses(self, task: Task) -> str:

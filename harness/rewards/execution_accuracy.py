@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from pydantic import PositiveFloat
+
 from harness.environments.sql.environment import GOLD_IS, database_of
 from harness.environments.sql.evaluator import VERSION, evaluate
 from harness.environments.sql.gold import GoldCache
@@ -28,7 +30,7 @@ class ExecutionAccuracy:
         *,
         keep_distinct: bool = False,
         plug_value: bool = False,
-        timeout_s: float = 10.0,
+        timeout_s: PositiveFloat = 10.0,
         cache_folder: str | Path | None = None,
     ) -> None:
         self._keep_distinct = keep_distinct

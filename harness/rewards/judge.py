@@ -73,13 +73,15 @@ class Judge:
             raise ValueError(f"criteria={list(criteria)} must be different names of letters and digits")
         if (request or {}).keys() & {"model", "messages", "response_format", "stream"}:
             raise ValueError("request must leave model, messages, response_format and stream alone")
-        if min(max_tokens or 1, max_answer_chars, concurrency) < 1 or retries < 0 or timeout_s <= 0:
+        least = min(1 if max_tokens is None else max_tokens, max_answer_chars, concurrency)
+        if least < 1 or retries < 0 or timeout_s <= 0:
             raise ValueError(
                 "max_tokens, max_answer_chars, concurrency and timeout_s must be above 0, retries at least 0"
             )
         system = FRAME.format(rubric=rubric_text(rubric, rubric_file), criteria=", ".join(criteria))
         given = {"temperature": temperature, "max_tokens": max_tokens}
         body = {name: value for name, value in given.items() if value is not None} | (request or {})
+        json.dumps(body, allow_nan=False)  # what no request can hold is refused now
         self._criteria = criteria
         self._max_answer_chars = max_answer_chars
         self._asked = [self.version, model, body, system, max_answer_chars]
@@ -116,7 +118,17 @@ class Judge:
     def keep_in(self, folder: Path) -> None:
         """Where grades are kept, unless `cache` says so, and calls are counted."""
         self._ledger = Ledger(folder)
-        self._cache = self._cache or folder / "judged"
+        if self._cache is None:
+            self._cache = folder / "judged"
+            return
+        try:
+            self._cache.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=self._cache).close()
+        except OSError as error:
+            raise ConfigError(
+                f"reward.options.cache: no grades can be kept in {self._cache} ({error.strerror}). Name a folder that "
+                "can be written, or leave it out"
+            ) from error
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
         """The mean of the grades; 0 without a call for an empty answer; unscored where the judge gives none."""

@@ -78,6 +78,11 @@ def test_unscored_is_never_zero_and_failed_runs_are_told(compared: Comparison) -
     assert failed["arm"] == "autogen_sql" and "server went away" in failed["reason"]
 
 
+def test_a_named_folder_without_a_run_is_refused(three_arms: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"{tmp_path} holds no run: no run.json"):
+        select([three_arms, tmp_path])
+
+
 def test_parts_of_the_reward_are_means_of_those_that_have_them(write_run: Write, compared: Comparison) -> None:
     assert "reward_parts" not in {table.key for table in tables(compared)}
     run = write_run("langgraph_sql", parts=True, unscored=3)

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from io import StringIO
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -183,3 +183,14 @@ def test_a_mean_of_graded_rewards_is_no_accuracy(capsys: pytest.CaptureFixture[s
     evaluate._show(RunFolder(Path("r")), {"agent": "x", "result": result})
     said = capsys.readouterr().out
     assert "x: mean reward 0.833" in said and "accuracy" not in said and "%" not in said.replace("95 %", "")
+
+
+def test_what_the_terminals_encoding_lacks_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = BytesIO()
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(written, encoding="ascii"))
+    monkeypatch.setattr(sys, "argv", ["harness"])
+    monkeypatch.setattr("harness.cli.app", lambda **_: sys.stdout.write("\u60a3 \ud800\n"))
+    with pytest.raises(SystemExit):
+        main()
+    sys.stdout.flush()
+    assert written.getvalue() == b"\\u60a3 \\ud800\n"

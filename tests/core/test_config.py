@@ -69,6 +69,15 @@ def test_numbers_that_yaml_reads_as_text_are_numbers_at_every_depth(tmp_path: Pa
     assert config.verl == {"optim": {"lr": 1e-4, "betas": [0.9, 1e-3], "eps": 1e-8}, "name": "e5-base"}
 
 
+def test_dates_are_text_and_a_template_is_told_nothing_but_json() -> None:
+    told = "sampling.chat_template_kwargs"
+    config = load_config(None, None, [f"{told}.day=2020-01-01", "verl.since={first: 2020-01-01 10:00:00}"])
+    assert config.sampling.chat_template_kwargs == {"day": "2020-01-01"}
+    assert config.verl == {"since": {"first": "2020-01-01T10:00:00"}}
+    with pytest.raises(ConfigError, match=rf"{told}.*finite number"):
+        load_config(None, None, [f"{told}.x=.nan"])
+
+
 def test_the_services_address_must_be_one_that_can_be_reached() -> None:
     with pytest.raises(ConfigError, match="name the one address"):
         load_config(None, None, ["rollout.host=0.0.0.0"])

@@ -49,6 +49,7 @@ def spec(of: type) -> TaskSetSpec:
         ({"schema_char": 1}, "did you mean 'schema_chars'"),
         ({"schema_chars": "abc"}, r"task\.options\.schema_chars of 'pocket': .*integer.*'abc'"),
         ({"schema_chars": float("inf")}, r"schema_chars of 'pocket'"),
+        ({"schema_chars": 0}, r"schema_chars of 'pocket': .*greater than 0, got 0"),
         ({"cache_dir": 5}, r"task\.options\.cache_dir of 'pocket': .*string"),
     ],
 )
@@ -58,6 +59,13 @@ def test_a_task_sets_option_that_does_not_fit_is_named(options: dict[str, Any], 
     with pytest.raises(ConfigError, match=message) as caught:
         make_task_set(config)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["execution_accuracy", "soft_f1", "executes", "bird_accuracy", "bird_soft_f1"])
+def test_a_reward_without_time_is_refused(name: str) -> None:
+    config = load_config("cpu", None, [f"reward.name={name}", "reward.options.timeout_s=0"])
+    with pytest.raises(ConfigError, match=rf"reward\.options\.timeout_s of '{name}': .*greater than 0, got 0"):
+        make_reward(config)
 
 
 def test_a_rewards_option_that_does_not_fit_is_named() -> None:

@@ -9,13 +9,21 @@ from typing import Any, Literal
 import pyarrow.parquet as pq
 import pytest
 
+from harness import timeline
 from harness.config import load_config
-from harness.errors import RunFailed
+from harness.errors import ConfigError, RunFailed
 from harness.plugins import make_task_set
 from harness.record import identity
 from harness.results.folder import RowLog, RunFolder
 from harness.run import LiveRun, recorded
 from harness.trainers.order import validation_order
+
+
+def test_a_trace_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for trace in (tmp_path, tmp_path / "no" / "trace.json", tmp_path / "file" / "trace.json"):
+        with pytest.raises(ConfigError, match="--trace-start .*cannot write there"), timeline.recorded(trace):
+            pass
 
 
 @pytest.mark.parametrize("kind", ["train", "eval"])

@@ -107,7 +107,7 @@ def test_a_failed_sync_says_why_and_leaves_no_environment(tmp_path: Path, monkey
     assert environments.python_for("crewai_sql") == sys.executable
 
 
-@pytest.mark.parametrize("name", ["My_sql", "1st", "a-b", "a__b", "", "reference_sql"])
+@pytest.mark.parametrize("name", ["My_sql", "1st", "a-b", "a__b", "", "reference_sql", "none", "toolbox", "a" * 300])
 def test_names_that_cannot_be_a_plugins_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="plugin name"):
         write_package(name, tmp_path)

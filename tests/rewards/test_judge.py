@@ -179,6 +179,7 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "malformed": ("a ten", "the reply is not JSON"),
     "cut off": (Reply(grades(1), finish_reason="length"), "the reply was cut off: raise max_tokens"),
     "no completion": (Reply(raw=b'{"choices": []}'), "the endpoint's answer is no completion"),
+    "endless usage": (Reply(raw=b'{"choices": [], "usage": {"prompt_tokens": 1e999}}'), "the endpoint's answer is no"),
     "no JSON": (Reply(raw=b"<html>"), "the reply|no completion|Expecting value"),
     "busy": (Reply.failure(429, "slow down"), "answers 429 .*slow down"),
     "broken": (Reply.failure(503), "answers 503"),
@@ -268,6 +269,20 @@ def test_no_more_questions_at_once_than_configured(scripted_server: StartServer)
     began = time.monotonic()
     score(judge(server, concurrency=2), task(), "a", "b", "c", "d")
     assert time.monotonic() - began >= 0.2 and running[2] - running[0] > 0.09e9
+
+
+def test_a_cache_that_cannot_be_written_is_refused_before_the_first_verdict(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for cache in (tmp_path / "file", tmp_path / "file" / "below"):
+        made = Judge(endpoint="http://127.0.0.1:1/v1", model="large", cache=cache)
+        with pytest.raises(ConfigError, match=r"reward\.options\.cache: no grades can be kept in .*Name a folder"):
+            made.keep_in(tmp_path)
+
+
+def test_a_request_that_no_request_can_hold_is_refused() -> None:
+    for request in ({"top_p": float("nan")}, {"since": Path()}):
+        with pytest.raises((TypeError, ValueError), match="JSON"):
+            Judge(endpoint="http://127.0.0.1:1/v1", model="large", request=request)
 
 
 def test_one_answer_is_paid_for_once_also_at_once_and_by_another_instance(

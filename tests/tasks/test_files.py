@@ -310,6 +310,14 @@ def test_a_file_that_is_damaged_as_a_whole_is_one_line(name: str, content: bytes
         assert str(folder / name) in said(caught) and why in said(caught)
 
 
+def test_a_parquet_date_that_python_lacks_is_one_line(folder: Path) -> None:
+    ids = pyarrow.array([2**62], pyarrow.timestamp("us"))
+    rows = pyarrow.table({"question": ["How?"], "query": ["SELECT 1"], "database": ["farm"], "id": ids})
+    pyarrow.parquet.write_table(rows, folder / "a.parquet")
+    with pytest.raises(TaskSetError, match="is no whole Parquet file: date value out of range"):
+        FilesTasks(path=folder / "a.parquet").load("all")
+
+
 def test_a_csv_line_of_too_few_cells_is_refused_where_it_begins(folder: Path) -> None:
     (folder / "a.csv").write_text('question,query,database\n"two\nlines",SELECT 1,farm\nHow, many?,SELECT 1,farm\n')
     with pytest.raises(

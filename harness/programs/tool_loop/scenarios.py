@@ -15,10 +15,10 @@ DATABASE, stage = sql.DATABASE, sql.stage
 TOOL = "query_database"
 
 
-def calling(*calls: tuple[str, str], text: str = "") -> Reply:
-    """A reply that calls tools: name and arguments as the model wrote them."""
+def calling(*calls: tuple[str, str], text: str = "", id: str | None = None) -> Reply:
+    """A reply that calls tools: name and arguments as the model wrote them, each with an id of its own or `id`."""
     made = [
-        {"id": f"call_{hashlib.sha256(f'{at} {name} {said}'.encode()).hexdigest()[:8]}", "type": "function"}
+        {"id": id or f"call_{hashlib.sha256(f'{at} {name} {said}'.encode()).hexdigest()[:8]}", "type": "function"}
         | {"function": {"name": name, "arguments": said}}
         for at, (name, said) in enumerate(calls)
     ]
@@ -55,6 +55,14 @@ SCENARIOS: tuple[Scenario, ...] = (
         calling((TOOL, "[]"), ("look_up", "{}"), (TOOL, '{"sql": "SELECT 1"}'), (TOOL, "{")),
         _DONE,
     ),
+    _scenario(
+        "repeated_ids",
+        "calls of one id, in one message and in the next",
+        calling((TOOL, '{"sql": "SELECT 1"}'), ("look_up", "{}"), (TOOL, '{"sql": "SELECT 1"}'), id="call_0"),
+        calling((TOOL, '{"sql": "SELECT 2"}'), id="call_0"),
+        _DONE,
+    ),
+    _scenario("deep_arguments", "arguments nested too deep", calling((TOOL, "[" * 2000 + "]" * 2000)), _DONE),
     _scenario("tool_error", "the tool complains", _query("SELECT nme FROM singer"), _query(_COUNT), _DONE),
     _scenario("no_json", "arguments that are no JSON", calling((TOOL, '{"sql": ')), _query(_COUNT), _DONE),
     _scenario("no_object", "arguments that are no object", calling((TOOL, '"SELECT 1"')), _query(_COUNT), _DONE),

@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import NonNegativeInt, PositiveInt
+
 from harness.records import Task
 from harness.tasks.bird.layout import BIRD
 from harness.tasks.prepared import PreparedTasks
@@ -40,9 +42,9 @@ class BirdTasks(PreparedTasks):
         data_dir: str | None = None,
         evidence: bool = True,
         descriptions: bool = False,
-        schema_chars: int = 12000,
+        schema_chars: PositiveInt = 12000,
         style: Literal["create", "compact"] = "create",
-        sample_rows: int = 0,
+        sample_rows: NonNegativeInt = 0,
     ) -> None:
         super().__init__(data_dir, schema_chars, style, sample_rows)
         self.evidence = evidence

@@ -11,6 +11,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import NonNegativeInt, PositiveInt
+
 from harness.environments.sql.databases import content_hash, databases_of
 from harness.environments.sql.environment import ANSWER, DATABASE, GOLD_IS, database_of
 from harness.errors import ConfigError, TaskSetError
@@ -58,9 +60,9 @@ class FilesTasks:
         split_seed: int = 0,
         skip_bad: bool = False,
         evidence: bool = True,
-        schema_chars: int = 4000,
+        schema_chars: PositiveInt = 4000,
         style: Literal["create", "compact"] = "compact",
-        sample_rows: int = 0,
+        sample_rows: NonNegativeInt = 0,
     ) -> None:
         given = {"path": path, "train": train, "val": val, "test": test}
         self.files = {role: file.expanduser() for role, file in given.items() if file is not None}

@@ -180,7 +180,7 @@ def _parquet(file: Path, content: bytes) -> tuple[tuple[str, ...], list[Row]]:
     try:
         table = pyarrow.parquet.read_table(io.BytesIO(content))
         cells = table.to_pylist()
-    except (OSError, ValueError, pyarrow.ArrowException) as error:
+    except (OSError, ValueError, OverflowError, pyarrow.ArrowException) as error:
         said = next(iter(str(error).splitlines()), type(error).__name__)
         raise TaskSetError(f"{file} is no whole Parquet file: {said}. Write it again") from error
     return tuple(table.column_names), [Row(f"row {number}", row) for number, row in enumerate(cells, 1)]

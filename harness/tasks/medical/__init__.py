@@ -9,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pydantic import PositiveInt
+
 from harness.environments.sql.databases import fingerprint
 from harness.environments.sql.environment import DATABASE, GOLD_IS, TOOL
 from harness.errors import TaskSetError
@@ -31,7 +33,7 @@ class MedicalTasks:
     name = "medical"
 
     def __init__(
-        self, cache_dir: str | None = None, schema_chars: int = 4000, tool: str = "query_database_by_sql"
+        self, cache_dir: str | None = None, schema_chars: PositiveInt = 4000, tool: str = "query_database_by_sql"
     ) -> None:
         self.schema_chars = schema_chars
         self.tool = tool

@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import PositiveInt
+
 from harness.environments.sql.databases import fingerprint
 from harness.environments.sql.environment import DATABASE, database_of
 from harness.errors import TaskSetError
@@ -32,7 +34,7 @@ class PocketTasks:
 
     name = "pocket"
 
-    def __init__(self, cache_dir: str | None = None, schema_chars: int = 4000) -> None:
+    def __init__(self, cache_dir: str | None = None, schema_chars: PositiveInt = 4000) -> None:
         self.schema_chars = schema_chars
         self._bundle = Bundle(self.name, DATA)
         self._manifest = self._bundle.manifest

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import NonNegativeInt, PositiveInt
+
 from harness.tasks.prepared import PreparedTasks
 from harness.tasks.prepared.layout import Layout, Part
 from harness.tasks.spider.layout import DK, REALISTIC, SPIDER, SYN
@@ -52,9 +54,9 @@ class SpiderTasks(PreparedTasks):
     def __init__(
         self,
         data_dir: str | None = None,
-        schema_chars: int = 8000,
+        schema_chars: PositiveInt = 8000,
         style: Literal["create", "compact"] = "create",
-        sample_rows: int = 0,
+        sample_rows: NonNegativeInt = 0,
         use_schema_file: bool = False,
         include_others: bool = False,
     ) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agents import Agent, FunctionTool, ModelResponse, ModelSettings, OpenAIChatCompletionsModel, RunConfig, Runner
-from agents.run_config import CallModelData, ModelInputData, ToolErrorFormatterArgs, ToolExecutionConfig
+from agents.run_config import ToolErrorFormatterArgs, ToolExecutionConfig
 from agents.tool_context import ToolContext
 from openai.types.responses import ResponseFunctionToolCall
 
@@ -21,17 +21,36 @@ class Session:
     """What model and tools need of the rollout."""
 
     toolbox: Toolbox
-    left: list[ResponseFunctionToolCall] = field(default_factory=list)
-    """Calls of the last reply that are to be carried out."""
+    calls: dict[str, ResponseFunctionToolCall] = field(default_factory=dict)
+    """As the model wrote them, by number: the SDK sees numbers for ids and no arguments, since it refuses ids that come
+    again or are empty, and parses arguments itself."""
     results: dict[str, str] = field(default_factory=dict)
-    """By the call's id."""
+    """By the call's number."""
 
-    async def result(self, call_id: str) -> str:
+    def numbered(self, call: ResponseFunctionToolCall) -> ResponseFunctionToolCall:
+        number = str(len(self.calls))
+        self.calls[number] = call
+        return call.model_copy(update={"call_id": number, "arguments": "{}"})
+
+    async def result(self, number: str) -> str:
         """Carries out what was called before it first: the SDK leaves calls of unknown tools to the end."""
-        while call_id not in self.results:
-            call = self.left.pop(0)
-            self.results[call.call_id] = await self.toolbox.call(call.name, call.arguments)
-        return self.results[call_id]
+        while number not in self.results:
+            due = str(len(self.results))
+            call = self.calls[due]
+            self.results[due] = await self.toolbox.call(call.name, call.arguments)
+        return self.results[number]
+
+    def written(self, items: list[Any]) -> list[Any]:
+        """Calls and ids as the model wrote them, results in the order of their calls."""
+        results = [item for item in items if item.get("type") == "function_call_output"]
+        ordered = iter(sorted(results, key=lambda item: int(item["call_id"])))
+        found = (next(ordered) if item.get("type") == "function_call_output" else item for item in items)
+        return [self._written(item) if "call_id" in item else item for item in found]
+
+    def _written(self, item: Any) -> Any:
+        call = self.calls[item["call_id"]]
+        arguments = {"arguments": call.arguments} if item["type"] == "function_call" else {}
+        return {**item, "call_id": call.call_id, **arguments}
 
 
 class TurnsModel(OpenAIChatCompletionsModel):
@@ -42,13 +61,14 @@ class TurnsModel(OpenAIChatCompletionsModel):
         self._session = session
         self._replies = 0
 
-    async def get_response(self, *args: Any, **kwargs: Any) -> ModelResponse:
-        response = await super().get_response(*args, **kwargs)
+    async def get_response(self, system_instructions: str | None, input: Any, *args: Any, **more: Any) -> ModelResponse:
+        items = input if isinstance(input, str) else self._session.written(input)
+        response = await super().get_response(system_instructions, items, *args, **more)
         self._replies += 1
         calls = [item for item in response.output if isinstance(item, ResponseFunctionToolCall)]
-        if self._replies > self._session.toolbox.max_turns:
-            response.output = [item for item in response.output if item not in calls]
-        self._session.left = calls
+        words = [item for item in response.output if item not in calls]
+        followed = calls if self._replies <= self._session.toolbox.max_turns else []
+        response.output = [*words, *map(self._session.numbered, followed)]
         return response
 
 
@@ -60,23 +80,12 @@ async def unknown_tool(call: ToolErrorFormatterArgs[Session]) -> str:
     return await call.run_context.context.result(call.call_id)
 
 
-def in_order(data: CallModelData[Session]) -> ModelInputData:
-    """Results in the order of their calls."""
-    items: list[Any] = data.model_data.input
-    calls = [item["call_id"] for item in items if item.get("type") == "function_call"]
-    results = [item for item in items if item.get("type") == "function_call_output"]
-    ordered = iter(sorted(results, key=lambda item: calls.index(item["call_id"])))
-    data.model_data.input = [next(ordered) if item.get("type") == "function_call_output" else item for item in items]
-    return data.model_data
-
-
 RUN = RunConfig(
     tracing_disabled=True,
     workflow_name="harness",
     tool_execution=ToolExecutionConfig(max_function_tool_concurrency=1),
     tool_not_found_behavior="return_error_to_model",
     tool_error_formatter=unknown_tool,
-    call_model_input_filter=in_order,
 )
 
 
