@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
 
 from harness.errors import ConfigError
-from harness.layers import merge, nested, numbers
+from harness.layers import flatten, merge, nested, numbers
 
 NAMED_NOW = {"plugin": "agent"}
 """Key of older files -> key."""
@@ -317,10 +317,17 @@ def _explain(error: ValidationError) -> str:
         section: type[BaseModel] = Config
         for part in where[:-1]:
             section = type(section.model_fields[part].get_default(call_default_factory=True))
-        close = [NAMED_NOW[key]] if key in NAMED_NOW else get_close_matches(where[-1], section.model_fields, 1)
+        if key in NAMED_NOW:
+            close = [NAMED_NOW[key]]
+        else:
+            close = get_close_matches(where[-1], section.model_fields, 1)
+            if not close and section is Config:  # the name of a key without its section
+                close = [whole for whole in flatten(Config().model_dump()) if whole.rpartition(".")[2] == key]
         prefix = ".".join(where[:-1])
         known = ", ".join(section.model_fields)
         hint = f"; did you mean {'.'.join([*where[:-1], close[0]])!r}?" if close else f". Known here: {known}"
         return f"unknown configuration key {key!r}{' in ' + prefix if prefix else ''}{hint}"
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    if first["type"] == "value_error":  # in words of ours
+        return f"configuration key {key!r}: {first['ctx']['error']}{more}"
     return f"configuration key {key!r}: {first['msg']}, got {first['input']!r}{more}"

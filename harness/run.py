@@ -96,7 +96,7 @@ def check(config: Config, *, trains: bool = True) -> None:
 
     Args:
         trains: Whether the trainer is to be used on the device, not just the agent; what only measures needs no
-            training split.
+            training split and no trained role.
 
     Raises:
         PluginError: A part that the configuration names is not installed or does not import.
@@ -125,7 +125,7 @@ def check(config: Config, *, trains: bool = True) -> None:
         matched = [role for role in spec.roles if re.search(config.agent_match, role)]
     except re.error as error:
         raise ConfigError(f"agent_match {config.agent_match!r} is not a regular expression: {error}") from error
-    if not matched:
+    if trains and not matched:
         raise ConfigError(
             f"agent_match {config.agent_match!r} matches none of the roles of {spec.name}: {', '.join(spec.roles)}. "
             "Name what finds one, for example all: --set agent_match=."

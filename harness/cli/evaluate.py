@@ -79,11 +79,9 @@ def evaluate(
             overrides.append(f"{name}={value}")
     trained = RunFolder.open(run) if run is not None else None
     if trained is not None:
-        if split is not None and not any(item.startswith("task.val_limit=") for item in overrides):
-            overrides.append("task.val_limit=null")  # the training's own limit is of its own validation
         if endpoint is not None or model is not None:
             raise UserError("give either a run or --endpoint/--model, not both")
-        resolved = load_config(None, trained.path / "config.yaml", overrides, agent=plugin)
+        resolved = of_a_run(trained, overrides, plugin)
     else:
         endpoint_here = endpoint or (environment_endpoint() if model is None else None)
         if endpoint_here is None and model is None:
@@ -132,6 +130,14 @@ def evaluate(
             f"{asked} of the {known} tasks of {resolved.task.val_split!r}, as in the training (task.val_limit): "
             f"--limit {known} asks all"
         )
+
+
+def of_a_run(trained: RunFolder, overrides: list[str], plugin: str | None) -> Config:
+    """A training's configuration as its evaluation has it: its limit is of its own validation, not of a named split."""
+    named = {item.partition("=")[0] for item in overrides}
+    if "task.val_split" in named and "task.val_limit" not in named:
+        overrides = [*overrides, "task.val_limit=null"]
+    return load_config(None, trained.path / "config.yaml", overrides, agent=plugin)
 
 
 def _measure(

@@ -84,6 +84,16 @@ def test_debug_shows_what_is_added_to_logs(tmp_path: Path, capsys: pytest.Captur
     assert capsys.readouterr().err.splitlines() == ["new.log: whole", "new.log: \ufffd half", "old.log: added"]
 
 
+def test_a_named_split_is_asked_whole_whatever_the_training_took_of_its_own(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "reference_sql")
+    folder.write_config(load_config("cpu", None, ["task.val_limit=8"], agent="reference_sql"))
+    limits = {
+        told: evaluate.of_a_run(folder, told.split(), None).task.val_limit
+        for told in ("", "task.val_split=all", "task.val_split=all task.val_limit=3")
+    }
+    assert list(limits.values()) == [8, None, 3]
+
+
 def test_what_a_start_took_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path / "cache"))
     config, other = load_config("cpu"), load_config("cpu", None, ["policy.path=other"])

@@ -23,6 +23,7 @@ def test_layers_override_each_other_in_order(tmp_path: Path) -> None:
     ("setting", "message"),
     [
         ("train.stepz=3", "did you mean 'train.steps'"),
+        ("steps=3", "did you mean 'train.steps'"),
         ("sed=1", "did you mean 'seed'"),
         ("seed=-1", "greater than or equal to 0"),
         ("train.loggers=[wandbb]", "train.loggers"),

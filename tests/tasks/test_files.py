@@ -111,12 +111,12 @@ def test_every_format_gives_the_same_tasks_and_the_same_identity(folder: Path) -
     ]
     lines(folder / "a.jsonl", ["", *rows[:3], " ", *rows[3:]])
     (folder / "b.json").write_text("\ufeff" + json.dumps(rows, indent=2), encoding="utf-8")
-    for name, separator in (("c.csv", ","), ("d.tsv", "\t")):
+    for name, separator in (("c.csv", ","), ("d.tsv", "\t"), ("f.csv", ";")):
         with (folder / name).open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, delimiter=separator)
             writer.writerows([list(rows[0]), *(list(one.values()) for one in rows)])
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "e.parquet")
-    made = [FilesTasks(path=folder / name) for name in ("a.jsonl", "b.json", "c.csv", "d.tsv", "e.parquet")]
+    made = [FilesTasks(path=folder / name) for name in ("a.jsonl", "b.json", "c.csv", "d.tsv", "e.parquet", "f.csv")]
     first = made[0].load("all")
     assert [task.gold for task in first] == [one["query"] for one in rows]
     assert first[0].question == f'{rows[0]["question"]}\nHint: say, "please"\nnow' and first[0].difficulty == "easy"
