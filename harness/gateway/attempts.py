@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Mapping
-from itertools import count
+from heapq import heappop, heappush
 from typing import Any
 
 from harness.gateway.answers import Answer, StreamedAnswer
@@ -47,7 +47,9 @@ class AttemptLog:
         self.failures: list[CallFailure] = []
         self.calls: set[Call] = set()
         self._arrivals = 0
-        self._draws: dict[str, set[int]] = {}
+        self._draws: Counter[str] = Counter()
+        self._given_back: dict[str, list[int]] = {}
+        """Heaps of numbers below a role's count whose calls failed."""
 
     def begin(self, role: str) -> Call:
         """Note the arrival of a call of `role`.
@@ -55,9 +57,10 @@ class AttemptLog:
         It samples with a seed of its own, of the attempt's, the role and the number of the role's calls before it; a
         call that fails gives its number back, so that a second try draws what the first would have drawn.
         """
-        draws = self._draws.setdefault(role, set())
-        draw = next(number for number in count() if number not in draws)
-        draws.add(draw)
+        if free := self._given_back.get(role):
+            draw = heappop(free)
+        else:
+            draw, self._draws[role] = self._draws[role], self._draws[role] + 1
         call = Call(self, role, self._arrivals, draw)
         self._arrivals += 1
         self.calls.add(call)
@@ -65,7 +68,7 @@ class AttemptLog:
 
     def give_back(self, call: Call) -> None:
         """A call failed: nothing was drawn with its seed."""
-        self._draws[call.role].discard(call.draw)
+        heappush(self._given_back.setdefault(call.role, []), call.draw)
 
     def close(self) -> None:
         """End the calls under way and put the records in order of arrival."""
