@@ -50,8 +50,8 @@ def test_plugins_carry_the_licence_itself() -> None:
 def test_an_extra_is_added_as_harness_was_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert how_to_install("gpu") == f"`uv sync --inexact --extra gpu` in {REPO}"
     monkeypatch.setattr("harness.errors.__file__", str(tmp_path / "harness" / "errors.py"))
-    overrides = tmp_path / "harness" / "overrides.txt"
-    assert how_to_install("cpu") == f"`uv pip install --overrides {overrides} 'agent-rl-harness[cpu]'` (or gpu)"
+    command = f"uv pip install --python {sys.executable} --overrides {REPO / 'harness' / 'overrides.txt'}"
+    assert how_to_install("cpu") == f"`{command} 'agent-rl-harness[cpu]'` (or gpu)"
 
 
 @pytest.mark.train
