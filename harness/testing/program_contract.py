@@ -22,7 +22,8 @@ from harness import plugins
 from harness.parity.comparison import changed_together
 from harness.parity.recorder import Recording, record
 from harness.programs import Program
-from harness.records import Attempt, Transition
+from harness.records import Attempt
+from harness.testing.calls import transition
 from harness.testing.data_contract import Contract
 
 NEEDED = (
@@ -77,30 +78,7 @@ class ProgramContract(Contract):
         assert done.stdout.split() == [made.prompts_hash, made.scenarios_hash]
 
     def test_turns_are_of_all_calls_or_there_are_no_drafts(self, made: Program) -> None:
-        calls = tuple(
-            Transition(
-                rollout_id="r",
-                attempt_id="a",
-                index=index,
-                role=role,
-                response_id=str(index),
-                model="m",
-                messages=(),
-                response_text="x",
-                finish_reason="stop",
-                prompt_ids=None,
-                response_ids=None,
-                logprobs=None,
-                prompt_tokens=None,
-                response_tokens=None,
-                sampling={},
-                overridden={},
-                started_s=0.0,
-                latency_s=0.0,
-                gateway_s=0.0,
-            )
-            for index, role in enumerate(made.roles)
-        )
+        calls = tuple(transition(role, index) for index, role in enumerate(made.roles))
         attempt = Attempt("r", "a", "ok", "", "x", calls, (), (), 0.0, 0.0)
         assert not made.turns(replace(attempt, transitions=()))
         turns = made.turns(attempt)

@@ -9,9 +9,10 @@ import pytest
 from harness.config import load_config
 from harness.plugins import program
 from harness.programs import Turn
-from harness.records import Attempt, Transition, Verdict
+from harness.records import Attempt, Verdict
 from harness.rewards.scoring import Scorer
 from harness.rollout.credit import kinds, payments
+from harness.testing.calls import transition
 
 SQL, TOOLS = program("self_correcting_sql"), program("tool_loop")
 WORTH: dict[str, float | None] = {"A": 0.0, "B": 0.25, "C": 1.0}
@@ -21,14 +22,9 @@ APPROVED, REJECTED = "THE QUERY IS CORRECT.", "No.\nTHE QUERY IS INCORRECT."
 def attempt(*calls: tuple[str, str], answer: str | None = "C") -> Attempt:
     """An attempt of calls by role and reply; a reply of no text calls a tool."""
     made = tuple(
-        Transition(
-            rollout_id="r",
-            attempt_id="a",
-            index=index,
-            role=role,
-            response_id=str(index),
-            model="m",
-            messages=(),
+        transition(
+            role,
+            index,
             response_text=text,
             finish_reason="stop" if text else "tool_calls",
             prompt_ids=(1,),
@@ -36,11 +32,6 @@ def attempt(*calls: tuple[str, str], answer: str | None = "C") -> Attempt:
             logprobs=(-0.1,),
             prompt_tokens=1,
             response_tokens=1,
-            sampling={},
-            overridden={},
-            started_s=0.0,
-            latency_s=0.0,
-            gateway_s=0.0,
         )
         for index, (role, text) in enumerate(calls)
     )

@@ -22,6 +22,7 @@ from harness.results.folder import RunFolder
 from harness.rollout.session import RewardShuffle, Session
 from harness.rollout.stack import RolloutWork
 from harness.scripted.server import ReceivedRequest, Reply, ScriptedServer
+from harness.testing.calls import transition
 from harness.testing.fixtures import StartServer
 
 
@@ -239,40 +240,28 @@ def test_nothing_is_left_after_the_work(tmp_path: Path, scripted_server: StartSe
     assert not [p for p in psutil.Process().children(recursive=True) if "harness" in " ".join(p.cmdline())]
 
 
-def transition(response_id: str = "1") -> Transition:
-    return Transition(
-        rollout_id="r",
-        attempt_id="a",
-        index=0,
-        role="write_query",
+def replied(response_id: str = "1") -> Transition:
+    return transition(
+        "write_query",
         response_id=response_id,
-        model="m",
-        messages=(),
-        response_text="x",
-        finish_reason="stop",
         prompt_ids=(1,),
         response_ids=(2,),
         logprobs=(-0.1,),
         prompt_tokens=1,
         response_tokens=1,
-        sampling={},
-        overridden={},
-        started_s=0.0,
-        latency_s=0.0,
-        gateway_s=0.0,
     )
 
 
 def test_a_reused_response_id_is_refused() -> None:
     session = object.__new__(Session)
     session._seen_responses = set()
-    call = transition()
+    call = replied()
     attempt = Attempt("r", "a", "ok", "", "x", (call,), (), (), 0, 0)
     session._check(attempt)
     with pytest.raises(AssertionError, match="recorded for another one"):
         session._check(attempt)
     with pytest.raises(AssertionError):
-        session._check(dataclasses.replace(attempt, rollout_id="other", transitions=(transition(response_id="2"),)))
+        session._check(dataclasses.replace(attempt, rollout_id="other", transitions=(replied(response_id="2"),)))
 
 
 def test_shuffled_rewards_keep_their_distribution_and_lose_their_owner() -> None:

@@ -15,31 +15,20 @@ from omegaconf import OmegaConf
 from harness.config import load_config
 from harness.records import Transition
 from harness.rollout.session import Scored
+from harness.testing.calls import transition
 from harness.trainers.verl.loop import HarnessAgentLoop
 from harness.trainers.verl.names import ABOUT
 
 
 def call(role: str, index: int, prompt: tuple[int, ...] = (1,)) -> Transition:
-    return Transition(
-        rollout_id="r",
-        attempt_id="a",
-        index=index,
-        role=role,
-        response_id=str(index),
-        model="m",
-        messages=(),
-        response_text="x",
-        finish_reason="stop",
+    return transition(
+        role,
+        index,
         prompt_ids=prompt,
         response_ids=(2, 3),
         logprobs=(-0.1, -0.2),
         prompt_tokens=len(prompt),
         response_tokens=2,
-        sampling={},
-        overridden={},
-        started_s=0.0,
-        latency_s=0.0,
-        gateway_s=0.0,
     )
 
 

@@ -5,30 +5,19 @@ from __future__ import annotations
 import pytest
 
 from harness.records import Transition
+from harness.testing.calls import transition
 from harness.trainers.verl.rows import DialogueRow, rows_of
 
 
 def call(index: int, prompt: list[int], reply: list[int], role: str = "ask") -> Transition:
-    return Transition(
-        rollout_id="r",
-        attempt_id="a",
-        index=index,
-        role=role,
-        response_id=str(index),
-        model="m",
-        messages=(),
-        response_text="",
-        finish_reason="stop",
+    return transition(
+        role,
+        index,
         prompt_ids=tuple(prompt),
         response_ids=tuple(reply),
         logprobs=tuple(-token / 10 for token in reply),
         prompt_tokens=len(prompt),
         response_tokens=len(reply),
-        sampling={},
-        overridden={},
-        started_s=0.0,
-        latency_s=0.0,
-        gateway_s=0.0,
     )
 
 
