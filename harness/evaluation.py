@@ -71,8 +71,10 @@ def evaluate(
     run = LiveRun(config, folder, task_set, [], tasks, identity, config.device)
 
     def result(record: Mapping[str, Any]) -> dict[str, Any]:
+        from harness.compare.runs import with_failed
+
         rows, spec = list(folder.rows("episodes")), reward_spec(config.reward.name)
-        return accuracy_of(rows, len(tasks), config.eval.samples, (min(spec.low, 0.0), max(spec.high, 0.0)))
+        return accuracy_of(rows, len(tasks), config.eval.samples, with_failed(spec.low, spec.high))
 
     with folder.locked(), recorded(run, "eval", result, parent=parent):
         folder.write_config(config)

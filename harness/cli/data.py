@@ -32,6 +32,8 @@ DatabasesOption = Annotated[
     typer.Option(help="Where databases are that SOURCE lacks or that go before its own: folder or .zip."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+_BUNDLED = ("pocket", "medical")
+_BUNDLED_NAMES = " and ".join(_BUNDLED)
 SEEDS = (3, 8)
 POWER, ALPHA = 0.8, 0.05
 _SHOWN = 5
@@ -208,7 +210,7 @@ def fetch(
     from harness.tasks.spider.prepare import prepare
 
     if name != "spider":
-        raise TaskSetError(f"task set {name!r} cannot be fetched. Only spider can; pocket and medical are bundled")
+        raise TaskSetError(f"task set {name!r} cannot be fetched. Only spider can; {_BUNDLED_NAMES} are bundled")
     target = out or SPIDER.default_folder()
     archive = target.with_name(f"{target.name}-download.zip")
     with _progress() as progress:
@@ -222,7 +224,7 @@ def fetch(
 @app.command("list")
 def list_(as_json: JsonOption = False) -> None:
     """Show which data is there."""
-    rows = [{"name": name, "folder": "", "state": "bundled", "detail": ""} for name in ("pocket", "medical")]
+    rows = [{"name": name, "folder": "", "state": "bundled", "detail": ""} for name in _BUNDLED]
     rows += [_state(layout) for layout in _layouts().values()]
     if as_json:
         typer.echo(json.dumps(rows))
@@ -272,7 +274,7 @@ def verify(
     if layout is None:
         raise TaskSetError(
             f"task set {name!r} has no data to verify. Use one of: {', '.join(_layouts())}; "
-            "pocket and medical check themselves when loaded"
+            f"{_BUNDLED_NAMES} check themselves when loaded"
         )
     result = verify(folder or layout.default_folder(), layout)
     if as_json:

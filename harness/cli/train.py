@@ -67,7 +67,8 @@ def train(
     """Train an agent with GRPO and leave a run folder."""
     if resume is not None:
         folder = RunFolder.open(resume)
-        kind = folder.read()["kind"]
+        before = folder.read()
+        kind, result = before["kind"], before["result"]
         if kind != "train":
             raise UserError(f"{resume} is of kind {kind!r}, not a training: start it again with `harness {kind}`")
         if (
@@ -82,8 +83,6 @@ def train(
         if steps is not None:
             resolved.train.steps = steps
         _same_run(folder.config(), resolved)
-        before = folder.read()
-        result = before["result"]
         if before["status"] == "finished" and result and result["steps"] >= (resolved.train.steps or 0):
             done = result["steps"]
             progress_console().print(f"{resume} finished after its {done} steps; --steps {2 * done} goes on")

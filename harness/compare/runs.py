@@ -36,6 +36,11 @@ _OF_THE_DEVICE = (
 )
 
 
+def with_failed(low: float, high: float) -> tuple[float, float]:
+    """A range of rewards with the 0 of what the agent failed in it."""
+    return min(low, 0.0), max(high, 0.0)
+
+
 @dataclass(eq=False)
 class Run:
     """One run as read from its folder.
@@ -149,8 +154,7 @@ class Run:
     @property
     def span(self) -> tuple[float, float]:
         """Between which values its rewards lie, the 0 of what the agent failed among them."""
-        low, high = self.record["identity"].get("reward_range", (0.0, 1.0))
-        return min(low, 0.0), max(high, 0.0)
+        return with_failed(*self.record["identity"].get("reward_range", (0.0, 1.0)))
 
     @cached_property
     def parity(self) -> dict[str, Any] | None:

@@ -134,16 +134,16 @@ class Session:
         first = turns[0].answer if turns else None
         drafts = turns if phase == "train" and self.config.train.credit != "shared" else turns[:1]
         attempt, reward, worth = await self._score(task, attempt, [turn.answer for turn in drafts])
-        used = reward.value
+        used, calls = reward.value, attempt.transitions
+        of = kinds(calls, turns)
         paid: dict[int, float] = {}
         if phase == "train":
             if attempt.outcome != "ok" and self.config.train.failed_rollouts == "leave_out":
                 used = None
             used = self._drawn("", used)
             if used is not None:
-                paid = self._paid(attempt, reward, turns, worth, used)
-        calls = attempt.transitions
-        kind_of = dict(zip((call.index for call in calls), kinds(calls, turns), strict=True))
+                paid = self._paid(attempt, reward, turns, of, worth, used)
+        kind_of = dict(zip((call.index for call in calls), of, strict=True))
         values = {kind_of[index]: value for index, value in paid.items()}
         paid = {call.index: paid[call.index] for call in calls if call.index in paid and self._fits(call)}
 
@@ -202,16 +202,16 @@ class Session:
         attempt: Attempt,
         verdict: Verdict,
         turns: Sequence[Turn],
+        of: Sequence[str],
         worth: Mapping[str, float | None],
         used: float,
     ) -> dict[int, float]:
-        """What calls of trained roles are paid, by index; without those of which nobody knows."""
+        """What calls of trained roles are paid, by index; without those of which nobody knows. `of`: their kinds."""
         calls, credit = attempt.transitions, self.config.train.credit
         if credit == "shared":
             found: list[float | None] = [used] * len(calls)
         else:
             worth_of = payments(credit, attempt, verdict, turns, worth, self._scorer.of_a_check)
-            of = kinds(calls, turns)
             by_kind = dict(zip(of, worth_of, strict=True))
             drawn = {kind: self._drawn(kind, value) for kind, value in by_kind.items()}
             found = [drawn[kind] for kind in of]

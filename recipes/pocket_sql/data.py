@@ -12,7 +12,7 @@ from functools import cache
 from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
 
-from recipes.pocket_sql.samples import Example, examples
+from recipes.pocket_sql.samples import examples
 
 if TYPE_CHECKING:
     import torch
@@ -46,11 +46,6 @@ class Block:
     tokens: bytes
     learnt: bytes
     lengths: list[int]
-
-
-def prompt_text(example: Example) -> str:
-    """The prompt as the chat template renders it, up to where the assistant's reply begins."""
-    return "".join(text for text, learnt in example.pieces() if not learnt)
 
 
 def text_of(conversation: Conversation) -> str:
