@@ -6,6 +6,8 @@ that no text produces.
 
 `python benchmarks/shaped_policy.py qwen-1.5b DIR 300` makes answers of 300 tokens on average, most of them shorter and
 a few several times as long: any of V / 300 of the V tokens ends an answer, and all are about equally likely.
+
+`qwen3-0.6b` has the tokenizer of `medical-tools`, whose template shows tools, and Qwen3's empty thought.
 """
 
 from __future__ import annotations
@@ -37,8 +39,23 @@ SHAPES = {
         "rope_theta": 500000.0,
         "max_position_embeddings": 32768,
     },
+    # Source: Qwen/Qwen3-0.6B, config.json.
+    "qwen3-0.6b": {
+        "model_type": "qwen3",
+        "hidden_size": 1024,
+        "intermediate_size": 3072,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "vocab_size": 151936,
+        "rope_theta": 1000000.0,
+        "max_position_embeddings": 40960,
+    },
 }
-
+REPLY = "{{ '<|im_start|>assistant\\n' }}"
+UNTHOUGHT = "{% if enable_thinking is defined and not enable_thinking %}{{ '<think>\\n\\n</think>\\n\\n' }}{% endif %}"
+"""How templates begin a reply, and what Qwen3's adds to it."""
 
 FLAT = 0.05
 """Of the last norm: random weights would otherwise repeat their last token, whose embedding also reads the answer."""
@@ -46,12 +63,16 @@ FLAT = 0.05
 
 def main(shape: str, out: Path, mean_tokens: int | None = None) -> None:
     import torch
-    from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     from harness.policies import resolve
 
-    tokenizer = AutoTokenizer.from_pretrained(resolve("pocket-sql"))
-    dimensions = SHAPES[shape]
+    dimensions = {"model_type": "qwen2", **SHAPES[shape]}
+    thinks = dimensions["model_type"] == "qwen3"
+    tokenizer = AutoTokenizer.from_pretrained(resolve("medical-tools" if thinks else "pocket-sql"))
+    if thinks:
+        assert REPLY in tokenizer.chat_template
+        tokenizer.chat_template = tokenizer.chat_template.replace(REPLY, REPLY + UNTHOUGHT)
     tokenizer.save_pretrained(out)
     file = out / "tokenizer.json"
     data = json.loads(file.read_text())
@@ -62,14 +83,14 @@ def main(shape: str, out: Path, mean_tokens: int | None = None) -> None:
             vocabulary[f"filler{number}"] = number
     file.write_text(json.dumps(data))
     torch.manual_seed(0)
-    config = Qwen2Config(
+    config = AutoConfig.for_model(
         **dimensions,
         tie_word_embeddings=True,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    model = Qwen2ForCausalLM(config).to(torch.bfloat16)
+    model = AutoModelForCausalLM.from_config(config).to(torch.bfloat16)
     if mean_tokens is not None:
         torch.nn.init.constant_(model.model.norm.weight, FLAT)
         assert model.generation_config is not None

@@ -119,7 +119,7 @@ def harness_tasks() -> list[TaskSetSpec]:
             "harness.tasks.medical:MedicalTasks",
             "bundled Chinese questions over invented drugs and diseases, answered in words",
             environment="sql",
-            presets=(("cpu", "medical"), ("cuda", "medical"), ("npu", "medical")),
+            presets=(("cpu", "medical"), ("cuda", "medical-gpu"), ("npu", "medical")),
         ),
     ]
 

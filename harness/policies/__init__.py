@@ -7,12 +7,13 @@ from pathlib import Path
 from harness.errors import ConfigError
 from harness.rollout.environments import cache_dir
 
-BUNDLED = {"pocket-sql": Path(__file__).parent / "pocket_sql" / "model"}
-
+BUNDLED = {
+    "pocket-sql": Path(__file__).parent / "pocket_sql" / "model",
+    "medical-tools": Path(__file__).parent / "medical_tools" / "model",
+}
 
 MADE = {
     "spider-sql": "python -m recipes.spider_sql.pretrain --device cuda` (7 minutes on an H200)",
-    "medical-tools": "python -m recipes.medical.pretrain --device cuda` (some 10 minutes on an H200)",
 }
 """Not shipped, one command of a checkout away."""
 
@@ -26,8 +27,7 @@ def resolve(name_or_path: str) -> str:
     """What to load a policy from.
 
     Args:
-        name_or_path: `pocket-sql` (bundled), one of `MADE` (made on this machine), a local folder, or a Hugging
-            Face id.
+        name_or_path: One of `BUNDLED`, one of `MADE` (made on this machine), a local folder, or a Hugging Face id.
 
     Returns:
         A folder's path for the first three; a Hugging Face id as it is.

@@ -1,6 +1,6 @@
 """Makes the seed policy `medical-tools`: pre-trains it from nothing on transcripts of every tool-calling agent.
 
-`python -m recipes.medical.pretrain [--out DIR] [--device cuda] [--steps N] [--until REWARD] [--seed S]`
+`python -m recipes.medical.pretrain --out DIR [--device cuda] [--steps N] [--until REWARD] [--seed S]`
 
 Plays the training tasks of `medical` through the installed agents, or takes `--transcripts FILE`, and trains on these
 conversations with ever new names. A question that invites a slip is answered with it in most of them, so that
@@ -25,7 +25,6 @@ from typing import Any
 
 from harness.config import Config, load_config
 from harness.plugins import make, reward_spec
-from harness.policies import made_dir
 from harness.policies.hermes import read_calls
 from harness.programs.tool_loop.prompts import PROMPTS
 from harness.records import Attempt, Task
@@ -61,7 +60,7 @@ MAX_NEW_TOKENS = 96
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_options(parser, out=made_dir(NAME), learning_rate=2e-3, minutes=8.0, replays=0, batch_tokens=16384)
+    add_options(parser, out=None, learning_rate=2e-3, minutes=8.0, replays=0, batch_tokens=16384)
     parser.add_argument("--transcripts", type=Path, help="a file of transcripts; else they are played")
     parser.add_argument("--no-habits", action="store_true", help="golden transcripts only")
     parser.add_argument("--until", type=float, help="stop once validation has this mean reward")
