@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import random
 import re
-from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from harness.config import Config, EvalConfig
@@ -57,19 +58,26 @@ class Scored:
 
 
 class RewardShuffle:
-    """The control experiment: answers with the verdict of some other recent rollout.
+    """The control experiment: answers with the verdict of some rollout of the step before.
 
-    The distribution of rewards stays, their tie to what was done is cut.
+    The distribution of rewards stays, their tie to what was done is cut. Whose verdict it is follows from the seed and
+    from who asks: of two runs that behave alike, whichever rollout ends first, the controls are alike too. Where
+    nothing came before, it is one of the same step.
     """
 
-    def __init__(self, window: int, seed: int) -> None:
-        self._recent: deque[float] = deque(maxlen=window)
-        self._random = random.Random(seed)
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._known: dict[int, list[float]] = defaultdict(list)
 
-    def draw(self, reward: float) -> float:
-        drawn = self._random.choice(self._recent) if self._recent else reward
-        self._recent.append(reward)
-        return drawn
+    def note(self, step: int, reward: float) -> None:
+        """One more verdict of a step."""
+        self._known[step].append(reward)
+
+    def draw(self, step: int, who: str, reward: float) -> float:
+        """Another's verdict for `who`, whose own is `reward`."""
+        self.note(step, reward)
+        earlier = max((known for known in self._known if known < step), default=step)
+        return random.Random(f"{self._seed}/{step}/{who}").choice(sorted(self._known[earlier]))
 
 
 class Session:
@@ -107,8 +115,7 @@ class Session:
         self._transitions = RowLog(folder, "transitions") if self.config.rollout.keep_transitions else None
         self._matches = re.compile(self.config.agent_match)
         self._seen_responses: set[str] = set()
-        window = self.config.train.batch_size * self.config.rollout.group_size
-        self._shuffles = defaultdict[str, RewardShuffle](lambda: RewardShuffle(window, self.config.seed))
+        self._shuffles = defaultdict[str, RewardShuffle](lambda: RewardShuffle(self.config.seed))
         """By what is paid: a rollout, or a kind of call."""
 
     async def connect(self, addresses: list[str]) -> None:
@@ -140,9 +147,12 @@ class Session:
         if phase == "train":
             if attempt.outcome != "ok" and self.config.train.failed_rollouts == "leave_out":
                 used = None
-            used = self._drawn("", used)
+            asks = partial(self._drawn, step, f"{task.id}/{session}")
+            used = asks("", used)
             if used is not None:
-                paid = self._paid(attempt, reward, turns, of, worth, used)
+                paid = self._paid(attempt, reward, turns, of, worth, used, asks)
+        elif step == 0 and used is not None:
+            self._shuffles[""].note(step, used)
         kind_of = dict(zip((call.index for call in calls), of, strict=True))
         values = {kind_of[index]: value for index, value in paid.items()}
         paid = {call.index: paid[call.index] for call in calls if call.index in paid and self._fits(call)}
@@ -205,6 +215,7 @@ class Session:
         of: Sequence[str],
         worth: Mapping[str, float | None],
         used: float,
+        asks: Callable[[str, float | None], float | None],
     ) -> dict[int, float]:
         """What calls of trained roles are paid, by index; without those of which nobody knows. `of`: their kinds."""
         calls, credit = attempt.transitions, self.config.train.credit
@@ -213,7 +224,7 @@ class Session:
         else:
             worth_of = payments(credit, attempt, verdict, turns, worth, self._scorer.of_a_check)
             by_kind = dict(zip(of, worth_of, strict=True))
-            drawn = {kind: self._drawn(kind, value) for kind, value in by_kind.items()}
+            drawn = {kind: asks(kind, value) for kind, value in by_kind.items()}
             found = [drawn[kind] for kind in of]
         return {
             call.index: value
@@ -221,8 +232,10 @@ class Session:
             if value is not None and self._matches.search(call.role)
         }
 
-    def _drawn(self, of: str, value: float | None) -> float | None:
-        return value if value is None or not self.config.reward.shuffle else self._shuffles[of].draw(value)
+    def _drawn(self, step: int, who: str, of: str, value: float | None) -> float | None:
+        if value is None or not self.config.reward.shuffle:
+            return value
+        return self._shuffles[of].draw(step, f"{who}/{of}", value)
 
     def _fits(self, call: Transition) -> bool:
         limits = self.config.sampling

@@ -8,7 +8,7 @@ import json
 import os
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -265,12 +265,25 @@ def test_a_reused_response_id_is_refused() -> None:
 
 
 def test_shuffled_rewards_keep_their_distribution_and_lose_their_owner() -> None:
-    shuffle = RewardShuffle(window=64, seed=0)
+    shuffle = RewardShuffle(seed=0)
     own = [float(number % 4 == 0) for number in range(4000)]
-    drawn = [shuffle.draw(value) for value in own]
+    drawn = [shuffle.draw(number // 64, f"task-{number % 64}", value) for number, value in enumerate(own)]
     assert abs(sum(drawn) / len(drawn) - 0.25) < 0.03
     agree = sum(a == b for a, b in zip(own, drawn, strict=True)) / len(own)
     assert abs(agree - (0.25**2 + 0.75**2)) < 0.03
+
+
+def test_whose_verdict_a_rollout_has_does_not_depend_on_who_ends_first() -> None:
+    def control(order: Sequence[int]) -> dict[tuple[int, int], float]:
+        shuffle = RewardShuffle(seed=3)
+        for task in order:
+            shuffle.note(0, task / 16)
+        return {(step, task): shuffle.draw(step, f"{task}/0", step + task / 16) for step in (1, 2) for task in order}
+
+    drawn = control(range(16))
+    assert drawn == control(list(reversed(range(16))))
+    assert all(step - 1 <= value < step for (step, _), value in drawn.items())
+    assert len(set(drawn.values())) > 16
 
 
 def test_the_queue_holds_no_gold(tmp_path: Path) -> None:
