@@ -136,7 +136,7 @@ async def run_attempt(
         answer=_storable(answer) if answer is not None and outcome == "ok" else None,
         transitions=tuple(transitions),
         failures=tuple(failures),
-        tool_calls=tuple(toolbox.tool_calls),
+        tool_calls=tuple(sorted(toolbox.tool_calls, key=lambda call: call.started_s)),
         started_s=started,
         elapsed_s=time.time() - started,
     )

@@ -7,3 +7,7 @@ class TestStrict(AgentContract):
 
 class TestTools(AgentContract):
     agent = "agent_framework_tools"
+
+
+class TestToolsIdiomatic(AgentContract):
+    agent = "agent_framework_tools_idiomatic"

@@ -11,3 +11,7 @@ class TestIdiomatic(AgentContract):
 
 class TestTools(AgentContract):
     agent = "autogen_tools"
+
+
+class TestToolsIdiomatic(AgentContract):
+    agent = "autogen_tools_idiomatic"

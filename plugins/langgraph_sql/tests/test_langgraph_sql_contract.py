@@ -7,3 +7,7 @@ class TestStrict(AgentContract):
 
 class TestTools(AgentContract):
     agent = "langgraph_tools"
+
+
+class TestToolsIdiomatic(AgentContract):
+    agent = "langgraph_tools_idiomatic"

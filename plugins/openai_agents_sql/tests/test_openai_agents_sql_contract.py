@@ -11,3 +11,7 @@ class TestIdiomatic(AgentContract):
 
 class TestTools(AgentContract):
     agent = "openai_agents_tools"
+
+
+class TestToolsIdiomatic(AgentContract):
+    agent = "openai_agents_tools_idiomatic"

@@ -27,4 +27,13 @@ def harness_agents() -> list[AgentSpec]:
             frameworks=("agent-framework-core", "agent-framework-openai"),
             program="tool_loop",
         ),
+        AgentSpec(
+            "agent_framework_tools_idiomatic",
+            "harness_agent_framework_sql.tools_idiomatic:AgentFrameworkToolsIdiomatic",
+            "Microsoft Agent Framework: function tools and its own loop",
+            roles=TOOL_ROLES,
+            frameworks=("agent-framework-core", "agent-framework-openai"),
+            strict=False,
+            program="tool_loop",
+        ),
     ]

@@ -35,4 +35,13 @@ def harness_agents() -> list[AgentSpec]:
             frameworks=("autogen-agentchat", "autogen-core", "autogen-ext"),
             program="tool_loop",
         ),
+        AgentSpec(
+            "autogen_tools_idiomatic",
+            "harness_autogen_sql.tools_idiomatic:AutoGenToolsIdiomatic",
+            "AutoGen AgentChat: an AssistantAgent with tools and its own loop",
+            roles=TOOL_ROLES,
+            frameworks=("autogen-agentchat", "autogen-core", "autogen-ext"),
+            strict=False,
+            program="tool_loop",
+        ),
     ]

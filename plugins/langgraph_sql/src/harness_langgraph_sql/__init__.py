@@ -27,4 +27,13 @@ def harness_agents() -> list[AgentSpec]:
             frameworks=("langgraph", "langchain-core", "langchain-openai"),
             program="tool_loop",
         ),
+        AgentSpec(
+            "langgraph_tools_idiomatic",
+            "harness_langgraph_sql.tools_idiomatic:LangGraphToolsIdiomatic",
+            "LangGraph: bound tools and the prebuilt ToolNode",
+            roles=TOOL_ROLES,
+            frameworks=("langgraph", "langchain-core", "langchain-openai"),
+            strict=False,
+            program="tool_loop",
+        ),
     ]

@@ -35,4 +35,13 @@ def harness_agents() -> list[AgentSpec]:
             frameworks=("openai-agents", "openai"),
             program="tool_loop",
         ),
+        AgentSpec(
+            "openai_agents_tools_idiomatic",
+            "harness_openai_agents_sql.tools_idiomatic:OpenAIAgentsToolsIdiomatic",
+            "OpenAI Agents SDK: strict function tools and the runner as it is",
+            roles=TOOL_ROLES,
+            frameworks=("openai-agents", "openai"),
+            strict=False,
+            program="tool_loop",
+        ),
     ]

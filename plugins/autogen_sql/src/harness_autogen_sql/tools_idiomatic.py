@@ -1,0 +1,51 @@
+"""The tool-calling agent as AutoGen means it: an AssistantAgent with tools, and its own loop."""
+
+from __future__ import annotations
+
+import asyncio
+
+from autogen_agentchat.agents import AssistantAgent
+from autogen_core import CancellationToken
+from autogen_core.tools import BaseTool
+from autogen_core.utils import schema_to_pydantic_model
+from pydantic import BaseModel
+
+from harness.environments import Tool
+from harness.programs.tool_loop.prompts import ROLES
+from harness.records import Problem
+from harness.toolbox import Toolbox
+from harness_autogen_sql.running import chat_client
+
+
+class ToolboxTool(BaseTool[BaseModel, str]):
+    """A tool of the environment; AutoGen checks its arguments and writes its schema anew."""
+
+    def __init__(self, tool: Tool, toolbox: Toolbox) -> None:
+        arguments = schema_to_pydantic_model(dict(tool.parameters), f"{tool.name}_arguments")
+        super().__init__(arguments, str, tool.name, tool.description)
+        self._toolbox = toolbox
+
+    async def run(self, args: BaseModel, cancellation_token: CancellationToken) -> str:
+        called = asyncio.ensure_future(self._toolbox.call(self.name, args.model_dump(exclude_unset=True)))
+        return await cancellation_token.link_future(called)
+
+
+class AutoGenToolsIdiomatic:
+    """Calls of a reply run side by side; where the rounds are used up, the last results are the answer."""
+
+    roles = ROLES
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        agent = AssistantAgent(
+            ROLES[0],
+            chat_client(ROLES[0], toolbox),
+            tools=[ToolboxTool(tool, toolbox) for tool in toolbox.tools],
+            system_message=toolbox.prompts.system,
+            max_tool_iterations=toolbox.max_turns,
+        )
+        token = CancellationToken()
+        try:
+            run = await agent.run(task=toolbox.prompts.user(problem), cancellation_token=token)
+        finally:
+            token.cancel()  # a call of a tool is a task of its own
+        return str(run.messages[-1].to_text()).strip()

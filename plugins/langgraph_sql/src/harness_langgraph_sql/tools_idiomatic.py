@@ -1,0 +1,53 @@
+"""The tool-calling agent as LangGraph's documentation writes it: a model with bound tools and a prebuilt ToolNode."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_core.tools import StructuredTool
+from langgraph.errors import GraphRecursionError
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode, tools_condition
+from langsmith import tracing_context
+
+from harness.environments import Tool
+from harness.programs.tool_loop.prompts import ROLES
+from harness.records import Problem
+from harness.toolbox import Toolbox
+from harness_langgraph_sql.agent import chat_model
+
+
+def as_langchain(tool: Tool, toolbox: Toolbox) -> StructuredTool:
+    async def run(**arguments: Any) -> str:
+        return await toolbox.call(tool.name, arguments)
+
+    return StructuredTool(
+        name=tool.name, description=tool.description, args_schema=dict(tool.parameters), coroutine=run
+    )
+
+
+class LangGraphToolsIdiomatic:
+    """LangChain parses calls and LangGraph carries them out; the recursion limit bounds the rounds."""
+
+    roles = ROLES
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        tools = [as_langchain(tool, toolbox) for tool in toolbox.tools]
+        model = chat_model(toolbox.llm(ROLES[0]), toolbox).bind_tools(tools)
+
+        async def assistant(state: MessagesState) -> dict[str, Any]:
+            return {"messages": [await model.ainvoke(state["messages"])]}
+
+        graph = StateGraph(MessagesState)
+        graph.add_node("assistant", assistant)
+        graph.add_node("tools", ToolNode(tools))
+        graph.add_edge(START, "assistant")
+        graph.add_conditional_edges("assistant", tools_condition)
+        graph.add_edge("tools", "assistant")
+        start: Any = {"messages": [(one["role"], one["content"]) for one in toolbox.prompts.messages(problem)]}
+        with tracing_context(enabled=False):
+            try:
+                final = await graph.compile().ainvoke(start, {"recursion_limit": 2 * toolbox.max_turns + 1})
+            except GraphRecursionError:
+                return ""
+        return str(final["messages"][-1].text).strip()

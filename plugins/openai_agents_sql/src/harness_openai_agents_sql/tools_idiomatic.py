@@ -1,0 +1,39 @@
+"""The tool-calling agent as the OpenAI Agents SDK means it: strict function tools, and the runner as it is."""
+
+from __future__ import annotations
+
+from agents import Agent, FunctionTool, MaxTurnsExceeded, ModelSettings, Runner
+from agents.tool_context import ToolContext
+
+from harness.environments import Tool
+from harness.programs.tool_loop.prompts import ROLES
+from harness.records import Problem
+from harness.toolbox import Toolbox
+from harness_openai_agents_sql.agent import RUN, chat_model
+
+
+def as_function(tool: Tool, toolbox: Toolbox) -> FunctionTool:
+    async def invoke(context: ToolContext[None], arguments: str) -> str:
+        return await toolbox.call(tool.name, arguments)
+
+    return FunctionTool(tool.name, tool.description, dict(tool.parameters), invoke)
+
+
+class OpenAIAgentsToolsIdiomatic:
+    """The SDK makes schemas strict and calls tools side by side; `max_turns` bounds its replies, the answer included."""
+
+    roles = ROLES
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        agent = Agent[None](
+            name=ROLES[0],
+            instructions=toolbox.prompts.system,
+            model=chat_model(ROLES[0], toolbox),
+            model_settings=ModelSettings(**toolbox.llm(ROLES[0]).sampling),
+            tools=[as_function(tool, toolbox) for tool in toolbox.tools],
+        )
+        try:
+            run = await Runner.run(agent, toolbox.prompts.user(problem), run_config=RUN, max_turns=toolbox.max_turns)
+        except MaxTurnsExceeded:
+            return ""
+        return str(run.final_output).strip()
