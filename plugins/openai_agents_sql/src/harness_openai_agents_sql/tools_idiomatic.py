@@ -20,7 +20,7 @@ def as_function(tool: Tool, toolbox: Toolbox) -> FunctionTool:
 
 
 class OpenAIAgentsToolsIdiomatic:
-    """The SDK makes schemas strict and calls tools side by side; `max_turns` bounds its replies, the answer included."""
+    """The SDK makes schemas strict and calls tools side by side; `max_turns` bounds its replies, answer included."""
 
     roles = ROLES
 
