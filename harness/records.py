@@ -82,6 +82,10 @@ class Verdict:
         return self.value is not None
 
 
+_CALL_MARKS = ("<tool_call>", "<|python_tag|>", "[TOOL_CALLS]")
+"""How calls begin in the forms of Hermes, Llama and Mistral; a server's parser takes them out of the text."""
+
+
 @dataclass(frozen=True, slots=True)
 class Transition:
     """One call of one role, exactly as the policy saw and answered it.
@@ -114,6 +118,11 @@ class Transition:
     latency_s: float
     gateway_s: float
     """Part of `latency_s` spent in the gateway itself, queueing included."""
+
+    @property
+    def unread_call(self) -> bool:
+        """Whether the reply's text holds a tool call that the server did not read as one."""
+        return any(mark in self.response_text for mark in _CALL_MARKS)
 
 
 @dataclass(frozen=True, slots=True)

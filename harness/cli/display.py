@@ -44,7 +44,7 @@ class TrainingDisplay:
         self._said = self._began
         self._started_in_s = started_in_s
         self._advice = advice
-        self._remark = ""
+        self._remark = self._warning = ""
         self.start_s: float | None = None
         """From here to the first rollout; None before it."""
 
@@ -63,6 +63,9 @@ class TrainingDisplay:
         """Bring the display up to date."""
         if self.start_s is None and progress.phase != "starting":
             self.start_s = time.monotonic() - self._began
+        if progress.warning != self._warning:
+            self._warning = progress.warning
+            self._console.print(progress.warning, markup=False, soft_wrap=True)
         if progress.remark != self._remark:
             self._remark = progress.remark
             if progress.remark:

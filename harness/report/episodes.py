@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from harness.plugins import make, task_set_spec
 from harness.records import arguments_text
 from harness.results.renamed import tool_calls
 
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from harness.compare.runs import Run
+
+log = logging.getLogger(__name__)
 
 TEXT_LIMIT = 6000
 """Characters of one prompt or answer that are kept."""
@@ -32,12 +36,16 @@ def sample(arms: Mapping[str, Sequence[Run]], cap: int) -> dict[str, Any]:
     total = sum(len(run.episodes) for _, run in runs)
     texts: dict[str, int] = {}
     rows: list[dict[str, Any]] = []
+    known: dict[str, dict[str, str]] = {}
     if runs:
         each = max(1, cap // len(runs))
         for arm, run in runs:
+            golds = _golds(run, known)
             for table in shown(run, each):
                 calls = _calls(run, table)
-                rows += [_episode(arm, run, row, calls, texts) for row in _records(table)]
+                for row in _records(table):
+                    gold = _cut(golds.get(_text(row["question"])))
+                    rows.append({**_episode(arm, run, row, calls, texts), "gold": gold})
     rows.sort(key=lambda row: (row["phase"] != "val", _rank(row["task"]), row["seed"]))  # one question side by side
     return {"episodes": rows[:cap], "texts": list(texts), "total": total, "shown": min(len(rows), cap)}
 
@@ -60,6 +68,28 @@ def _spread(table: pd.DataFrame, count: int) -> pd.DataFrame:
 
 def _rank(task: str) -> str:
     return hashlib.sha256(str(task).encode()).hexdigest()
+
+
+def _golds(run: Run, known: dict[str, dict[str, str]]) -> dict[str, str]:
+    """Golds of the run's tasks by question, where the task set is here and has a question but once.
+
+    Args:
+        known: Those of other runs' tasks, filled.
+    """
+    task = run.record["config"]["task"]
+    key = json.dumps(task, sort_keys=True)
+    if key not in known:
+        golds: dict[str, str] = {}
+        twice: set[str] = set()
+        try:
+            task_set = make(task_set_spec(task["name"]), task["options"], "task.options")
+            for split in {task["train_split"], task["val_split"]} - {""}:
+                for one in task_set.load(split):
+                    twice |= {one.question} if golds.setdefault(one.question, one.gold) != one.gold else set()
+        except Exception as error:  # of another machine, or of a plugin that is gone: the report does without
+            log.info("no golds of %s: %s", task["name"], error)
+        known[key] = {question: gold for question, gold in golds.items() if question not in twice}
+    return known[key]
 
 
 def _records(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -109,6 +109,7 @@
     const made = element("div", { class: "body" });
     made.append(...one.steps.map(call));
     made.append(element("p", { class: "small" }, "answer"), element("pre", {}, one.answer || "none"));
+    if (one.gold && one.verdict !== "right") made.append(element("p", { class: "small" }, "gold, which no agent sees"), element("pre", {}, one.gold));
     const verdict = element("p", {}, element("span", { class: `verdict ${one.verdict}` }, one.verdict), ` · reward ${one.reward === null ? "none" : one.reward}`);
     if (one.first !== null && one.rewrite) verdict.append(` (first answer: ${one.first})`);
     verdict.append(` · ${one.reason || one.detail || one.outcome}`);

@@ -61,6 +61,7 @@ def episode_row(
         "first_reward": first_reward,
         "calls": len(attempt.transitions) + len(attempt.failures),
         "failed_calls": len(attempt.failures),
+        "unread_calls": sum(call.unread_call for call in attempt.transitions),
         "rewrites": rewrites,
         "transitions": len(attempt.transitions),
         "trained_transitions": len(chosen),

@@ -262,6 +262,7 @@ EPISODE: dict[str, tuple[str, str]] = {
     "first_reward": ("double", "the verdict on it"),
     "calls": ("int64", "calls of the model, failed ones included"),
     "failed_calls": ("int64", "of them, without an answer"),
+    "unread_calls": ("int64", "calls whose reply holds a tool call that the server did not read as one"),
     "rewrites": ("int64", "calls whose reply replaced an earlier answer"),
     "transitions": ("int64", "calls with an answer"),
     "trained_transitions": ("int64", "of them, given to the trainer"),

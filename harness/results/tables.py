@@ -84,6 +84,7 @@ def rollout_figures(group: list[dict[str, Any]]) -> dict[str, float]:
         "trained_transitions_per_rollout": sum(episode["trained_transitions"] for episode in group) / count,
         "prompt_tokens_per_rollout": sum(episode["prompt_tokens"] for episode in group) / count,
         "response_tokens_per_rollout": sum(episode["response_tokens"] for episode in group) / count,
+        "unread_calls": float(sum(episode.get("unread_calls") or 0 for episode in group)),
         "elapsed_s": sum(episode["elapsed_s"] for episode in group) / count,
     }
     if scored:

@@ -39,6 +39,7 @@ class Progress:
         rollouts_per_s: Finished rollouts per second since the first of this launch.
         remaining_s: Estimate for the steps left, from the median of the last ones.
         remark: What the user should know of the training's course; empty where there is nothing.
+        warning: What is wrong with how it is set up, said once.
     """
 
     phase: str = "starting"
@@ -55,6 +56,7 @@ class Progress:
     step_s: float | None = None
     remaining_s: float | None = None
     remark: str = ""
+    warning: str = ""
 
 
 class Trainer:

@@ -17,6 +17,8 @@ from harness.wording import is_graded
 
 FLAT_STEPS = 3
 """Steps in a row without a gradient after which the user is told."""
+UNREAD_SHARE = 0.1
+"""Of the rollouts of a step or validation; where more have a tool call that was not read, the user is told."""
 
 
 class Monitor:
@@ -41,13 +43,14 @@ class Monitor:
         self._flat: list[int] = []
         self._failed: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
         self._why: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
+        self._unread = Counter[tuple[str, int]]()
         self._step_s: list[float] = []
         self._first: float | None = None
         self._fresh = 0
         self.progress = Progress(total_steps=total_steps)
         self._read()  # rows of earlier launches: known, not counted as speed
         self._fresh, self._first, self._step_s = 0, None, []
-        self.progress.phase, self.progress.remark, self._flat = "starting", "", []
+        self.progress.phase, self.progress.remark, self.progress.warning, self._flat = "starting", "", "", []
         self._failed.clear()  # whoever resumes has seen them
         self._why.clear()
 
@@ -115,6 +118,14 @@ class Monitor:
         state.done, state.expected = done, self._expected[phase]
         if phase == "val" and done >= self._expected["val"] and self._rewards[key]:
             state.val_curve[step] = sum(self._rewards[key]) / len(self._rewards[key])
+        self._unread[key] += bool(row.get("unread_calls"))
+        unread = self._unread[key]
+        if unread > UNREAD_SHARE * done and done == self._expected[phase] and not state.warning:
+            state.warning = (
+                f"{state.phase}: in {unread} of {done} rollouts the model wrote a tool call that its server left in the "
+                "text. Where it writes calls well, the server's parser is for another form; vLLM's is "
+                "verl.actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser."
+            )
 
     def _logged(self, row: dict[str, Any]) -> None:
         data, step = row["data"], row["step"]

@@ -17,6 +17,7 @@ from harness.records import Attempt, Task, Verdict
 from harness.results.episodes import EPISODE_COLUMNS, episode_row
 from harness.results.folder import RowLog, RunFolder
 from harness.results.tables import conclude, step_rows, write_tables
+from harness.testing.calls import transition
 from harness.trainers.monitor import Monitor
 
 
@@ -131,6 +132,38 @@ def test_progress_follows_the_rows(tmp_path: Path) -> None:
     progress = monitor.poll()
     assert progress.val_curve == {0: 0.5}
     assert (progress.step, progress.reward, progress.remaining_s) == (1, 1.0, 9.0)
+
+
+def test_a_tool_call_left_in_the_text_is_counted() -> None:
+    task = Task("t1", "pocket", "val", "Q?", "SELECT 1", "db", "easy")
+    said = ('<tool_call>\n{"name": "query"', "It is 3 < 4.", '[TOOL_CALLS][{"name": "query"}]')
+    calls = tuple(transition("assistant", response_text=text) for text in said)
+    attempt = Attempt("r", "a", "ok", "", "SELECT 1", calls, (), (), 0.0, 1.0)
+    found = episode_row(
+        task,
+        attempt,
+        Verdict(1.0, "why"),
+        reward_version="x/1",
+        agent="x",
+        phase="val",
+        step=0,
+        session=0,
+        trained=lambda call: False,
+    )
+    assert found["unread_calls"] == 2
+
+
+def test_tool_calls_that_no_server_reads_are_warned_of_once(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    monitor = Monitor(folder, 4, {"train": 4, "val": 2}, 0.5, "verl")
+    log = RowLog(folder, "episodes")
+    log.add([row(0, 0.0, "val", unread_calls=3)])
+    assert not monitor.poll().warning
+    log.add([row(0, 0.0, "val")])
+    said = monitor.poll().warning
+    assert said.startswith("validating (0): in 1 of 2 rollouts the model wrote a tool call")
+    log.add([row(1, 1.0, unread_calls=1)] * 4)
+    assert monitor.poll().warning == said
 
 
 def test_steps_in_a_row_without_a_signal_are_remarked_once(tmp_path: Path) -> None:

@@ -107,6 +107,27 @@ def test_episodes_are_capped_and_the_cap_is_told(report: Path) -> None:
     assert by_arm["reference_sql"] == by_arm["langgraph_sql"]
 
 
+def test_a_wrong_answer_has_the_gold_beside_it(tmp_path: Path, browse: Callable[..., Any]) -> None:
+    from harness.tasks.pocket import PocketTasks
+
+    published = Path(__file__).parents[2] / "results" / "cpu" / "shuffled"
+    out = write_report(select([published]), tmp_path / "report.html", episodes=40)
+    golds = {task.id: task.gold for split in ("train", "val") for task in PocketTasks().load(split)}
+    shown = [(one["gold"], golds[one["task"]]) for one in embedded(out)["browser"]["episodes"]]
+    assert shown and all(gold == known for gold, known in shown if gold)
+    assert sum(bool(gold) for gold, _ in shown) > len(shown) / 2
+    assert ">gold, which no agent sees<" in browse(out, "verdict=wrong&open=1").dom
+    assert ">gold, which no agent sees<" not in browse(out, "verdict=right&open=1").dom
+
+
+def test_a_report_does_without_golds_where_the_task_set_is_gone(runs: Path, tmp_path: Path) -> None:
+    chosen = selection(runs)
+    for run in chosen.runs:
+        run.record["config"]["task"]["name"] = "of_another_machine"
+    browser = embedded(write_report(chosen, tmp_path / "report.html", episodes=10))["browser"]
+    assert {one["gold"] for one in browser["episodes"]} == {""}
+
+
 def test_trained_calls_are_marked_and_prompts_kept_once(report: Path) -> None:
     browser = embedded(report)["browser"]
     trained = {
