@@ -255,8 +255,8 @@ def _learning(comparison: Comparison) -> Table:
                 else:
                     cells += [with_interval(one["difference"], signed=True), p_value(one.get("p_holm"))]
         rows.append(cells)
-    note = "Secondary: p values are corrected over this table, and no verdict rests on it. Area under the curve: mean "
-    note += "accuracy over the steps, from the first validation to the last."
+    note = "Secondary: p values are corrected over this table, and no verdict rests on it. Area under the "
+    note += "curve: accuracy, averaged over the steps from the first validation to the last."
     return _of_rewards(comparison, Table("learning", "", heads, rows if measures else [], note))
 
 
