@@ -58,9 +58,10 @@ def runs_table(folder: Path) -> str:
         trains = f"`{record['agent_match']}`".replace("|", "\\|") + (
             ", shuffled rewards" if record["identity"]["reward_shuffled"] else ""
         )
+        score = "{:.3f}".format if result.get("graded") else percent
         lines.append(
             f"| {path.parent.name} | {record['agent']} | {trains} | {record['seed']} "
-            f"| {percent(result['val_accuracy_initial'])} | {percent(result['val_accuracy_final'])} "
+            f"| {score(result['val_accuracy_initial'])} | {score(result['val_accuracy_final'])} "
             f"| {result['steps']} | {result['step_s_median']:.1f} | {percent(share['gen'])} "
             f"| {percent(share['update_actor'] + share['old_log_prob'])} | {result['wall_s'] / 60:.1f} |"
         )
