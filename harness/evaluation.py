@@ -130,6 +130,7 @@ def accuracy_of(
         "scored": len(scored),
         "unscored": expected - len(scored),
         "agent_failed": sum(row["outcome"] in AGENT_OUTCOMES for row in rows),
+        "unread_calls": sum(bool(row.get("unread_calls")) for row in rows),
         "bounds": [(sum(scored) + more) / expected for more in (wrong, right)] if expected else None,
         "outcomes": outcomes,
         "by_difficulty": {

@@ -35,6 +35,17 @@ def duration(seconds: float | None) -> str:
     return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{whole} s"
 
 
+def unread(rollouts: int, of: int) -> str:
+    """What to say where in so many rollouts a tool call stayed in the text; empty where it is a tenth or less."""
+    if rollouts <= 0.1 * of:
+        return ""
+    return (
+        f"in {rollouts} of {of} rollouts the model wrote a tool call that its server left in the text. Where it writes "
+        "calls well, the server's parser is for another form; vLLM's is "
+        "verl.actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser"
+    )
+
+
 def with_cores(cores: int) -> str:
     """`with 4 cores each`."""
     return f"with {cores} core{'s' * (cores > 1)} each"

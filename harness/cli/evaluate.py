@@ -23,7 +23,7 @@ from harness.config import Config, load_config, resolve_device
 from harness.errors import UserError
 from harness.records import AGENT_OUTCOMES
 from harness.results.folder import RunFolder
-from harness.wording import duration, mean, measured
+from harness.wording import duration, mean, measured, unread
 
 if TYPE_CHECKING:
     from harness.results.model import RunRecord
@@ -183,6 +183,8 @@ def _show(folder: RunFolder, record: Mapping[str, Any]) -> None:
         out.print(f"{result['empty_golds']} of the golds return no row: an empty answer to them proves little")
     if result["agent_failed"]:
         out.print(f"{result['agent_failed']} failed by the agent itself, counted as {'0' if graded else 'wrong'}")
+    if said := unread(result["unread_calls"], result["scored"] + result["unscored"]):
+        out.print(said, markup=False)
     if result["unscored"]:
         ended = ((name, count) for name, count in sorted(result["outcomes"].items()) if name != "ok")
         rest = ", ".join(f"{name} {count}" for name, count in ended if name not in AGENT_OUTCOMES)

@@ -191,6 +191,7 @@ class Result(TypedDict):
     unscored: NotRequired[Annotated[int, "rollouts without"]]
     samples: NotRequired[Annotated[Samples, "where a task had several rollouts"]]
     agent_failed: NotRequired[Annotated[int, "failed by the agent itself, scored 0"]]
+    unread_calls: NotRequired[Annotated[int, "rollouts with a tool call that the server did not read as one"]]
     bounds: NotRequired[Annotated[list[float] | None, "accuracy if all unscored were wrong, and if all were right"]]
     outcomes: NotRequired[Annotated[dict[str, int], "how attempts ended"]]
     by_difficulty: NotRequired[Annotated[dict[str, Any], "accuracy and number of tasks"]]

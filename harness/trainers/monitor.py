@@ -13,12 +13,10 @@ from harness.errors import RunFailed
 from harness.results.folder import RunFolder
 from harness.trainers import Progress
 from harness.trainers.measures import columns
-from harness.wording import is_graded
+from harness.wording import is_graded, unread
 
 FLAT_STEPS = 3
 """Steps in a row without a gradient after which the user is told."""
-UNREAD_SHARE = 0.1
-"""Of the rollouts of a step or validation; where more have a tool call that was not read, the user is told."""
 
 
 class Monitor:
@@ -119,13 +117,8 @@ class Monitor:
         if phase == "val" and done >= self._expected["val"] and self._rewards[key]:
             state.val_curve[step] = sum(self._rewards[key]) / len(self._rewards[key])
         self._unread[key] += bool(row.get("unread_calls"))
-        unread = self._unread[key]
-        if unread > UNREAD_SHARE * done and done == self._expected[phase] and not state.warning:
-            state.warning = (
-                f"{state.phase}: in {unread} of {done} rollouts the model wrote a tool call that its server left in the "
-                "text. Where it writes calls well, the server's parser is for another form; vLLM's is "
-                "verl.actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser."
-            )
+        if done == self._expected[phase] and not state.warning and (said := unread(self._unread[key], done)):
+            state.warning = f"{state.phase}: {said}."
 
     def _logged(self, row: dict[str, Any]) -> None:
         data, step = row["data"], row["step"]

@@ -19,6 +19,7 @@ from harness.results.folder import RowLog, RunFolder
 from harness.results.tables import conclude, step_rows, write_tables
 from harness.testing.calls import transition
 from harness.trainers.monitor import Monitor
+from harness.wording import unread
 
 
 def row(
@@ -151,6 +152,11 @@ def test_a_tool_call_left_in_the_text_is_counted() -> None:
         trained=lambda call: False,
     )
     assert found["unread_calls"] == 2
+
+
+def test_few_calls_left_in_the_text_are_the_models_own_affair() -> None:
+    assert unread(2, 20) == unread(0, 0) == ""
+    assert unread(3, 20).startswith("in 3 of 20 rollouts ")
 
 
 def test_tool_calls_that_no_server_reads_are_warned_of_once(tmp_path: Path) -> None:
