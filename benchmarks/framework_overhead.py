@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+PROGRAM = "self_correcting_sql"
 QUESTION = "How many singers are there?"
 SCHEMA = "\n".join(f"CREATE TABLE t{n} (id INTEGER PRIMARY KEY, name TEXT, value REAL);" for n in range(12))
 RESULT = "name | value\nAna | 3\nBo | 4"
@@ -160,7 +161,7 @@ def table(found: dict[str, dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("agents", nargs="*", help="default: all that are installed")
+    parser.add_argument("agents", nargs="*", help="of self_correcting_sql; default: all that are installed")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--one", help=argparse.SUPPRESS)
@@ -170,9 +171,12 @@ def main() -> None:
         figures = asyncio.run(measure(options.one, options.url, options.repeat))
         sys.stdout.write("\n" + json.dumps(figures) + "\n")
         return
-    from harness.plugins import registry
+    from harness.plugins import program_of, registry
 
-    names = options.agents or [spec.name for spec in registry().specs("agent")]
+    offered = [spec.name for spec in registry().specs("agent") if program_of(spec.name) == PROGRAM]
+    names = options.agents or offered
+    if strangers := sorted(set(names) - set(offered)):
+        parser.error(f"no agent of {PROGRAM}: {', '.join(strangers)}. There are {', '.join(offered)}")
     found = measure_all(["reference_sql", *(name for name in names if name != "reference_sql")], options.repeat)
     sys.stdout.write((json.dumps(found, indent=2) if options.json else table(found)) + "\n")
 
