@@ -171,9 +171,9 @@ def main() -> None:
         figures = asyncio.run(measure(options.one, options.url, options.repeat))
         sys.stdout.write("\n" + json.dumps(figures) + "\n")
         return
-    from harness.plugins import program_of, registry
+    from harness.plugins import agents_of
 
-    offered = [spec.name for spec in registry().specs("agent") if program_of(spec.name) == PROGRAM]
+    offered = agents_of(PROGRAM)
     names = options.agents or offered
     if strangers := sorted(set(names) - set(offered)):
         parser.error(f"no agent of {PROGRAM}: {', '.join(strangers)}. There are {', '.join(offered)}")

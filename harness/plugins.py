@@ -259,6 +259,12 @@ def program_of(agent: str) -> str:
     return agent_spec(agent).program or registry().first("program")
 
 
+def agents_of(program: str | None = None) -> list[str]:
+    """Names of a program's agents, or of all, in the order of the registry."""
+    names = [spec.name for spec in registry().specs("agent")]
+    return [name for name in names if program in (None, program_of(name))]
+
+
 def is_reference(agent: str) -> bool:
     """Whether an agent is what others of its program are compared with."""
     return any(program(spec.name).reference == agent for spec in registry().specs("program"))

@@ -32,14 +32,11 @@ from harness.compare.statistics import cluster_bootstrap
 from harness.errors import HarnessError
 from harness.results.folder import RunFolder
 from harness.results.renamed import OLDER
+from harness.wording import mean, percent
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKED = re.compile(r"(?P<head><!-- table: (?P<what>[^>]*?) -->\n)(?P<body>.*?)(?P<end><!-- /table -->)", re.DOTALL)
 PHASES = ("gen", "old_log_prob", "update_actor", "update_weights")
-
-
-def percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f} %"
 
 
 def runs_table(folder: Path) -> str:
@@ -58,11 +55,12 @@ def runs_table(folder: Path) -> str:
         trains = f"`{record['agent_match']}`".replace("|", "\\|") + (
             ", shuffled rewards" if record["identity"]["reward_shuffled"] else ""
         )
-        score = "{:.3f}".format if result.get("graded") else percent
+        before, after = (
+            mean(result[f"val_accuracy_{when}"], result.get("graded", False)) for when in ("initial", "final")
+        )
         lines.append(
             f"| {path.parent.name} | {record['agent']} | {trains} | {record['seed']} "
-            f"| {score(result['val_accuracy_initial'])} | {score(result['val_accuracy_final'])} "
-            f"| {result['steps']} | {result['step_s_median']:.1f} | {percent(share['gen'])} "
+            f"| {before} | {after} | {result['steps']} | {result['step_s_median']:.1f} | {percent(share['gen'])} "
             f"| {percent(share['update_actor'] + share['old_log_prob'])} | {result['wall_s'] / 60:.1f} |"
         )
     return "\n".join(lines) + "\n"
@@ -86,10 +84,10 @@ def phases_table(folder: Path) -> str:
         "| run | GPUs | s/step | rollout | memory released | old log-probabilities | update | weights | speed |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for name, mean in means.items():
+    for name, seconds in means.items():
         record = RunFolder.open(folder / name).read()
-        whole, rollout = mean["timing_s/step"], mean["timing_s/sample"]
-        rest = [rollout, mean["timing_s/gen"] - rollout, *(mean[f"timing_s/{phase}"] for phase in PHASES[1:])]
+        whole, rollout = seconds["timing_s/step"], seconds["timing_s/sample"]
+        rest = [rollout, seconds["timing_s/gen"] - rollout, *(seconds[f"timing_s/{phase}"] for phase in PHASES[1:])]
         lines.append(
             f"| {name} | {len(record['hardware']['gpus'])} | {whole:.1f} "
             f"| {' | '.join(f'{value:.2f}' for value in rest)} | {first / whole:.2f} |"

@@ -115,7 +115,7 @@ def run_parity(names: list[str], scenarios: list[str], say: Any = lambda text: N
 
 def _names(named: list[str], everything: bool, only: str | None) -> list[str]:
     from harness.errors import ConfigError
-    from harness.plugins import agent_spec, program, program_of, registry
+    from harness.plugins import agent_spec, agents_of, program, registry
 
     programs = [spec.name for spec in registry().specs("program")]
     if only is not None and only not in programs:
@@ -124,7 +124,7 @@ def _names(named: list[str], everything: bool, only: str | None) -> list[str]:
     if named and (everything or only is not None):
         raise ConfigError("name agents, or say --all or --program: not both")
     if everything or only is not None:
-        named = [spec.name for spec in registry().specs("agent") if only in (None, program_of(spec.name))]
+        named = agents_of(only)
     if not named:
         raise ConfigError("parity of what? Name agents, or say --all or --program. Example: harness parity crewai_sql")
     for name in named:

@@ -40,12 +40,12 @@ def sample(arms: Mapping[str, Sequence[Run]], cap: int) -> dict[str, Any]:
     if runs:
         each = max(1, cap // len(runs))
         for arm, run in runs:
-            golds = _golds(run, known)
+            task = run.record["config"]["task"]
+            key = json.dumps(task, sort_keys=True)
+            golds = known[key] = known[key] if key in known else _golds(task)
             for table in shown(run, each):
                 calls = _calls(run, table)
-                for row in _records(table):
-                    gold = _cut(golds.get(_text(row["question"])))
-                    rows.append({**_episode(arm, run, row, calls, texts), "gold": gold})
+                rows += [_episode(arm, run, row, calls, texts, golds) for row in _records(table)]
     rows.sort(key=lambda row: (row["phase"] != "val", _rank(row["task"]), row["seed"]))  # one question side by side
     return {"episodes": rows[:cap], "texts": list(texts), "total": total, "shown": min(len(rows), cap)}
 
@@ -70,26 +70,17 @@ def _rank(task: str) -> str:
     return hashlib.sha256(str(task).encode()).hexdigest()
 
 
-def _golds(run: Run, known: dict[str, dict[str, str]]) -> dict[str, str]:
-    """Golds of the run's tasks by question, where the task set is here and has a question but once.
-
-    Args:
-        known: Those of other runs' tasks, filled.
-    """
-    task = run.record["config"]["task"]
-    key = json.dumps(task, sort_keys=True)
-    if key not in known:
-        golds: dict[str, str] = {}
-        twice: set[str] = set()
-        try:
-            task_set = make(task_set_spec(task["name"]), task["options"], "task.options")
-            for split in {task["train_split"], task["val_split"]} - {""}:
-                for one in task_set.load(split):
-                    twice |= {one.question} if golds.setdefault(one.question, one.gold) != one.gold else set()
-        except Exception as error:  # of another machine, or of a plugin that is gone: the report does without
-            log.info("no golds of %s: %s", task["name"], error)
-        known[key] = {question: gold for question, gold in golds.items() if question not in twice}
-    return known[key]
+def _golds(task: Mapping[str, Any]) -> dict[str, str]:
+    """Golds of a configuration's tasks by question, where the task set is here and a question has but one."""
+    found: dict[str, set[str]] = {}
+    try:
+        task_set = make(task_set_spec(task["name"]), task["options"], "task.options")
+        for split in {task["train_split"], task["val_split"]} - {""}:
+            for one in task_set.load(split):
+                found.setdefault(one.question, set()).add(one.gold)
+    except Exception as error:  # of another machine, or of a plugin that is gone: the report does without
+        log.info("no golds of %s: %s", task["name"], error)
+    return {question: gold for question, (gold, *others) in found.items() if not others}
 
 
 def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
@@ -107,7 +98,12 @@ def _calls(run: Run, table: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
 
 
 def _episode(
-    arm: str, run: Run, row: dict[str, Any], calls: Mapping[str, list[dict[str, Any]]], texts: dict[str, int]
+    arm: str,
+    run: Run,
+    row: dict[str, Any],
+    calls: Mapping[str, list[dict[str, Any]]],
+    texts: dict[str, int],
+    golds: Mapping[str, str],
 ) -> dict[str, Any]:
     reward, first = _number(row["reward"]), _number(row["first_reward"])
     return {
@@ -123,6 +119,7 @@ def _episode(
         "outcome": row["outcome"],
         "detail": _cut(row["detail"]),
         "answer": _cut(row["answer"]),
+        "gold": _cut(golds.get(_text(row["question"]))),
         "reward": reward,
         "first": first,
         "reason": _cut(row["reward_reason"]),

@@ -151,7 +151,7 @@ class Session:
             used = asks("", used)
             if used is not None:
                 paid = self._paid(attempt, reward, turns, of, worth, used, asks)
-        elif step == 0 and used is not None:
+        elif self.config.reward.shuffle and step == 0 and used is not None:
             self._shuffles[""].note(step, used)
         kind_of = dict(zip((call.index for call in calls), of, strict=True))
         values = {kind_of[index]: value for index, value in paid.items()}

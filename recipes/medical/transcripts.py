@@ -59,8 +59,7 @@ class Transcript:
 
 def agents() -> list[str]:
     """Every installed agent of the program that is strict, in the order of their names."""
-    names = [spec.name for spec in plugins.registry().specs("agent")]
-    return [name for name in names if plugins.program_of(name) == PROGRAM and plugins.agent_spec(name).strict]
+    return [name for name in plugins.agents_of(PROGRAM) if plugins.agent_spec(name).strict]
 
 
 def collect(slip_share: float, seed: int, limit: int | None = None, names: Sequence[str] = ()) -> list[Transcript]:

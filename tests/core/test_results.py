@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.errors import EnvironmentProblem, RunFailed, UserError
-from harness.records import Attempt, Task, Verdict
+from harness.records import Attempt, Task, Transition, Verdict
 from harness.results.episodes import EPISODE_COLUMNS, episode_row
 from harness.results.folder import RowLog, RunFolder
 from harness.results.tables import conclude, step_rows, write_tables
@@ -23,10 +23,15 @@ from harness.wording import unread
 
 
 def row(
-    step: int, reward: float | None, phase: str = "train", outcome: str = "ok", **changes: object
+    step: int,
+    reward: float | None,
+    phase: str = "train",
+    outcome: str = "ok",
+    calls: tuple[Transition, ...] = (),
+    **changes: object,
 ) -> dict[str, object]:
     task = Task("t1", "pocket", "val", "Q?", "SELECT 1", "db", "easy")
-    attempt = Attempt("r", "a", outcome, "", "SELECT 1", (), (), (), 0.0, 1.0)  # type: ignore[arg-type]
+    attempt = Attempt("r", "a", outcome, "", "SELECT 1", calls, (), (), 0.0, 1.0)  # type: ignore[arg-type]
     base = episode_row(
         task,
         attempt,
@@ -136,22 +141,9 @@ def test_progress_follows_the_rows(tmp_path: Path) -> None:
 
 
 def test_a_tool_call_left_in_the_text_is_counted() -> None:
-    task = Task("t1", "pocket", "val", "Q?", "SELECT 1", "db", "easy")
     said = ('<tool_call>\n{"name": "query"', "It is 3 < 4.", '[TOOL_CALLS][{"name": "query"}]')
     calls = tuple(transition("assistant", response_text=text) for text in said)
-    attempt = Attempt("r", "a", "ok", "", "SELECT 1", calls, (), (), 0.0, 1.0)
-    found = episode_row(
-        task,
-        attempt,
-        Verdict(1.0, "why"),
-        reward_version="x/1",
-        agent="x",
-        phase="val",
-        step=0,
-        session=0,
-        trained=lambda call: False,
-    )
-    assert found["unread_calls"] == 2
+    assert row(0, 1.0, "val", calls=calls)["unread_calls"] == 2
 
 
 def test_few_calls_left_in_the_text_are_the_models_own_affair() -> None:

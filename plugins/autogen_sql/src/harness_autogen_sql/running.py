@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import Any
 
+from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.base import TaskResult
 from autogen_agentchat.teams import BaseGroupChat
 from autogen_core import CancellationToken
@@ -43,6 +44,16 @@ def chat_client(
         **llm.sampling,
         **more,
     )
+
+
+async def run_agent(task: str, agent: AssistantAgent) -> str:
+    """What an agent with tools says in the end; a call of a tool is a task of its own, which must not outlive it."""
+    token = CancellationToken()
+    try:
+        run = await agent.run(task=task, cancellation_token=token)
+    finally:
+        token.cancel()
+    return str(run.messages[-1].to_text()).strip()
 
 
 async def run_team(task: str, group: BaseGroupChat) -> TaskResult:

@@ -14,7 +14,7 @@ from harness.environments import Tool
 from harness.programs.tool_loop.prompts import ROLES
 from harness.records import Problem
 from harness.toolbox import Toolbox
-from harness_autogen_sql.running import chat_client
+from harness_autogen_sql.running import chat_client, run_agent
 
 
 class ToolboxTool(BaseTool[BaseModel, str]):
@@ -43,9 +43,4 @@ class AutoGenToolsIdiomatic:
             system_message=toolbox.prompts.system,
             max_tool_iterations=toolbox.max_turns,
         )
-        token = CancellationToken()
-        try:
-            run = await agent.run(task=toolbox.prompts.user(problem), cancellation_token=token)
-        finally:
-            token.cancel()  # a call of a tool is a task of its own
-        return str(run.messages[-1].to_text()).strip()
+        return await run_agent(toolbox.prompts.user(problem), agent)
