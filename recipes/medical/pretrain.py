@@ -31,9 +31,9 @@ from harness.records import Attempt, Task
 from harness.rollout.host import HostToolbox
 from harness.rollout.request import RolloutRequest
 from harness.tasks.medical import MedicalTasks
-from recipes.medical.samples import CHAT_TEMPLATE, MedicalExamples, said, system_text
+from recipes.medical.samples import CHAT_TEMPLATE, MedicalExamples, said, system_text, tool_text
 from recipes.medical.teacher import SLIP_SHARE, TOOL
-from recipes.medical.transcripts import collect, read, write
+from recipes.medical.transcripts import Transcript, collect, read, write
 from recipes.medical.world import SCHEMA
 from recipes.pocket_sql.data import text_of
 from recipes.pocket_sql.evaluate import Policy
@@ -91,7 +91,7 @@ def pretrain(arguments: argparse.Namespace) -> dict[str, Any]:
         play = Play(arguments.limit)
         indices = range(max(4, min(800, len(transcripts) // 5)))
         texts = [text_of(dialogue) for index in indices for dialogue in source(index)]
-        tokenizer = train(texts, ARCHITECTURE["vocab_size"], play.phrases(), CHAT_TEMPLATE)
+        tokenizer = train(texts, ARCHITECTURE["vocab_size"], play.phrases(transcripts), CHAT_TEMPLATE)
         tokenizer.save_pretrained(out)
         log.info("tokenizer: %d tokens, %.0f s", len(tokenizer), time.perf_counter() - started)
         model = make_model(tokenizer, {**ARCHITECTURE, "vocab_size": len(tokenizer)}).to(arguments.device)
@@ -124,13 +124,17 @@ class Play:
         request = RolloutRequest.build(task, self._set.context(task), self.config, "val")
         return HostToolbox(request, lambda role: "", "", "", None)  # type: ignore[arg-type]
 
-    def phrases(self) -> list[str]:
-        """Texts that are one token each: what is in every conversation, and the usual phrases of queries."""
+    def phrases(self, transcripts: Sequence[Transcript]) -> list[str]:
+        """Texts that are one token each: what is in every conversation, and the usual phrases of queries.
+
+        The tool as each agent of these transcripts defines it is one of them.
+        """
         box = self.toolbox(self.tasks[0])
         system = system_text(PROMPTS.system, [tool.definition for tool in box.tools])
         asked = PROMPTS.user(replace(box.request.problem, question="\0")).rstrip("\0")
         call = said({"tool_calls": [{"function": {"name": TOOL, "arguments": {"sql": "@"}}}]})
-        found = [line for text in (system, asked) for line in text.splitlines() if len(line) > 3]
+        tools = sorted({tool_text(tool) for one in transcripts for tool in one.tools})
+        found = [*tools, *(line for text in (system, asked) for line in text.splitlines() if len(line) > 3)]
         found += [*call.split("@"), "<tool_response>\n", "\n</tool_response>", "system\n", "user\n", "assistant\n"]
         found += [
             *("SELECT ", "FROM drugs_info WHERE ", "FROM disease WHERE ", " ORDER BY ", " LIMIT 1", "COUNT(*) "),

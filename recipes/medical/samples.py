@@ -84,7 +84,13 @@ def said(message: Mapping[str, Any]) -> str:
 
 def system_text(system: str, tools: Sequence[Mapping[str, Any]]) -> str:
     """The system message with the tools below it."""
-    return system + _HEAD + "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools) + _FOOT
+    return system + _HEAD + "\n".join(map(tool_text, tools)) + _FOOT
+
+
+def tool_text(tool: Mapping[str, Any]) -> str:
+    """A definition as the template prints it: what else a framework puts there does not show."""
+    function = {name: tool["function"][name] for name in ("name", "description", "parameters")}
+    return json.dumps({"type": "function", "function": function}, ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)

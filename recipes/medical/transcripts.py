@@ -57,18 +57,13 @@ class Transcript:
     messages: list[dict[str, Any]]
 
 
-def agents() -> list[str]:
-    """Every installed agent of the program that is strict, in the order of their names."""
-    return [name for name in plugins.agents_of(PROGRAM) if plugins.agent_spec(name).strict]
-
-
 def collect(slip_share: float, seed: int, limit: int | None = None, names: Sequence[str] = ()) -> list[Transcript]:
     """Transcripts of every agent, ordered by task.
 
     Raises:
         PluginError: An agent's process failed.
     """
-    names = names or agents()
+    names = names or plugins.agents_of(PROGRAM)
     with tempfile.TemporaryDirectory(prefix="medical-transcripts-") as folder, ThreadPoolExecutor(len(names)) as pool:
         lists = list(pool.map(lambda name: _in_process(name, Path(folder), slip_share, seed, limit), names))
     by_task: dict[str, list[Transcript]] = defaultdict(list)

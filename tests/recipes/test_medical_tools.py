@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from harness import plugins
 from harness.policies import tool_parser
 from harness.policies.hermes import for_template, read_calls
 from recipes.medical import samples, teacher, transcripts
@@ -22,13 +23,14 @@ from recipes.pocket_sql.tokenizer import END
 
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> list[Transcript]:
-    """The first tasks, played by two agents in processes of their own."""
-    names = [name for name in ("langgraph_tools", "reference_tools") if name in transcripts.agents()]
+    """The first tasks, played by agents in processes of their own, two of them with a tool that they define anew."""
+    wanted = ("autogen_tools_idiomatic", "langgraph_tools", "openai_agents_tools_idiomatic", "reference_tools")
+    names = [name for name in wanted if name in plugins.agents_of(transcripts.PROGRAM)]
     return transcripts.collect(0.5, 1, 24, names)
 
 
 def test_all_agents_of_the_program_have_equal_shares(played: list[Transcript]) -> None:
-    assert {"reference_tools"} <= set(transcripts.agents())
+    assert "reference_tools" in {one.agent for one in played}
     shares = {one.agent: [t.task for t in played if t.agent == one.agent] for one in played}
     assert len({tuple(tasks) for tasks in shares.values()}) == 1
     assert {len(tasks) for tasks in shares.values()} == {24}
@@ -98,7 +100,7 @@ def tokenizer(played: list[Transcript]) -> Any:
 
     rng = Random(3)
     texts = [text_of(samples.Dialogue(samples.varied(one, rng))) for one in played * 10]
-    return train(texts, 1280, Play(1).phrases(), samples.CHAT_TEMPLATE)
+    return train(texts, 1280, Play(1).phrases(played), samples.CHAT_TEMPLATE)
 
 
 def test_prompts_fit_the_preset_and_every_syllable_is_one_token(played: list[Transcript], tokenizer: Any) -> None:
