@@ -141,6 +141,7 @@ def harness_rewards() -> list[RewardSpec]:
             "bird_soft_f1",
             "harness.rewards.bird:BirdSoftF1",
             "BIRD's Soft-F1: how much of the gold's rows, in their order, the query returns",
+            graded=True,
         ),
         RewardSpec("executes", "harness.rewards.executes:Executes", "1 where a query of the attempt executed, else 0"),
         RewardSpec(
@@ -148,16 +149,26 @@ def harness_rewards() -> list[RewardSpec]:
             "harness.rewards.soft_f1:SoftF1",
             "execution accuracy, with something for tables, columns and cells that are right",
             parts=("parses", "runs", "tables", "columns", "cells", "exact"),
+            graded=True,
         ),
         RewardSpec(
             "facts",
             "harness.rewards.facts:Facts",
             "share of the gold answer's numbers and names that an answer in words states, less numbers made up",
             parts=("recall", "precision"),
+            graded=True,
         ),
-        RewardSpec("judge", "harness.rewards.judge:Judge", "a language model's grades of the answer, by criteria"),
         RewardSpec(
-            "hybrid", "harness.rewards.hybrid:Hybrid", "other rewards, weighted: execution and a judge by default"
+            "judge",
+            "harness.rewards.judge:Judge",
+            "a language model's grades of the answer, by criteria",
+            graded=True,
+        ),
+        RewardSpec(
+            "hybrid",
+            "harness.rewards.hybrid:Hybrid",
+            "other rewards, weighted: execution and a judge by default",
+            graded=True,
         ),
     ]
 

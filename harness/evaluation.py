@@ -74,7 +74,8 @@ def evaluate(
         from harness.compare.runs import with_failed
 
         rows, spec = list(folder.rows("episodes")), reward_spec(config.reward.name)
-        return accuracy_of(rows, len(tasks), config.eval.samples, with_failed(spec.low, spec.high))
+        span = with_failed(spec.low, spec.high)
+        return accuracy_of(rows, len(tasks), config.eval.samples, span, graded=record["graded"])
 
     with folder.locked(), recorded(run, "eval", result, parent=parent):
         folder.write_config(config)
@@ -83,7 +84,12 @@ def evaluate(
 
 
 def accuracy_of(
-    rows: Sequence[dict[str, Any]], tasks: int, samples: int = 1, span: tuple[float, float] = (0.0, 1.0)
+    rows: Sequence[dict[str, Any]],
+    tasks: int,
+    samples: int = 1,
+    span: tuple[float, float] = (0.0, 1.0),
+    *,
+    graded: bool = False,
 ) -> dict[str, Any]:
     """Accuracy over scored episodes with the 95 % interval that `harness compare` gives it, and how the rest ended.
 
@@ -93,6 +99,7 @@ def accuracy_of(
     Args:
         tasks: How many were asked, `samples` times each.
         span: Between which values rewards lie.
+        graded: Whether the reward says that it is; values other than 0 and 1 say so, too.
     """
     import pandas as pd
 
@@ -124,7 +131,7 @@ def accuracy_of(
     wrong, right = (value * (expected - len(scored)) for value in span)
     result: dict[str, Any] = {
         "accuracy": found and found.mean,
-        "graded": is_graded(scored),
+        "graded": graded or is_graded(scored),
         "interval_95": found and [round(found.low, 4), round(found.high, 4)],
         "tasks": tasks,
         "scored": len(scored),

@@ -84,11 +84,13 @@ class RewardSpec(Spec):
         low: The lowest value that it gives.
         high: The highest; a value outside of the range is the reward's fault and scores nothing.
         parts: Names of the parts that its verdicts may have; empty: any.
+        graded: Whether it gives values other than 0 and 1, so that its means are no accuracy; so with another range.
     """
 
     low: float = 0.0
     high: float = 1.0
     parts: tuple[str, ...] = ()
+    graded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

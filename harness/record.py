@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import harness
 from harness.config import Config, EvalConfig
+from harness.hookspecs import RewardSpec
 from harness.plugins import (
     agent_spec,
     framework_versions,
@@ -91,6 +92,7 @@ def run_record(
         "hardware": hardware(device),
         "device": device,
         "tasks": {"train": len({task.id for task in train}), "val": len(val)},
+        "graded": graded(reward_spec(config.reward.name)),
         "identity": identity(config, task_set, train, val, model_path, device, kind),
         "parity": certificate_for(config.agent, current),
         "agent_fingerprint": digest(current),
@@ -151,6 +153,11 @@ def identity(
     if measured.samples > 1:
         found["samples"] = measured.samples
     return found
+
+
+def graded(reward: RewardSpec) -> bool:
+    """Whether a reward says of itself that its means are no accuracy; values that it gives may say so, too."""
+    return reward.graded or (reward.low, reward.high) != (0, 1)
 
 
 _NOT_IDENTITY = {
@@ -219,7 +226,7 @@ def training_result(folder: RunFolder, record: Mapping[str, Any], checkpointed: 
     }
     gaps = [row[name] for row in rows if row["step"] in step_s for name in columns(trainer, "rollout_probs_diff", row)]
     return {
-        "graded": is_graded(row["reward"] for row in episodes),
+        "graded": record["graded"] or is_graded(row["reward"] for row in episodes),
         "reward_flags": dict(Counter(flag for row in last for flag in row["reward_flags"])),
         "val_accuracy_initial": curve.get(0),
         "val_accuracy_final": curve[max(curve)] if curve and max(curve) > 0 else None,

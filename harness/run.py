@@ -19,11 +19,12 @@ from harness.plugins import (
     load,
     make_reward,
     make_task_set,
+    reward_spec,
     task_set_spec,
     trainer_spec,
 )
 from harness.policies import resolve
-from harness.record import changed_data, closed, run_record, training_result
+from harness.record import changed_data, closed, graded, run_record, training_result
 from harness.records import Task
 from harness.results.folder import FULL, RunFolder
 from harness.results.tables import conclude
@@ -87,8 +88,9 @@ class LiveRun:
     @cached_property
     def _monitor(self) -> Monitor:
         rollouts = {"train": self.config.train.batch_size * self.config.rollout.group_size, "val": len(self.val)}
-        limit = self.config.rollout.max_failed_share
-        return Monitor(self.folder, self.steps, rollouts, limit, self.config.train.trainer)
+        limit, trainer = self.config.rollout.max_failed_share, self.config.train.trainer
+        of_reward = graded(reward_spec(self.config.reward.name))
+        return Monitor(self.folder, self.steps, rollouts, limit, trainer, graded=of_reward)
 
 
 def check(config: Config, *, trains: bool = True) -> None:

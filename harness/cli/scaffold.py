@@ -239,6 +239,7 @@ def harness_rewards() -> list[RewardSpec]:
             "@NAME@",
             "harness_@NAME@.reward:@CLASS@",
             "one line for `harness plugins`",
+            graded=True,
         )
     ]
 '''

@@ -220,7 +220,8 @@ def _pair(
     difference = crossed_mean(rows, width)
     if difference is None:
         raise UserError(f"{name!r} and {base!r} have no scored validation question in common")
-    binary = set(mine["value"]) | set(theirs["value"]) <= {0.0, 1.0}
+    graded = any(run.graded for run in (*runs, *base_runs))
+    binary = not graded and set(mine["value"]) | set(theirs["value"]) <= {0.0, 1.0}
     items: list[McNemarData] = []
     if binary and paired == "seed":
         for seed in sorted(set(rows["seed"])):

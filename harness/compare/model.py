@@ -310,7 +310,7 @@ class Comparison(TypedDict):
     checkpoint: Annotated[int | None, "the step stated by the study"]
     ceiling: Annotated[bool, "whether the task set is saturated"]
     one_seed: bool
-    graded: NotRequired[Annotated[bool, "rewards are not 0 and 1 alone: what is called accuracy is the mean reward"]]
+    graded: NotRequired[Annotated[bool, "what is called accuracy is the mean of a graded reward"]]
     span: NotRequired[Annotated[Interval, "between which values rewards lie; 0 and 1 where missing"]]
     arms: list[Arm]
     pairs: list[Pair]

@@ -148,8 +148,9 @@ class Run:
 
     @cached_property
     def graded(self) -> bool:
-        """Whether its rewards say more than right and wrong, so that their mean is no accuracy."""
-        return bool(len(self.episodes)) and is_graded(self.episodes["reward"].unique().tolist())
+        """Whether means of its rewards are no accuracy, as the record says or, of an older run, a value."""
+        values = self.episodes["reward"].unique().tolist() if len(self.episodes) else []
+        return self.record.get("graded", False) or is_graded(values)
 
     @property
     def span(self) -> tuple[float, float]:

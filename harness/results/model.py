@@ -181,7 +181,7 @@ class Result(TypedDict):
     rollout_probs_diff_max: NotRequired[
         Annotated[float | None, "largest difference of a token's probability between rollout and trainer"]
     ]
-    graded: NotRequired[Annotated[bool, "whether a reward was other than 0 and 1, so that means are no accuracy"]]
+    graded: NotRequired[Annotated[bool, "whether means are no accuracy: as the reward says, or a value was not 0 or 1"]]
     wall_s: Annotated[float, "seconds of all launches together"]
     data_changed: NotRequired[Annotated[list[str], "files of the task set that changed while it ran: not compared"]]
     accuracy: NotRequired[Annotated[float | None, "mean reward of scored rollouts"]]
@@ -223,6 +223,7 @@ class RunRecord(TypedDict):
     hardware: Annotated[Hardware, "the machine"]
     device: Annotated[str, "`cpu`, `cuda` or `npu`"]
     tasks: Annotated[Counts, "how many"]
+    graded: NotRequired[Annotated[bool, "whether the reward says that it gives values other than 0 and 1"]]
     identity: Annotated[Identity, "what must be equal where runs are compared"]
     parity: Annotated[dict[str, Any] | None, "certificate that the agent does what its reference does"]
     agent_fingerprint: NotRequired[Annotated[str, "hash of all that a certificate depends on: one made later is found"]]

@@ -35,7 +35,7 @@ class Progress:
         phase: What is going on, in a word or two.
         done: Of the `expected` rollouts of this phase, so many ended.
         val_curve: Mean validation reward by step; step 0 is before training.
-        graded: Whether a reward was other than 0 and 1, so that its means are no accuracy.
+        graded: Whether means of rewards are no accuracy, as the reward says or a value other than 0 and 1.
         rollouts_per_s: Finished rollouts per second since the first of this launch.
         remaining_s: Estimate for the steps left, from the median of the last ones.
         remark: What the user should know of the training's course; empty where there is nothing.

@@ -26,10 +26,18 @@ class Monitor:
         expected: Rollouts of one training step and of one validation.
         max_failed_share: Larger shares of failed or unscored rollouts in a step stop the run.
         trainer: Whose steps these are.
+        graded: Whether the reward says that its means are no accuracy.
     """
 
     def __init__(
-        self, folder: RunFolder, total_steps: int, expected: dict[str, int], max_failed_share: float, trainer: str
+        self,
+        folder: RunFolder,
+        total_steps: int,
+        expected: dict[str, int],
+        max_failed_share: float,
+        trainer: str,
+        *,
+        graded: bool = False,
     ) -> None:
         self._folder = folder
         self._trainer = trainer
@@ -45,7 +53,7 @@ class Monitor:
         self._step_s: list[float] = []
         self._first: float | None = None
         self._fresh = 0
-        self.progress = Progress(total_steps=total_steps)
+        self.progress = Progress(total_steps=total_steps, graded=graded)
         self._read()  # rows of earlier launches: known, not counted as speed
         self._fresh, self._first, self._step_s = 0, None, []
         self.progress.phase, self.progress.remark, self.progress.warning, self._flat = "starting", "", "", []

@@ -623,6 +623,15 @@ def test_graded_rewards_are_compared_in_their_own_range(write_run: Write) -> Non
     ]
 
 
+def test_a_graded_reward_is_no_accuracy_whatever_its_values(write_run: Write) -> None:
+    runs = select([write_run(name, overrides=["reward.name=soft_f1"]).path for name in ("reference_sql", "crewai_sql")])
+    for run in runs.runs:
+        assert set(run.episodes["reward"]) == {0.0, 1.0} and run.graded and run.record["result"]["graded"]
+    found = compare(runs)
+    assert found["graded"] and found["pairs"][0]["item"]["mcnemar"] == []
+    assert "Mean reward on validation" in render(found, "md") and "ccuracy" not in render(found, "md")
+
+
 def test_power_takes_graded_pilots(write_run: Write, capsys: pytest.CaptureFixture[str]) -> None:
     from harness.cli.power import power
 

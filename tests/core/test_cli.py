@@ -186,7 +186,7 @@ def test_a_mean_of_graded_rewards_is_no_accuracy(capsys: pytest.CaptureFixture[s
         {"task_id": str(n), "cluster": "c", "difficulty": "", "reward": reward, "outcome": "ok", "reward_flags": []}
         for n, reward in enumerate((0.0, 1.0, None, 1.0))
     ]
-    assert accuracy_of(rows, 4)["graded"] is False
+    assert accuracy_of(rows, 4)["graded"] is False and accuracy_of(rows, 4, graded=True)["graded"] is True
     rows[0]["reward"] = 0.5
     result = accuracy_of(rows, 4) | {"wall_s": 1.0}
     assert result["graded"] is True

@@ -32,5 +32,6 @@ def harness_rewards() -> list[RewardSpec]:
             "harness_arithmetic.reward:Arithmetic",
             "1 for the number, less the further away, a little for having calculated",
             parts=("near", "calculated"),
+            graded=True,
         )
     ]
