@@ -168,6 +168,11 @@ def _latex(found: list[Table], words: list[str]) -> str:
     return "\n".join([*lines, *(f"% {sentence}" for sentence in words)]) + "\n"
 
 
+def inline(text: str) -> str:
+    """Text as HTML: what stands between backticks is code."""
+    return re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(text))
+
+
 def html_tables(found: list[Table]) -> str:
     """The tables as HTML elements, each in a box that scrolls sideways."""
     parts = []
@@ -177,11 +182,11 @@ def html_tables(found: list[Table]) -> str:
         )
         body = "".join(
             "<tr>"
-            + "".join(f"<td{_right(table, index)}>{html.escape(cell)}</td>" for index, cell in enumerate(row))
+            + "".join(f"<td{_right(table, index)}>{inline(cell)}</td>" for index, cell in enumerate(row))
             + "</tr>"
             for row in table.rows
         )
-        note = f'<p class="note">{html.escape(table.note)}</p>' if table.note else ""
+        note = f'<p class="note">{inline(table.note)}</p>' if table.note else ""
         parts.append(
             f'<section class="table" id="table-{table.key}"><h3>{html.escape(table.title)}</h3>'
             '<div class="scroll" tabindex="0">'
@@ -202,7 +207,7 @@ def _html(name: str, question: str, found: list[Table], words: list[str]) -> str
         ".scroll{overflow-x:auto}table{border-collapse:collapse}th,td{padding:.3rem .6rem;text-align:left;"
         "border-bottom:1px solid #8884}.number{text-align:right;font-variant-numeric:tabular-nums}.note{opacity:.75}"
     )
-    remarks = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in words)
+    remarks = "".join(f"<li>{inline(sentence)}</li>" for sentence in words)
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

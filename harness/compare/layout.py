@@ -48,8 +48,8 @@ def sentences(comparison: Comparison) -> list[str]:
     """How to read the tables, and what speaks against reading too much into them."""
     margin = comparison["margin"]
     if not comparison["pairs"]:
-        alone = ["Checkpoint: the last of every run. Intervals: 95 %. One arm alone: there is nothing to compare."]
-        if comparison["one_seed"]:
+        alone = [f"{_checkpoint(comparison)}Intervals: 95 %. One arm alone: there is nothing to compare."]
+        if comparison["one_seed"] and comparison["kind"] == "train":
             alone.append("One seed: another training may reach something else.")
         return [
             *alone,
@@ -58,7 +58,7 @@ def sentences(comparison: Comparison) -> list[str]:
             *(f"Not in the comparison: {text}." for text in comparison["missing"]),
         ]
     found = [
-        f"Baseline: {comparison['baseline']}. Checkpoint: the last of every run. Intervals: 95 %. "
+        f"Baseline: {comparison['baseline']}. {_checkpoint(comparison)}Intervals: 95 %. "
         f"p values are corrected over all comparisons (Holm); different means p < {comparison['alpha']:g}.",
         f"Equivalent means: in {comparison['min_seeds']} seeds or more the difference is shown to lie within "
         f"±{100 * margin:g} points, the margin stated beforehand (p < {comparison['alpha']:g}), even if a training "
@@ -80,6 +80,10 @@ def sentences(comparison: Comparison) -> list[str]:
     found += comparison["remarks"]
     found += [f"Not in the comparison: {text}." for text in comparison["missing"]]
     return found
+
+
+def _checkpoint(comparison: Comparison) -> str:
+    return "Checkpoint: the last of every run. " if comparison["kind"] == "train" else ""
 
 
 def _collapses(comparison: Comparison) -> list[str]:
@@ -156,6 +160,8 @@ def p_value(value: float | None) -> str:
 
 def _accuracy(comparison: Comparison) -> Table:
     by_arm = {pair["arm"]: pair for pair in comparison["pairs"]}
+    trained = comparison["kind"] == "train"
+    reached = "final" if trained else measured(comparison.get("graded", False))
     rows = []
     for arm in comparison["arms"]:
         pair = by_arm.get(arm["name"])
@@ -164,9 +170,9 @@ def _accuracy(comparison: Comparison) -> Table:
             "arm": arm["name"],
             "seeds": _seeds(arm),
             "initial %": with_interval(arm["accuracy_initial"]),
-            "final %": with_interval(arm["accuracy_final"]),
+            f"{reached} %": with_interval(arm["accuracy_final"]),
             "failed by agent %": points(arm["agent_failed"]),
-            "final %, unscored wrong to right": _range(arm["accuracy_bounds"], signed=False),
+            f"{reached} %, unscored wrong to right": _range(arm["accuracy_bounds"], signed=False),
         }
         if comparison["pairs"]:
             row |= {
@@ -185,11 +191,11 @@ def _accuracy(comparison: Comparison) -> Table:
                 "verdict": verdict_text(pair),
             }
         rows.append(row)
-    absent = {"initial %"} if comparison["kind"] == "eval" else set()
+    absent = set() if trained else {"initial %"}
     if not any(arm["agent_failed"] for arm in comparison["arms"]):
         absent.add("failed by agent %")
     if all(arm["accuracy_bounds"] is None for arm in comparison["arms"]):
-        absent |= {"final %, unscored wrong to right", "difference, unscored against to for"}
+        absent |= {f"{reached} %, unscored wrong to right", "difference, unscored against to for"}
     heads = [head for head in rows[0] if head not in absent]
     return _of_rewards(comparison, Table("accuracy", "", heads, [[row[head] for head in heads] for row in rows]))
 
@@ -197,7 +203,7 @@ def _accuracy(comparison: Comparison) -> Table:
 def _of_rewards(comparison: Comparison, table: Table) -> Table:
     """A table of accuracy; of graded rewards, which are no shares, in hundredths without percent."""
     titles = {
-        "accuracy": "{} on validation",
+        "accuracy": "{} on validation" if comparison["kind"] == "train" else "{}",
         "sampled": "Several samples of each task",
         "learning": "Learning on the way",
         "views": "Fair views on what was trained",
@@ -302,7 +308,9 @@ def _reward_parts(comparison: Comparison) -> Table:
     arms = comparison["arms"]
     parts = list(dict.fromkeys(part for arm in arms for part in arm["reward_parts"]))
     rows = [[arm["name"], *(number(arm["reward_parts"].get(part), 3) for part in parts)] for arm in arms]
-    note = "Last validation: means over the verdicts that have the part, then over seeds."
+    note = "Means over the verdicts that have the part, then over seeds."
+    if comparison["kind"] == "train":
+        note = f"Last validation: {note[0].lower()}{note[1:]}"
     return Table("reward_parts", "Parts of the reward", ["arm", *parts], rows if parts else [], note)
 
 
@@ -321,17 +329,19 @@ def _behaviour(comparison: Comparison) -> Table:
     }
     return _from_cells(
         "behaviour",
-        "What the agents did (last validation; failures over the whole run)",
+        f"What the agents did{' (last validation; failures over the whole run)' * (comparison['kind'] == 'train')}",
         cells,
         comparison["arms"],
-        "Per rollout that ended well, means over seeds. Rewritten, helped and hurt count questions of one validation.",
+        "Per rollout that ended well, means over seeds. Rewritten, helped and hurt count questions of one "
+        f"{'validation' if comparison['kind'] == 'train' else 'evaluation'}.",
     )
 
 
 def _cost(comparison: Comparison) -> Table:
+    trained = comparison["kind"] == "train"
     cells: dict[str, Callable[[Arm], str]] = {
         "arm": lambda arm: arm["name"],
-        "steps": lambda arm: number(arm["steps"], 0),
+        "steps": lambda arm: number(arm["steps"] if trained else None, 0),
         "s/step": lambda arm: number(arm["step_s"], 1),
         "rollout %": lambda arm: points(arm["shares"].get("rollout")),
         "update %": lambda arm: points(arm["shares"].get("update")),
@@ -347,8 +357,8 @@ def _cost(comparison: Comparison) -> Table:
         "What it cost",
         cells,
         comparison["arms"],
-        "Seconds a step without checkpoints and validation. Framework: a rollout's time outside calls of model and "
-        "tools, waiting for the processor included.",
+        ("Seconds a step without checkpoints and validation. " if trained else "")
+        + "Framework: a rollout's time outside calls of model and tools, waiting for the processor included.",
     )
 
 

@@ -38,19 +38,27 @@ def charts(arms: Arms, comparison: Comparison | None, figures: Mapping[str, list
         failures(figures),
         by_group(arms, "cluster", f"{_measured(arms).capitalize()} by cluster"),
     ]
-    return [plain(figure) if _graded(arms) else figure for figure in made if figure["data"]]
+    spans = [run.span for runs in arms.values() for run in runs] or [(0.0, 1.0)]
+    span = min(low for low, _ in spans), max(high for _, high in spans)
+    return [scaled(figure, span, _graded(arms)) for figure in made if figure["data"]]
 
 
-def plain(figure: Figure) -> Figure:
-    """Rewards that are no shares, without percent."""
+def scaled(figure: Figure, span: tuple[float, float], graded: bool) -> Figure:
+    """Axes of accuracy or reward from end to end of what there can be; graded ones without percent."""
+    (low, high), room = span, 0.04 * (span[1] - span[0])
     for axis, letter in (("xaxis", "x"), ("yaxis", "y")):
-        if figure["layout"][axis]["title"]["text"] in ("mean reward", "reward"):
-            figure["layout"][axis] |= {"tickformat": ".2f", "autorange": True}
-            figure["layout"][axis].pop("range", None)
-            for trace in figure["data"]:
-                if "hovertemplate" in trace:
-                    trace["hovertemplate"] = trace["hovertemplate"].replace(f"%{{{letter}:.1%}}", f"%{{{letter}:.3f}}")
+        if figure["layout"][axis]["title"]["text"] not in ("accuracy", "mean reward", "reward"):
+            continue
+        figure["layout"][axis]["range"] = [low - room * (letter == "x"), high + room]
+        figure["layout"][axis]["tickformat"] = ".2f" if graded else ".0%"
+        for trace in figure["data"]:
+            if graded and "hovertemplate" in trace:
+                trace["hovertemplate"] = trace["hovertemplate"].replace(f"%{{{letter}:.1%}}", f"%{{{letter}:.3f}}")
     return figure
+
+
+def _last(arms: Arms) -> str:
+    return "last validation" if any(run.trained for runs in arms.values() for run in runs) else "evaluation"
 
 
 def _graded(arms: Arms) -> bool:
@@ -225,6 +233,8 @@ def rewrites(arms: Arms) -> Figure:
                     "hovertemplate": f"{name} %{{y:+.1%}} at step %{{x}}",
                 }
             )
+    if all(len(trace["x"]) < 2 for trace in data):
+        data = []  # an evaluation has no steps
     caption = "Share of validation questions that the rewrite turned right (above) or wrong (below, dotted)."
     figure = _figure("rewrites", "Rewrites that helped and hurt", caption, data, "step", "share of questions")
     figure["layout"]["yaxis"] |= {"tickformat": "+.1%", "zeroline": True}
@@ -232,25 +242,28 @@ def rewrites(arms: Arms) -> Figure:
 
 
 def turns(arms: Arms) -> Figure:
-    """How many answers rollouts of the last validation wrote."""
+    """How many answers rollouts of the last validation wrote; nothing where none wrote a second."""
     data: list[Figure] = []
+    several = False  # one bar of 100 % says nothing
     for index, (arm, runs) in enumerate(arms.items()):
         counts: dict[int, int] = {}
         for run in runs:
             for value in _ended(run, "rewrites"):
                 counts[int(value) + 1] = counts.get(int(value) + 1, 0) + 1
+        several = several or any(one > 1 for one in counts)
         total = sum(counts.values())
         if total:
             written = sorted(counts)
             data.append(_bar(arm, index, [str(one) for one in written], [counts[one] / total for one in written]))
-    caption = "Answers written for a question in the last validation: 1 means that the first was kept."
+    caption = f"Answers written for a question in the {_last(arms)}: 1 means that the first was kept."
+    data = data if several else []
     figure = _figure("turns", "Turns", caption, data, "answers written", "share of questions", percent=True)
     figure["layout"]["xaxis"] |= {"type": "category"}
     return figure
 
 
 def by_group(arms: Arms, column: str, title: str) -> Figure:
-    """Final accuracy within each difficulty or cluster: bars, or a row of dots each where there are many."""
+    """Final accuracy within each difficulty or cluster, where it has several: bars, or dots where there are many."""
     import pandas as pd
 
     means: dict[str, dict[str, float]] = {}
@@ -266,11 +279,11 @@ def by_group(arms: Arms, column: str, title: str) -> Figure:
             sizes |= {str(name): int(size) for name, size in groups["task_id"].nunique().items()}
     names = sorted(sizes, key=lambda name: (_LEVELS.index(name) if name in _LEVELS else len(_LEVELS), name))
     labels = [f"{name} ({sizes[name]})" for name in names]
-    caption = "Last validation, mean over seeds; in brackets the number of questions."
+    caption = f"{_last(arms).capitalize()}, mean over seeds; in brackets the number of questions."
     data = [
         _bar(arm, index, labels, [means[arm].get(name) for name in names])
         for index, arm in enumerate(arms)
-        if arm in means
+        if arm in means and len(names) > 1
     ]
     key = f"by-{column}"
     if len(names) <= _FEW:
@@ -283,8 +296,7 @@ def by_group(arms: Arms, column: str, title: str) -> Figure:
         bars["hovertemplate"] = "%{x:.1%} %{y}"
     figure = _figure(key, title, caption, data, _measured(arms), "")
     figure["layout"] |= {"height": 120 + 20 * len(names)}
-    figure["layout"]["xaxis"] |= {"tickformat": ".0%", "range": [-0.03, 1.03]}
-    figure["layout"]["yaxis"] |= {"type": "category", "autorange": "reversed", "dtick": 1}
+    figure["layout"]["yaxis"] |= {"type": "category", "range": [len(names) - 0.4, -0.6], "dtick": 1}
     return figure
 
 
@@ -318,7 +330,7 @@ def tokens(arms: Arms, column: str, title: str) -> Figure:
                     "hovertemplate": "%{y:.1%} about %{x:.0f} tokens",
                 }
             )
-    caption = "Share of rollouts by tokens over all their calls, in the last validation."
+    caption = f"Share of rollouts by tokens over all their calls, in the {_last(arms)}."
     return _figure(column.replace("_", "-"), title, caption, data, "tokens", "share of rollouts", percent=True)
 
 
@@ -337,7 +349,7 @@ def failures(figures: Mapping[str, list[Figures]]) -> Figure:
     ]
     for one in data:
         one["hovertemplate"] = "%{y} rollouts: %{x}"
-    caption = "Rollouts of all phases and seeds. Answer fails: scored as wrong. All others are unscored, never zero."
+    caption = "All rollouts of all seeds. Answer fails: scored as wrong. All others are unscored, never zero."
     figure = _figure("failures", "Failures by type", caption, data, "", "rollouts")
     figure["layout"]["xaxis"] |= {"type": "category"}
     return figure

@@ -46,7 +46,7 @@ def sample(arms: Mapping[str, Sequence[Run]], cap: int) -> dict[str, Any]:
             for table in shown(run, each):
                 calls = _calls(run, table)
                 rows += [_episode(arm, run, row, calls, texts, golds) for row in _records(table)]
-    rows.sort(key=lambda row: (row["phase"] != "val", _rank(row["task"]), row["seed"]))  # one question side by side
+    rows.sort(key=lambda row: (row["phase"] == "train", _rank(row["task"]), row["seed"]))  # one question side by side
     return {"episodes": rows[:cap], "texts": list(texts), "total": total, "shown": min(len(rows), cap)}
 
 
@@ -110,7 +110,7 @@ def _episode(
         "arm": arm,
         "seed": run.seed,
         "run": run.id,
-        "phase": row["phase"],
+        "phase": row["phase"] if run.trained else "",
         "step": int(row["step"]),
         "task": row["task_id"],
         "cluster": row["cluster"],

@@ -119,7 +119,7 @@
     return made;
   };
   const card = (one) => {
-    const what = [one.arm, `seed ${one.seed}`, `${one.phase} step ${one.step}`, one.cluster, one.difficulty, one.rewrite && `rewrite ${one.rewrite}`];
+    const what = [one.arm, `seed ${one.seed}`, one.phase && `${one.phase} step ${one.step}`, one.cluster, one.difficulty, one.rewrite && `rewrite ${one.rewrite}`];
     const made = element("details", { class: "episode" }, element("summary", {},
       element("span", { class: `verdict ${one.verdict}` }, one.verdict), element("span", {}, one.question),
       element("span", { class: "what" }, what.filter(Boolean).join(" · "))));

@@ -6,6 +6,7 @@ import base64
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +61,7 @@ def render(
     from plotly.offline import get_plotlyjs
 
     from harness.compare.comparison import compare
-    from harness.compare.formats import html_tables
+    from harness.compare.formats import html_tables, inline
     from harness.compare.layout import sentences, tables
     from harness.compare.measures import measure
     from harness.compare.references import reference_rows
@@ -92,6 +93,7 @@ def render(
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE), autoescape=True, undefined=jinja2.StrictUndefined
     )
+    environment.filters["inline"] = lambda text: _safe(inline(text))
     markup = {name: _safe(html_tables(chosen)) for name, chosen in _sections(found, manifest).items()}
     return environment.get_template("page.html.j2").render(
         title=selection.name,
@@ -102,6 +104,7 @@ def render(
         charts=data["charts"],
         tables=markup,
         browser={"shown": browsed["shown"], "total": browsed["total"]},
+        trained=any(run.trained for run in selection.runs),
         data=_safe(packed(json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str, allow_nan=False))),
         style=_safe((HERE / "page.css").read_text(encoding="utf-8")),
         script=_safe((HERE / "page.js").read_text(encoding="utf-8")),
@@ -114,10 +117,18 @@ def _sections(found: Sequence[Table], manifest: Sequence[Table]) -> dict[str, li
         "main": ("accuracy", "sampled", "learning", "agreement", "reward_parts", "behaviour", "cost"),
         "more": ("evidence", "checkpoints", "views", "exceptions", "failed"),
     }
+    found = [_first(table) if table.key == "accuracy" else table for table in found]
     made = {name: [table for table in found if table.key in keys] for name, keys in groups.items()}
     made["references"] = [table for table in found if table.key == "references"]
     made["manifest"] = [table for table in manifest if table.rows]
     return made
+
+
+def _first(table: Table) -> Table:
+    """What a phone has room for before the rest: what was reached, by how much it differs, the verdict."""
+    late = {"seeds", "initial", "failed", "p", "unscored"}
+    order = sorted(range(len(table.heads)), key=lambda index: not late.isdisjoint(table.heads[index].split()))
+    return replace(table, heads=[table.heads[i] for i in order], rows=[[row[i] for i in order] for row in table.rows])
 
 
 def _headline(comparison: Comparison | None, figures: Mapping[str, list[Figures]]) -> list[dict[str, Any]]:
@@ -140,7 +151,10 @@ def _headline(comparison: Comparison | None, figures: Mapping[str, list[Figures]
             more += [told, verdict_text(pair)]
         elif by_arm:
             more.append("baseline")
-        if len(arm["seeds"]) == 1 and pair is None:
+        if comparison["kind"] == "eval" and pair is None:
+            low, high = arm["accuracy_final"]["low"], arm["accuracy_final"]["high"]
+            more.append(f"95 % interval {mean(low, graded)} to {mean(high, graded)}")
+        elif len(arm["seeds"]) == 1 and pair is None:
             more.append("one seed")
         cards.append({"label": arm["name"], "value": mean(arm["accuracy_final"]["mean"], graded), "more": more})
     return cards

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -27,9 +28,15 @@ def _synthetic() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def write_run() -> Callable[..., Any]:
+    """Writes one synthetic run."""
+    written: Callable[..., Any] = _synthetic().write_run
+    return written
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory, write_run: Callable[..., Any]) -> Path:
     """Two arms of two seeds, one failed run; small enough for seconds."""
-    write_run = _synthetic().write_run
     root = tmp_path_factory.mktemp("runs")
     for seed in (0, 1):
         write_run(root, "reference_sql", seed)

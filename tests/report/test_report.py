@@ -210,6 +210,41 @@ def test_a_place_that_cannot_be_written_is_told(runs: Path, tmp_path: Path) -> N
         write_report(selection(runs), tmp_path / "file" / "report.html", margin=0.1)
 
 
+def test_an_evaluation_speaks_of_no_training_and_has_no_empty_part(
+    tmp_path: Path, write_run: Callable[..., Any], browse: Callable[..., Any]
+) -> None:
+    run = write_run(tmp_path, "reference_sql", kind="eval")
+    out = write_report(select([run.path]), tmp_path / "report.html", episodes=10, references=False)
+    assert {one["id"] for one in embedded(out)["charts"]}.isdisjoint({"validation", "training", "rewrites", "cost"})
+    text = out.read_text().partition('id="manifest"')[0]
+    said = re.sub(r"<(style|script).*?</\1>", "", text, flags=re.DOTALL)
+    for word in ("alidation", "raining", "heckpoint", "step", 'id="evidence"', "GPU-hours", "final"):
+        assert word not in said, word
+    page = browse(out)
+    assert page.console == [] and "step 0" not in page.dom.partition('id="manifest"')[0]
+
+
+def test_axes_of_accuracy_and_reward_go_from_end_to_end(runs: Path, tmp_path: Path) -> None:
+    chosen = select([run.folder.path for run in selection(runs).runs if run.arm == "reference_sql"])
+    for low, high in ((0.0, 1.0), (-1.0, 4.0)):
+        for run in chosen.runs:
+            run.record["identity"]["reward_range"] = [low, high]
+        charts = {one["id"]: one for one in embedded(write_report(chosen, tmp_path / "r.html", episodes=4))["charts"]}
+        for name in ("validation", "training", "by-difficulty", "by-cluster"):
+            bottom, top = charts[name]["layout"]["yaxis"]["range"]
+            assert bottom == low and high < top < high + 0.1 * (high - low), name
+
+
+def test_what_stands_between_backticks_is_code(report: Path) -> None:
+    said = report.read_text().partition('<script type="text/plain"')[0]
+    assert "<code>--format json</code>" in said and "`" not in said
+
+
+def test_what_was_reached_is_the_first_column(report: Path) -> None:
+    heads = re.findall("<th [^>]*>(.*?)</th>", report.read_text().partition('id="table-accuracy"')[2])
+    assert heads[:4] == ["arm", "final %", "difference (points)", "verdict"]
+
+
 def test_graded_rewards_are_called_mean_reward(runs: Path, tmp_path: Path) -> None:
     chosen = select([run.folder.path for run in selection(runs).runs if run.arm == "reference_sql"])
     for run in chosen.runs:
