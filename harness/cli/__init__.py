@@ -66,6 +66,15 @@ class _LazyGroup(TyperGroup):
         command.name = named.name
         return name, command, rest
 
+    def invoke(self, context: Any) -> Any:
+        """Run the command; Ctrl-C ends in one line, with what the command has to say of it (Typer says nothing)."""
+        try:
+            return super().invoke(context)
+        except KeyboardInterrupt as error:
+            said = f": {error}" if str(error) else ""
+            sys.stderr.write(f"harness: interrupted{said}\n")
+            raise typer.Exit(130) from error
+
 
 app = typer.Typer(
     cls=_LazyGroup,

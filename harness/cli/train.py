@@ -216,8 +216,7 @@ def fit(config: Config, folder: RunFolder, data: Data, *, resume: bool, panel: b
         with view:
             run.train(config, folder, data, resume=resume, on_progress=view.show)
     except KeyboardInterrupt:
-        progress_console().print(_kept(config, folder), soft_wrap=True)
-        raise
+        raise KeyboardInterrupt(_kept(config, folder)) from None
     finally:
         if view.start_s is not None:
             _keep_start_s(config, view.start_s)
@@ -261,10 +260,10 @@ def _kept(config: Config, folder: RunFolder) -> str:
     from harness.plugins import load, trainer_spec
 
     if not (folder.path / "run.json").is_file():
-        return f"nothing was started yet; {folder.path} can be removed"
+        return "nothing was started yet, and nothing is kept"
     step = max(load(trainer_spec(config.train.trainer))().checkpoints(folder), default=0)
-    kept = f"step {step} and all before it are kept" if step else "no checkpoint was saved yet, so it begins anew"
-    return f"{kept}. Go on: harness train --resume {folder.path}"
+    kept = f"step {step} and all before it are kept. Go on" if step else "no checkpoint was saved yet. Begin anew"
+    return f"{kept}: harness train --resume {folder.path}"
 
 
 def show_config(config: Config, as_json: bool) -> None:

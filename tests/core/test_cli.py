@@ -195,6 +195,20 @@ def test_a_mean_of_graded_rewards_is_no_accuracy(capsys: pytest.CaptureFixture[s
     assert "x: mean reward 0.833" in said and "accuracy" not in said and "%" not in said.replace("95 %", "")
 
 
+@pytest.mark.parametrize(("kept", "said"), [("", ""), ("step 5 is kept", ": step 5 is kept")])
+def test_an_interruption_ends_in_one_line(
+    kept: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(run: Path) -> None:
+        raise KeyboardInterrupt(*filter(None, [kept]))
+
+    monkeypatch.setattr(RunFolder, "open", interrupted)
+    monkeypatch.setattr(sys, "argv", ["harness", "train", "--resume", "x"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130 and capsys.readouterr().err == f"harness: interrupted{said}\n"
+
+
 def test_what_the_terminals_encoding_lacks_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     written = BytesIO()
     monkeypatch.setattr(sys, "stdout", TextIOWrapper(written, encoding="ascii"))

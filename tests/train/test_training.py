@@ -220,3 +220,5 @@ def test_an_interrupted_training_ends_within_seconds_and_says_so(tmp_path: Path,
     assert all_gone(runs, 5), of_this_test(runs)
     (run,) = runs.iterdir()
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
+    said = f"harness: interrupted: no checkpoint was saved yet. Begin anew: harness train --resume {run}"
+    assert log.read_text().splitlines()[-1] == said
