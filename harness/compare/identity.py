@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -18,6 +19,12 @@ if TYPE_CHECKING:
 
 GROUPS = (*get_args(Group), "run")
 _MISSING = object()
+_PHASES = {
+    "train_tasks": ("train", ": as many, but others"),
+    "val_tasks": ("val", ": as many, but others"),
+    "data_order": ("train", ": as many, but others or in another order"),
+}
+"""Keys whose value is a hash of questions: of which phase, and what differs where their number does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +33,12 @@ class Difference:
 
     Attributes:
         values: Every value with the names of the runs that have it.
+        said: Every value in words.
     """
 
     key: str
     values: list[tuple[Any, list[str]]]
+    said: list[str]
 
     @property
     def top(self) -> str:
@@ -42,8 +51,9 @@ class Difference:
         return keys()[self.top].group if self.top in keys() else "run"
 
     def __str__(self) -> str:
-        found = (f"{_short(value)} in {_some(names)}" for value, names in self.values)
-        return f"{self.key} differs: {', '.join(found)}"
+        found = (f"{said} in {_some(names)}" for said, (_, names) in zip(self.said, self.values, strict=True))
+        alike = self.key in _PHASES and len({said.partition(" (")[0] for said in self.said}) < len(self.said)
+        return f"{self.key} differs: {', '.join(found)}{_PHASES[self.key][1] if alike else ''}"
 
 
 def identity_keys(config_key: str) -> list[str]:
@@ -69,7 +79,8 @@ def differences(runs: Sequence[Run]) -> list[Difference]:
                 values.append((mine, names := []))
             names.append(run.name)
         if clash := next((values for values in groups.values() if len(values) > 1), None):
-            found.append(Difference(key, clash))
+            first = {run.name: run for run, _ in reversed(flat)}
+            found.append(Difference(key, clash, [_words(first[names[0]], key, value) for value, names in clash]))
     return found
 
 
@@ -100,7 +111,8 @@ def check_identity(runs: Sequence[Run], allow: Iterable[str] = (), varied: Itera
         if any(_covers(key, one.key) for key in [*allowed, *by_study]):
             values = {run.id: _comparable(run).get(one.key) for run in runs}
             by_hand = any(_covers(key, one.key) for key in allowed)
-            exceptions.append({"key": one.key, "why": "allowed" if by_hand else "varied", "values": values})
+            exempt: Exempt = {"key": one.key, "why": "allowed" if by_hand else "varied", "values": values}
+            exceptions.append(exempt | {"said": one.said} if one.key in _PHASES else exempt)
         else:
             refused.append(one)
     if refused:
@@ -114,6 +126,8 @@ def _refusal(refused: Sequence[Difference]) -> str:
     by_top = {one.top: [other.key for other in refused if other.top == one.top] for one in refused}
     advice = " ".join(f"--allow {found[0] if len(found) == 1 else top}" for top, found in by_top.items())
     advice = f"If that is what you mean to compare, say {advice}"
+    if any(one.key == "task_set.name" for one in refused):  # of another task set nothing else is the same
+        refused = [one for one in refused if one.top != "task_set" or one.key == "task_set.name"]
     if len(refused) == 1:
         return f"{refused[0]}. {advice}"
     lines = [f"the runs differ in {len(refused)} keys that must be the same"]
@@ -235,6 +249,17 @@ def _comparable(run: Run) -> dict[str, Any]:
 
 def _covers(permission: str, key: str) -> bool:
     return key == permission or key.startswith(f"{permission}.")
+
+
+def _words(run: Run, key: str, value: Any) -> str:
+    """A value; a hash of questions by their number, task set and split, another long one by its beginning."""
+    if key in _PHASES and value is not _MISSING:
+        phase, task = _PHASES[key][0], run.record["config"].get("task", {})
+        count = run.record["tasks"]["train" if phase == "train" else "val"]
+        return f"{count} questions of {task.get('name')}/{task.get(f'{phase}_split')} ({value[:8]})"
+    if isinstance(value, str) and re.fullmatch("[0-9a-f]{32,}", value):
+        return value[:8]
+    return _short(value)
 
 
 def _short(value: Any) -> str:

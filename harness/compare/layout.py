@@ -439,7 +439,7 @@ def _view_head(view: View) -> str:
 def _exceptions(comparison: Comparison) -> Table:
     rows = []
     for one in comparison["exceptions"]:
-        values = list(dict.fromkeys(_cell(value) for value in one["values"].values()))
+        values = one.get("said") or list(dict.fromkeys(_cell(value) for value in one["values"].values()))
         why = "varied by the study" if one["why"] == "varied" else "allowed by --allow"
         rows.append([one["key"], why, "; ".join(values)])
     return Table("exceptions", "Not identical, with permission", ["key", "why", "values"], rows)

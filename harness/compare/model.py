@@ -256,6 +256,7 @@ class Exempt(TypedDict):
     key: str
     why: Literal["allowed", "varied"]
     values: Annotated[dict[str, Any], "by run"]
+    said: NotRequired[Annotated[list[str], "every value in words, where it is a hash of questions"]]
 
 
 class Failed(TypedDict):

@@ -160,6 +160,32 @@ def test_all_that_differs_is_told_at_once_by_what_it_is_about(write_run: Write, 
     assert re.findall(r"--allow (\S+)", advice) == allowed
 
 
+def test_other_questions_are_named_by_task_set_split_and_number(write_run: Write) -> None:
+    one, fewer, others, order = (write_run(name, kind="eval") for name in ("reference_sql", *3 * ["langgraph_sql"]))
+    record = fewer.read()
+    record["identity"]["val_tasks"], record["tasks"]["val"] = "00c0ffee00c0ffee", 20
+    fewer.write(record)
+    with pytest.raises(
+        NotComparable, match=r"60 questions of pocket/val \(\w{8}\) in .*, 20 .*/val \(00c0ffee\) in \S+\."
+    ):
+        compare(select([one.path, fewer.path]))
+    assert "20 questions of pocket/val (00c0ffee)" in render(
+        compare(select([one.path, fewer.path]), allow=["val_tasks"]), "md"
+    )
+    record = others.read()
+    record["identity"]["val_tasks"] = "ab" * 8
+    others.write(record)
+    with pytest.raises(
+        NotComparable, match=r"60 .* 60 questions of pocket/val \(abababab\) in \S+: as many, but others\."
+    ):
+        compare(select([one.path, others.path]))
+    record = order.read()
+    record["identity"]["task_set"] = {"name": "medical", "sha256": {"val.parquet": "cd" * 32}}
+    order.write(record)
+    with pytest.raises(NotComparable, match=r"^task_set\.name differs: 'pocket' .* --allow task_set$"):
+        compare(select([one.path, order.path]))
+
+
 @pytest.mark.parametrize("credit", ["shared", "turn", "role"])
 def test_arms_of_trained_roles_compare_whatever_the_credit(write_run: Write, credit: str) -> None:
     runs = [
@@ -195,10 +221,9 @@ def test_a_run_from_before_there_was_a_choice_of_credit_shared_it(write_run: Wri
         ("prompts", "another"),
         ("reward", "execution_accuracy/0"),
         ("model", "b"),
-        ("data_order", "x"),
     ],
 )
-def test_another_prompt_evaluator_model_or_data_order_is_refused_and_allow_is_recorded(
+def test_another_prompt_evaluator_or_model_is_refused_and_allow_is_recorded(
     write_run: Write, key: str, value: str
 ) -> None:
     one, other = write_run(), write_run("langgraph_sql")
