@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from harness.hookspecs import (
     AgentSpec,
     EnvironmentSpec,
@@ -142,6 +144,13 @@ def harness_rewards() -> list[RewardSpec]:
             "harness.rewards.bird:BirdSoftF1",
             "BIRD's Soft-F1: how much of the gold's rows, in their order, the query returns",
             graded=True,
+        ),
+        RewardSpec(
+            "bird_r_ves",
+            "harness.rewards.bird:BirdRVes",
+            "BIRD's R-VES: a right query is paid by its time beside the gold's, which no second run gives again",
+            high=math.sqrt(1.25),
+            parts=("right",),
         ),
         RewardSpec("executes", "harness.rewards.executes:Executes", "1 where a query of the attempt executed, else 0"),
         RewardSpec(

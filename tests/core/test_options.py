@@ -61,7 +61,9 @@ def test_a_task_sets_option_that_does_not_fit_is_named(options: dict[str, Any], 
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["execution_accuracy", "soft_f1", "executes", "bird_accuracy", "bird_soft_f1"])
+@pytest.mark.parametrize(
+    "name", ["execution_accuracy", "soft_f1", "executes", "bird_accuracy", "bird_soft_f1", "bird_r_ves"]
+)
 def test_a_reward_without_time_is_refused(name: str) -> None:
     config = load_config("cpu", None, [f"reward.name={name}", "reward.options.timeout_s=0"])
     with pytest.raises(ConfigError, match=rf"reward\.options\.timeout_s of '{name}': .*greater than 0, got 0"):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import re
 import shlex
 import sqlite3
@@ -14,11 +15,11 @@ from typer.testing import CliRunner
 
 from harness.cli import app
 from harness.environments.sql.environment import database_of
-from harness.errors import TaskSetError
-from harness.plugins import reward_spec
+from harness.errors import ConfigError, TaskSetError
+from harness.plugins import reward_identity, reward_spec
 from harness.programs.self_correcting_sql.prompts import PROMPTS
-from harness.records import Attempt, Problem, Task
-from harness.rewards.bird import BirdAccuracy, BirdSoftF1
+from harness.records import Attempt, Problem, Task, Verdict
+from harness.rewards.bird import BirdAccuracy, BirdRVes, BirdSoftF1, paid, time_ratio
 from harness.scripted.server import ReceivedRequest
 from harness.tasks.bird import BirdTasks
 from harness.tasks.bird.layout import BIRD
@@ -159,6 +160,24 @@ class TestSoftF1Contract(RewardContract):
     reward = "bird_soft_f1"
 
 
+class TestRVesContract(RewardContract):
+    reward = "bird_r_ves"
+
+    @pytest.fixture(autouse=True)
+    @staticmethod
+    def times_are_measured(request: pytest.FixtureRequest) -> None:
+        if request.node.name in MEASURED:
+            reason = "times are others each time, and gold takes about as long as itself, not half"
+            request.node.add_marker(pytest.mark.xfail(reason=reason, raises=AssertionError, strict=False))
+
+
+MEASURED = (
+    "test_gold_scores_the_most",
+    "test_the_same_attempt_scores_the_same_again",
+    "test_attempts_at_once_score_what_each_scores_alone",
+)
+
+
 def value(reward: BirdAccuracy | BirdSoftF1, task: Task, answer: str) -> tuple[float | None, tuple[str, ...]]:
     verdict = asyncio.run(reward.score(task, Attempt("r", "a", "ok", "", answer, (), (), (), 0.0, 0.0)))
     return verdict.value, verdict.flags
@@ -198,6 +217,71 @@ def test_what_no_official_script_survives_is_flagged(prepared: Path) -> None:
     assert value(BirdAccuracy(timeout_s=0.2), task, f"{endless} count(*) FROM n") == (0.0, ("prediction_timeout",))
     late = Task(task.id, "bird", "dev", "?", f"{endless} count(*) FROM n", "ranch", data=task.data)
     assert value(BirdSoftF1(timeout_s=0.2), late, "SELECT 1") == (None, ("gold_timeout",))
+
+
+def verdict(reward: BirdRVes, task: Task, answer: str) -> Verdict:
+    return asyncio.run(reward.score(task, Attempt("r", "a", "ok", "", answer, (), (), (), 0.0, 0.0)))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "reward"),
+    [
+        *((7.0, 1.25), (2.0, 1.25), (1.99, 1.0), (1.0, 1.0), (0.99, 0.75), (0.5, 0.75)),
+        *((0.49, 0.5), (0.25, 0.5), (0.24, 0.25), (0.001, 0.25)),
+    ],
+)
+def test_r_ves_pays_by_the_official_buckets(ratio: float, reward: float) -> None:
+    assert paid(ratio) == reward
+
+
+def test_r_ves_takes_the_mean_of_ratios_without_outliers() -> None:
+    assert time_ratio([0.5, 1.5, 1.0]) == 1.0
+    assert time_ratio([1.0, 3.0] * 10 + [100.0]) == 2.0
+    assert time_ratio([1.0] * 8 + [10.0]) == 2.0  # of nine none lies three deviations away
+    assert time_ratio([0.7]) == 0.7 and time_ratio([2.0, 2.0]) == 2.0
+
+
+def test_r_ves_pays_gold_about_one_and_a_wrong_answer_nothing(prepared: Path) -> None:
+    _, (task, *_) = tasks_of(prepared)
+    counted = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000) SELECT count(*) FROM n"
+    slow = Task(task.id, "bird", "dev", "?", counted, "ranch", data=task.data)
+    own = verdict(BirdRVes(), slow, counted)
+    assert own.value in (math.sqrt(0.75), 1.0, math.sqrt(1.25)) and own.parts == {"right": 1.0} and not own.flags
+    assert own.reason.startswith("the same set of rows, gold takes ") and own.reason.endswith("(runs: 20)")
+    assert verdict(BirdRVes(runs=3), slow, "SELECT 20000").value == math.sqrt(1.25)
+    quick = Task(task.id, "bird", "dev", "?", "SELECT 20000", "ranch", data=task.data)
+    assert verdict(BirdRVes(runs=3), quick, counted).value == math.sqrt(0.25)
+    for answer in ("SELECT 0", "SELECT no", "I do not know", "DROP TABLE cow", ""):
+        wrong = verdict(BirdRVes(), slow, answer)
+        assert (wrong.value, wrong.parts) == (0.0, {"right": 0.0}), answer
+
+
+def test_r_ves_has_deadlines_and_leaves_unscored_what_accuracy_does(prepared: Path) -> None:
+    _, (task, *_) = tasks_of(prepared)
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    late = Task(task.id, "bird", "dev", "?", endless, "ranch", data=task.data)
+    assert value(BirdRVes(timeout_s=0.2), task, endless) == (0.0, ("prediction_timeout",))
+    assert value(BirdRVes(timeout_s=0.2), late, "SELECT 1") == (None, ("gold_timeout",))
+    for gold, flag in (("SELECT no", "gold_failed"), ("DELETE FROM cow", "gold_failed")):
+        broken = Task(task.id, "bird", "dev", "?", gold, "ranch", data=task.data)
+        assert value(BirdRVes(), broken, "SELECT 1") == (None, (flag,))
+    gone = Task(task.id, "bird", "dev", "?", "SELECT 1", "ranch", data={"database": str(prepared / "no.sqlite")})
+    assert value(BirdRVes(), gone, "SELECT 1") == (None, ("database_missing",))
+    hasty = verdict(BirdRVes(timeout_s=0.5, runs=1_000_000), task, task.gold)
+    assert hasty.value is not None and hasty.value >= 0.5 and hasty.flags == ("fewer_runs",)
+
+
+def test_r_ves_says_in_its_identity_that_it_is_not_reproducible(tmp_path: Path) -> None:
+    spec = reward_spec("bird_r_ves")
+    assert (spec.low, spec.high) == (0.0, math.sqrt(1.25))
+    assert reward_identity(spec, {"cache_folder": str(tmp_path)}, "reward.options") == {
+        "timeout_s": 30.0,
+        "runs": 20,
+        "reproducible": False,
+    }
+    assert reward_identity(spec, {"runs": "5"}, "reward.options")["runs"] == 5
+    with pytest.raises(ConfigError, match=r"reward\.options\.runs of 'bird_r_ves': .*greater than 0, got 0"):
+        reward_identity(spec, {"runs": 0}, "reward.options")
 
 
 def test_an_evaluation_shows_the_evidence_and_is_recorded_with_its_reward(
