@@ -11,13 +11,21 @@ from typing import Any
 from harness.environments.sql.databases import databases_of
 from harness.environments.sql.environment import database_of
 from harness.environments.sql.evaluator import VERSION, gold_result, prepared
+from harness.environments.sql.lexer import tokenize
 from harness.environments.sql.sandbox import Limits, execute
 from harness.records import Attempt, Task, Verdict
 from harness.rewards.execution_accuracy import ExecutionAccuracy
 
 WEIGHTS = {"parses": 0.05, "runs": 0.05, "tables": 0.1, "columns": 0.1, "cells": 0.3, "exact": 0.4}
 """What each part of the value weighs."""
-_NO_QUERY = re.compile(r"syntax error|incomplete input|unrecognized token|there is no query|one statement")
+_UNREAD = re.compile(
+    r"syntax error|incomplete input|unrecognized token|there is no query|one statement"
+    r"|null character|can't encode|stack overflow|SQL logic error"
+)
+"""What is said of text that SQLite did not read to its end; the last of text whose words are too long to repeat."""
+_READING = frozenset({"select", "with", "values"})
+_WRITING = frozenset({"delete", "into", "update"})
+"""Of a statement that reads, no word unless it is quoted; SQLite looks for unknown tables before it asks to write."""
 _ROWS_BEYOND = 1000
 
 
@@ -27,7 +35,7 @@ class SoftF1(ExecutionAccuracy):
     Options are those of `execution_accuracy`.
     """
 
-    version = f"soft_f1/1.{VERSION.rpartition('/')[2]}"
+    version = f"soft_f1/2.{VERSION.rpartition('/')[2]}"
     """Its own, and that of the execution accuracy in it."""
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
@@ -47,9 +55,10 @@ class SoftF1(ExecutionAccuracy):
         path = str(databases_of(database)[0])
         wanted = gold_result(path, gold)
         limits = Limits(timeout_s=self._timeout_s, max_rows=len(wanted.rows) + _ROWS_BEYOND, max_result_bytes=1 << 24)
-        found = execute(path, prepared(pred, self._keep_distinct)[0], limits)
+        sql = prepared(pred, self._keep_distinct)[0]
+        found = execute(path, sql, limits)
         if not found.ok:
-            return {"parses": float(not _NO_QUERY.search(found.error or ""))}
+            return {"parses": float(_is_query(sql) and not _UNREAD.search(found.error or ""))}
         return {
             "parses": 1.0,
             "runs": 1.0,
@@ -64,6 +73,11 @@ def f1(wanted: Collection[Hashable], found: Collection[Hashable]) -> float:
     if not wanted and not found:
         return 1.0
     return 2 * (Counter(wanted) & Counter(found)).total() / (len(wanted) + len(found))
+
+
+def _is_query(sql: str) -> bool:
+    words = [token.text.lower() for token in tokenize(sql) if token.kind == "word"]
+    return bool(words) and words[0] in _READING and _WRITING.isdisjoint(words)
 
 
 def _cells(rows: Iterable[tuple[Any, ...]]) -> list[Hashable]:

@@ -83,6 +83,34 @@ def test_soft_f1_adds_up_what_is_right(answer: str, parts: list[float], singers:
     assert verdict.value == pytest.approx(sum(w * p for w, p in zip(weights, parts, strict=True)))
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *("", " \n", "-- nothing", "/* nothing", "42", "```sql\nSELECT name FROM singer\n```", "<sql></sql>"),
+        *("I do not know.", "\0", "I do not know\0", "I do not know \ud800", "我不知道。" * 300),
+        "SELECT " + "(" * 5000,
+        *("Reindex everything", "Analyze this", "Explain select it", "Begin", "Release it", "Pragma it"),
+        *("Drop table it", "DELETE FROM nowhere", "WITH x AS (SELECT 1) DELETE FROM nowhere"),
+        *("INSERT INTO nowhere VALUES (1)", "WITH x AS (SELECT 1) UPDATE nowhere SET a = 1", "ALTER TABLE it ADD x"),
+    ],
+)
+def test_soft_f1_pays_nothing_for_what_is_no_reading_query(answer: str, singers: Task) -> None:
+    (verdict,) = score(SoftF1(), singers, answer)
+    assert (verdict.value, set(verdict.parts.values())) == (0.0, {0.0}), verdict
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        *("-- first\nSELECT nope FROM singer", "VALUES (nope)", "WITH x AS (SELECT nope) SELECT * FROM x"),
+        *("SELECT nope, 'into' FROM singer WHERE [update] = 1", "select count(name, age) from singer"),
+    ],
+)
+def test_soft_f1_pays_a_query_that_parses_and_fails(answer: str, singers: Task) -> None:
+    (verdict,) = score(SoftF1(), singers, answer)
+    assert verdict.value == WEIGHTS["parses"] and verdict.parts["parses"] == 1.0
+
+
 def test_soft_f1_rises_with_what_is_right_and_is_one_only_where_accuracy_is(singers: Task) -> None:
     answers = [
         "SELECT nope FROM singer",
