@@ -136,6 +136,16 @@ def _print_check(report: checking.Report, skip_bad: bool) -> None:
         typer.echo(f"broken: gold fails: {_places(finding.places)}: {finding.what}")
     if report.gold_empty:
         typer.echo(f"gold finds nothing, so a match says little: {_places(report.gold_empty)}")
+    if report.gold_differs:
+        typer.echo(
+            "gold gave another result when it was run again, with rows reversed that it does not order: "
+            f"{len(report.gold_differs)}: {_places(report.gold_differs)}"
+        )
+    for finding in report.gold_changing:
+        typer.echo(
+            f"gold has {finding.what}, so it gives another result another time: "
+            f"{len(finding.places)}: {_places(finding.places)}"
+        )
     doubles = (
         ("asked again, with the same gold", report.twice),
         ("asked again, with another gold", report.differing),

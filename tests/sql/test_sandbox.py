@@ -211,6 +211,15 @@ print(next(line.split()[1] for line in Path("/proc/self/status").read_text().spl
     assert int(peak) < 300_000  # KiB
 
 
+def test_rows_that_nothing_orders_can_be_asked_for_the_other_way_round(singers: Path) -> None:
+    sql = "SELECT singer_id FROM singer"
+    usual, other = Limits(max_rows=100), Limits(max_rows=100, reversed_rows=True)
+    before = execute(singers, sql, usual).rows
+    assert len(before) > 1 and execute(singers, sql, other).rows == before[::-1]
+    assert execute(singers, f"{sql} ORDER BY 1", other).rows == sorted(before)
+    assert execute(singers, sql, usual).rows == before
+
+
 def test_endless_result_stops_at_the_row_cap(singers: Path) -> None:
     result = execute(singers, f"{ENDLESS} SELECT i FROM n", Limits(max_rows=3))
     assert result.rows == [(1,), (2,), (3,)] and result.truncated

@@ -517,6 +517,40 @@ def test_check_names_what_it_finds(folder: Path) -> None:
     assert report["detectable"]["3"] > report["detectable"]["8"] > 0.1
 
 
+def test_check_names_golds_that_do_not_give_the_same_again(folder: Path) -> None:
+    connection = sqlite3.connect(folder / "farm.sqlite")
+    connection.execute("CREATE TABLE milk (cow TEXT, litres REAL, current_date TEXT)")
+    connection.executemany("INSERT INTO milk VALUES (?, ?, 'now')", [("Elsa", 0.1), ("Emma", 0.2), ("Ella", 0.3)])
+    connection.commit()
+    connection.close()
+    unordered = ("SELECT cow FROM milk LIMIT 1", "SELECT litres FROM milk WHERE cow = (SELECT cow FROM milk)")
+    ordered = (
+        *("SELECT cow FROM milk", "SELECT cow FROM milk ORDER BY litres DESC LIMIT 1", "SELECT sum(litres) FROM milk"),
+        *("SELECT cow FROM milk WHERE [current_date] = 'now' LIMIT 3", "SELECT date('2020-01-01'), '-- random()'"),
+        "SELECT m.current_date AS random, strftime('%Y', '2020-01-01') FROM milk AS m",
+    )
+    changing = (
+        *("SELECT cow FROM milk ORDER BY random()", "SELECT CURRENT_TIMESTAMP", "SELECT date( 'now', '-1 day')"),
+        *('SELECT strftime("%Y", "NOW")', "SELECT datetime()"),
+    )
+    rows = [{**row(n), "query": gold} for n, gold in enumerate((*unordered, *ordered, *changing), 1)]
+    path = lines(folder / "a.jsonl", rows)
+    status, output = checked(path)
+    assert status == 0, output
+    told = "gold gave another result when it was run again, with rows reversed that it does not order"
+    found = [line for line in output.splitlines() if line.startswith("gold ")]
+    assert found == [
+        f"{told}: 2: {path}, line 1, line 2",
+        f"gold has random(), so it gives another result another time: 1: {path}, line 9",
+        f"gold has CURRENT_TIMESTAMP, so it gives another result another time: 1: {path}, line 10",
+        f"gold has 'now', so it gives another result another time: 2: {path}, line 11, line 12",
+        f"gold has datetime() of now, so it gives another result another time: 1: {path}, line 13",
+    ]
+    report = json.loads(CliRunner().invoke(data_commands.app, ["check", str(path), "--json"]).stdout)
+    assert report["ok"] and len(report["gold_differs"]) == 2
+    assert {one["what"]: len(one["places"]) for one in report["gold_changing"]}["'now'"] == 2
+
+
 def test_check_of_a_whole_file_and_of_what_cannot_be_read(folder: Path) -> None:
     many = [row(n, db) for db in ("farm", "zoo", "lake") for n in range(1, 101)]
     status, output = checked(lines(folder / "a.jsonl", many), "--set", "task.options.val_share=0.4")

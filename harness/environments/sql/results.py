@@ -25,6 +25,8 @@ class Limits:
     max_value_bytes: int = 250_000
     """Longest text or blob that SQLite may read or build. Of more than 64 columns, each may have less: 64 times
     this length, shared among them."""
+    reversed_rows: bool = False
+    """Whether rows that no ORDER BY orders come the other way round, which shows what hangs on their order."""
 
 
 AGENT_LIMITS = Limits()

@@ -108,7 +108,7 @@ def execute(db_path: str | Path, sql: str, limits: Limits = AGENT_LIMITS) -> Exe
 def _execute(path: str, sql: str, limits: Limits) -> Execution:
     started = time.perf_counter()
     try:
-        result = _session(path).run(sql, limits)
+        result = _session(path, limits.reversed_rows).run(sql, limits)
     except _CannotOpen as problem:
         return Execution(False, error=str(problem), error_type=problem.error_type)
     except (sqlite3.Error, MemoryError) as error:
@@ -208,13 +208,14 @@ _UNDECODABLE = _Mode(False, 1024, 500, 500, 100)
 class _Session:
     """One thread's connections to one database; the guarded one is opened when a query needs it."""
 
-    __slots__ = ("connections", "functions", "guard", "path", "stamp")
+    __slots__ = ("connections", "functions", "guard", "path", "reversed_rows", "stamp")
 
-    def __init__(self, path: str, stamp: tuple[int, ...]) -> None:
+    def __init__(self, path: str, stamp: tuple[int, ...], reversed_rows: bool) -> None:
         self.connections: dict[bool, sqlite3.Connection] = {}
         _check_file(path, stamp)
         self.path = path
         self.stamp = stamp
+        self.reversed_rows = reversed_rows
         self.guard = _Guard()
         self.functions = Functions(self.guard.late)
         self._open(guarded=False)
@@ -242,7 +243,7 @@ class _Session:
         # Views and generated columns of a schema that is not trusted could not use the functions replaced below.
         for pragma in (
             f"hard_heap_limit={HEAP_LIMIT_BYTES}", "query_only=1", "trusted_schema=1", "temp_store=MEMORY",
-            f"cache_size=-{_CACHE_KIB}",
+            f"cache_size=-{_CACHE_KIB}", f"reverse_unordered_selects={self.reversed_rows:d}",
         ):  # fmt: skip
             connection.execute(f"PRAGMA {pragma}").close()
         # The schema is read before functions are replaced (an index on one must be on SQLite's own) and before limits
@@ -416,7 +417,7 @@ def _check_file(path: str, stamp: tuple[int, ...]) -> None:
 
 class _Local(threading.local):
     def __init__(self) -> None:
-        self.sessions: OrderedDict[str, _Session] = OrderedDict()
+        self.sessions: OrderedDict[tuple[str, bool], _Session] = OrderedDict()
 
 
 _local = _Local()
@@ -432,19 +433,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_after_fork)
 
 
-def _session(path: str) -> _Session:
+def _session(path: str, reversed_rows: bool) -> _Session:
     try:
         status = os.stat(path)
     except (OSError, ValueError) as error:
         raise _CannotOpen("missing_database", f"no database at {path}") from error
     stamp = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
     sessions = _local.sessions
-    session = sessions.get(path)
+    key = (path, reversed_rows)
+    session = sessions.get(key)
     if session is None or session.stamp != stamp:
-        sessions.pop(path, None)
-        session = sessions[path] = _Session(path, stamp)
+        sessions.pop(key, None)
+        session = sessions[key] = _Session(path, stamp, reversed_rows)
         if len(sessions) > _CONNECTIONS_PER_THREAD:
             sessions.popitem(last=False)
     else:
-        sessions.move_to_end(path)
+        sessions.move_to_end(key)
     return session

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.environments.sql.databases import databases_of
-from harness.environments.sql.evaluator import gold_result
+from harness.environments.sql.evaluator import gold_result, prepared
+from harness.environments.sql.gold import GoldResult
+from harness.environments.sql.lexer import tokenize
+from harness.environments.sql.sandbox import Limits, execute
 from harness.tasks.files import ALL, FilesTasks
 from harness.tasks.files.questions import SPLITS, Question
 
@@ -16,6 +19,11 @@ Progress = Callable[[str, int, int], None]
 """Called with what is being done, how much of it is done, and how much there is."""
 GOLD_S = 5.0
 """What gold may take: half of the deadline that a verdict has by default."""
+AGAIN_S, AGAIN_ROWS = 0.5, 10_000
+"""What gold may take, and give, to be run a second time."""
+_DIGITS = 9
+"""Significant ones of a number that are compared: a sum's last ones hang on the order of what is added."""
+_DATED = frozenset({"date", "time", "datetime", "julianday", "unixepoch", "strftime"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +46,8 @@ class Report:
         bad: Lines that are no question, by what is wrong: databases that are missing or broken among them.
         gold_failed: Gold queries that do not run, by their error.
         gold_empty: Where gold finds nothing.
+        gold_differs: Where gold gave another result when it was run again, with rows reversed that it does not order.
+        gold_changing: Gold queries that ask for the time or a random number, by what they ask for.
         twice: The same question on the same database again: its first place and the others.
         differing: The same question on the same database with another gold.
         leaked: Questions of `val` and `test` whose question or gold query is in `train`, too.
@@ -53,6 +63,8 @@ class Report:
     bad: Sequence[Finding]
     gold_failed: Sequence[Finding]
     gold_empty: Sequence[str]
+    gold_differs: Sequence[str]
+    gold_changing: Sequence[Finding]
     twice: Sequence[Sequence[str]]
     differing: Sequence[Sequence[str]]
     leaked: Sequence[Sequence[str]]
@@ -68,7 +80,7 @@ class Report:
 
 
 def check(tasks: FilesTasks, progress: Progress = lambda *_: None) -> Report:
-    """Runs every gold query once and looks for what a training would stumble over.
+    """Runs every gold query, a quick one twice, and looks for what a training would stumble over.
 
     Raises:
         TaskSetError: A file is missing, damaged as a whole, or lacks a column.
@@ -77,17 +89,23 @@ def check(tasks: FilesTasks, progress: Progress = lambda *_: None) -> Report:
     questions = found.questions
     failed: dict[str, list[str]] = {}
     empty: list[str] = []
-    golds: dict[tuple[Path, str], tuple[str, bool]] = {}
+    differs: list[str] = []
+    changing: dict[str, list[str]] = {}
+    golds: dict[tuple[Path, str], _Gold] = {}
     for number, one in enumerate(questions, 1):
         if one.gold:
             key = (one.database, one.gold)
             if key not in golds:
                 golds[key] = _run(*key)
-            error, finds = golds[key]
-            if error:
-                failed.setdefault(error, []).append(place(tasks, one))
-            elif not finds:
+            gold = golds[key]
+            if gold.error:
+                failed.setdefault(gold.error, []).append(place(tasks, one))
+            elif not gold.finds:
                 empty.append(place(tasks, one))
+            if gold.differs:
+                differs.append(place(tasks, one))
+            for what in gold.changing:
+                changing.setdefault(what, []).append(place(tasks, one))
         progress("running the gold queries", number, len(questions))
     bad: dict[str, list[str]] = {}
     for line in found.bad:
@@ -110,6 +128,8 @@ def check(tasks: FilesTasks, progress: Progress = lambda *_: None) -> Report:
         bad=[Finding(what, tuple(places)) for what, places in bad.items()],
         gold_failed=[Finding(what, tuple(places)) for what, places in failed.items()],
         gold_empty=empty,
+        gold_differs=differs,
+        gold_changing=[Finding(what, tuple(places)) for what, places in changing.items()],
         twice=[[place(tasks, one) for one in group] for group in several if len(_golds(group)) == 1],
         differing=[[place(tasks, one) for one in group] for group in several if len(_golds(group)) > 1],
         leaked=[[place(tasks, one) for one in pair] for pair in _leaked(questions)],
@@ -124,15 +144,63 @@ def place(tasks: FilesTasks, one: Question) -> str:
     return f"{tasks.files[one.file]}, {one.where}"
 
 
-def _run(database: Path, gold: str) -> tuple[str, bool]:
-    """Why a gold query fails on a database, or on one that is judged on with it, and whether it finds anything."""
-    finds = False
+@dataclass(frozen=True, slots=True)
+class _Gold:
+    """What became of a gold query on a database and on those that are judged on with it."""
+
+    error: str = ""
+    finds: bool = False
+    differs: bool = False
+    changing: tuple[str, ...] = ()
+
+
+def _run(database: Path, gold: str) -> _Gold:
+    finds = differs = False
+    sql = prepared(gold, keep_distinct=False)[0]
+    changing = _changing(sql)
     for path in databases_of(database):
         result = gold_result(path, gold, timeout_s=GOLD_S)
         if result.error is not None:
-            return f"{Path(path).name}: {result.error}", False
+            return _Gold(f"{Path(path).name}: {result.error}")
         finds |= bool(result.rows)
-    return "", finds
+        if not changing and not differs and result.elapsed_s <= AGAIN_S and len(result.rows) <= AGAIN_ROWS:
+            differs = _differs(path, sql, result)
+    return _Gold("", finds, differs, changing)
+
+
+def _differs(path: str | Path, sql: str, first: GoldResult) -> bool:
+    """Whether a query gives another result, as verdicts compare them, with rows that no ORDER BY orders reversed."""
+    size = 2 * first.size_bytes + (1 << 16)
+    room = Limits(GOLD_S, len(first.rows) + 1, max_result_bytes=size, max_value_bytes=1_000_000, reversed_rows=True)
+    again = execute(path, sql, room)
+    if not again.ok:
+        return False
+    results = [[tuple(map(_rounded, row)) for row in rows] for rows in (first.rows, again.rows)]
+    return results[0] != results[1] if "order by" in sql.lower() else Counter(results[0]) != Counter(results[1])
+
+
+def _rounded(cell: object) -> object:
+    return float(f"{cell:.{_DIGITS}g}") if isinstance(cell, float) else cell
+
+
+def _changing(sql: str) -> tuple[str, ...]:
+    """What a query asks for that is something else another time: `random()`, `CURRENT_DATE`, `'now'`, `date()`."""
+    tokens = [token for token in tokenize(sql) if token.kind not in ("space", "comment")]
+    texts = [token.text.lower() for token in tokens]
+    dated = any(text in _DATED and texts[n + 1 : n + 2] == ["("] for n, text in enumerate(texts))
+    found: dict[str, None] = {}
+    for n, (kind, _) in enumerate(tokens):
+        text, after = texts[n], texts[n + 1 : n + 4]
+        if kind == "word" and text in ("random", "randomblob") and after[:1] == ["("]:
+            found[f"{text}()"] = None
+        elif kind == "word" and text in ("current_date", "current_time", "current_timestamp"):
+            if texts[n - 1 : n] not in (["."], ["as"]):
+                found[text.upper()] = None
+        elif dated and text in ("'now'", '"now"'):
+            found["'now'"] = None
+        elif text in _DATED and (after[:2] == ["(", ")"] or (text == "strftime" and after[::2] == ["(", ")"])):
+            found[f"{text}() of now"] = None
+    return tuple(found)
 
 
 def _golds(group: Iterable[Question]) -> set[tuple[str, str]]:
