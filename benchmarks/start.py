@@ -1,6 +1,8 @@
 """How long one waits for a training: to its first rollout, and to the end of `train --ci-fast`.
 
-    python benchmarks/start.py [--baseline OTHER/.venv/bin/harness] [--rounds 2] [--plugin reference_sql]
+    python benchmarks/start.py [--baseline OTHER/.venv/bin/harness] [--rounds 2] [--plugin reference_sql] [--study]
+
+With `--study` it is the second training of a study that is measured, from when the study starts it.
 
 Runs this environment's `harness` and, with `--baseline`, another checkout's in turn on the same machine, and prints
 seconds and the ratio of their medians. Seconds mean nothing elsewhere; the ratio does, on a quiet machine.
@@ -45,11 +47,35 @@ def measure(command: str, plugin: str) -> tuple[float, float]:
         return first, ended
 
 
+def measure_further(command: str, plugin: str) -> tuple[float, float]:
+    """As `measure`, of the second run of a study."""
+    settings = "device: cpu, train.steps: 1, train.batch_size: 4, rollout.group_size: 2, task.val_limit: 8"
+    with tempfile.TemporaryDirectory() as folder:
+        file, runs = Path(folder) / "start.yaml", Path(folder) / "start"
+        study = [command, "study", str(file), "--runs-dir", folder, "--without-parity"]
+        for axis in ("plugin", "agent"):  # an older checkout calls agents plugins
+            file.write_text(f"preset: cpu\nset: {{{settings}}}\nmatrix: {{{axis}: [{plugin}], seed: [0, 1]}}\n")
+            if not subprocess.run([*study, "--dry-run"], capture_output=True, cwd=folder, check=False).returncode:
+                break
+        process = subprocess.Popen(study, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder)
+        first = 0.0
+        while process.poll() is None:
+            begun = sorted(path.stat().st_mtime for path in runs.glob("configs/*"))
+            rows = [path for path in runs.glob("*/logs/episodes-*.jsonl") if path.stat().st_mtime > begun[-1]]
+            if len(begun) == 2 and not first and any(path.stat().st_size for path in rows):
+                first = time.time() - begun[-1]
+            time.sleep(POLL_S)
+        if process.returncode:
+            raise SystemExit(f"{command} study ended with status {process.returncode}")
+        return first, time.time() - begun[-1]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--baseline", help="another checkout's `harness`")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--plugin", default="reference_sql")
+    parser.add_argument("--study", action="store_true", help="the second training of a study")
     arguments = parser.parse_args()
     this = shutil.which("harness")
     if this is None:
@@ -58,7 +84,7 @@ def main() -> None:
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
     for _ in range(arguments.rounds):
         for name, command in commands.items():
-            taken[name].append(measure(command, arguments.plugin))
+            taken[name].append((measure_further if arguments.study else measure)(command, arguments.plugin))
             print(f"{name:10} first rollout {taken[name][-1][0]:6.1f} s   end {taken[name][-1][1]:6.1f} s", flush=True)
     middle = {name: [statistics.median(each) for each in zip(*pairs, strict=True)] for name, pairs in taken.items()}
     if arguments.baseline:

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from harness.plugins import load, trainer_spec
 from harness.record import STUDY_VARIABLE
 from harness.results.folder import RunFolder
 from harness.study.plan import Job
 from harness.study.slots import Slot, make_slots, nearest
 from harness.study.state import Step, StudyFolder, now
+from harness.trainers import Standby, Trainer
 
 if TYPE_CHECKING:
     import psutil
@@ -106,6 +108,7 @@ class StudyRun:
         self._slots = list(slots or make_slots(1))
         self._free = list(self._slots)
         self._active: list[_Active] = []
+        self._standbys: dict[int, Standby] = {}
         self._any_code = any_code
         self._command = list(command)
         self._started = -START_GAP_S
@@ -156,6 +159,9 @@ class StudyRun:
         except BaseException:
             self._stop_all()
             raise
+        finally:
+            for standby in self._standbys.values():
+                standby.close()
         folder.launches[-1]["ended"] = now()
         folder.write()
         return self.standings
@@ -187,12 +193,13 @@ class StudyRun:
         slot = self._free.pop(0)
         with log.open("ab") as out, _bound_to(slot.cores):
             since = out.tell()
+            held = self._held(job, slot)
             child = subprocess.Popen(
                 [*self._command, *self._arguments(step, parent)],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                env=self._environment(job, slot),
+                env=self._environment(job, slot) | held,
                 start_new_session=True,  # Ctrl-C is ours to handle
             )
         one = _Active(step, standing, slot, psutil.Process(child.pid), child, log, since, step.folder)
@@ -201,6 +208,23 @@ class StudyRun:
         standing.tries += 1
         standing.state = "running"
         self._folder.set(job, "running", step.folder, one.process)
+
+    def _held(self, job: Job, slot: Slot) -> dict[str, str]:
+        """What a run finds in its environment of a slot's standby, where runs of it come one after the other."""
+        trainings = sum(step.job.kind == "train" and step.action != "skip" for step in self._steps)
+        if job.kind != "train" or trainings <= len(self._slots):
+            return {}
+        standby = self._standbys.pop(slot.index, None)
+        if standby is not None and not standby.fresh():
+            standby.close()
+            standby = None
+        if standby is None:
+            trainer: Trainer = load(trainer_spec(job.config.train.trainer))()
+            standby = trainer.standby(job.config)
+        if standby is None:
+            return {}
+        self._standbys[slot.index] = standby
+        return dict(standby.variables)
 
     def _end(self, one: _Active) -> tuple[Step, Standing] | None:
         """Note what came of a job; given back where it is to go on: left by an earlier launch, or Ray did not start."""

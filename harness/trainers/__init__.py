@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from harness.config import Config
     from harness.results.folder import RunFolder
     from harness.run import LiveRun
 
@@ -59,8 +60,34 @@ class Progress:
     warning: str = ""
 
 
+class Standby:
+    """Holds what the runs of a study would each load; a run that cannot use it does without.
+
+    Attributes:
+        variables: What a run finds in its environment to find this.
+    """
+
+    variables: Mapping[str, str]
+
+    def fresh(self) -> bool:
+        """Whether it runs, and nothing that it has loaded has changed since."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End it; no run that it serves goes on."""
+        raise NotImplementedError
+
+
 class Trainer:
     """Trains; built once a run. Only `fit` must be written: order, record and the run's end are the caller's."""
+
+    def standby(self, config: Config) -> Standby | None:
+        """Asked by a study that has several runs for the same processors, before the first of them and bound to these.
+
+        Returns:
+            None where nothing can be held for such a run.
+        """
+        return None
 
     def checkpoints(self, folder: RunFolder) -> Mapping[int, Path]:
         """Whole checkpoints by their step, in order; a resumed run goes on from the last."""

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from harness.config import load_config
+from harness.rollout.processes import RUN_MARK, marked, sweep
 from harness.trainers.verl import forks
+from harness.trainers.verl.standby import ForkServer
+from harness.trainers.verl.trainer import VerlTrainer
 
 DRIVER = """
 import json, os, signal, sys, time
@@ -85,9 +92,121 @@ def test_workers_are_forks_with_a_life_of_their_own_and_end_with_the_driver(tmp_
     assert [worker["preloaded"] for worker in (first, second, third)] == [True, True, False]
     assert [worker["mine"] for worker in (first, second, third)] == [None, "yes", "too"]
     assert {Path(worker["main"]).name for worker in (first, second, third)} == {"default_worker.py"}
-    deadline = time.monotonic() + 30
-    while (left := [pid for pid in (first["pid"], third["pid"]) if psutil.pid_exists(pid)]) and (
-        time.monotonic() < deadline
-    ):
+    wait_until(lambda: not any(psutil.pid_exists(worker["pid"]) for worker in (first, third)))
+
+
+def wait_until(true: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
         time.sleep(0.2)
-    assert not left
+
+
+def test_what_changed_on_disk_is_no_longer_what_was_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = tmp_path / "loaded_here.py"
+    module.write_text("")
+    packages = tmp_path / "site-packages"
+    packages.mkdir()
+    for path in (module, packages):
+        os.utime(path, ns=(1, 1))
+    monkeypatch.setattr(sys, "path", [str(tmp_path), str(packages)])
+    monkeypatch.setattr(sys, "modules", {"loaded_here": importlib.import_module("loaded_here")})
+    loaded = forks.Loaded()
+    loaded.note()
+    assert loaded.unchanged()
+    for path in (module, packages):
+        os.utime(path, ns=(2, 2))
+        assert not loaded.unchanged()
+        os.utime(path, ns=(1, 1))
+        assert loaded.unchanged()
+    os.utime(module)  # changed while it was imported
+    loaded.note()
+    assert not loaded.unchanged()
+    module.unlink()
+    assert not loaded.unchanged()
+
+
+RUN = """
+import json, os, sys, time
+import ray
+
+ray.init(address="local", num_cpus=2, include_dashboard=False, runtime_env={"py_executable": sys.argv[1]})
+
+@ray.remote
+class Worker:
+    def told(self):
+        return [os.getpid(), os.getppid(), "verl" in sys.modules, os.environ["HARNESS_RUN_MARK"]]
+
+workers = [Worker.remote(), Worker.remote()]
+print(json.dumps(ray.get([worker.told.remote() for worker in workers])), flush=True)
+if len(sys.argv) > 2:
+    time.sleep(600)
+"""
+STUDY = """
+import os, sys, time
+from harness.config import load_config
+from harness.trainers.verl.trainer import VerlTrainer
+
+standby = VerlTrainer().standby(load_config("cpu", agent="reference_sql"))
+print(standby._process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.train
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(sys.platform != "linux", reason="forks of a server are for Linux")
+def test_runs_of_a_study_share_a_server_that_outlives_each_and_not_the_study(tmp_path: Path) -> None:
+    script = tmp_path / "run.py"
+    script.write_text(RUN)
+    standby = VerlTrainer().standby(load_config("cpu", agent="reference_sql"))
+    assert isinstance(standby, ForkServer)
+    name, _, kind = standby.variables[forks.STANDBY].partition(" ")
+    other = VerlTrainer().standby(load_config("cpu", agent="reference_sql", overrides=["policy.path=Qwen/Qwen3-0.6B"]))
+    assert isinstance(other, ForkServer)
+    assert not other.variables[forks.STANDBY].endswith(kind)  # a Hugging Face id: its runs are not told to be offline
+    other.close()
+    assert not other.fresh()
+
+    def run(mark: str, *more: str) -> tuple[subprocess.Popen[str], list[list[Any]]]:
+        environment = {**os.environ, RUN_MARK: mark}
+        process = subprocess.Popen(
+            [sys.executable, str(script), forks.command(name), *more],
+            env=environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert process.stdout is not None
+        return process, json.loads(process.stdout.readline())
+
+    try:
+        first, workers = run("first")
+        first.wait()
+        server = standby._process.pid
+        assert [worker[1:] for worker in workers] == [[server, True, "first"]] * 2
+        wait_until(lambda: not marked("first"))
+        wait_until(standby.fresh)
+        second, workers = run("a-mark-of-another-length", "stay")
+        assert [worker[1:] for worker in workers] == [[server, True, "a-mark-of-another-length"]] * 2
+        assert {worker[0] for worker in workers} <= {process.pid for process in marked("a-mark-of-another-length")}
+        second.kill()  # nobody tells its workers
+        second.wait()
+        sweep("a-mark-of-another-length")
+        assert not any(psutil.pid_exists(worker[0]) for worker in workers)
+        assert standby.fresh()
+    finally:
+        standby.close()
+    assert not standby.fresh()
+
+
+@pytest.mark.train
+@pytest.mark.timeout(120)
+@pytest.mark.skipif(sys.platform != "linux", reason="forks of a server are for Linux")
+def test_a_server_ends_with_a_study_that_was_killed() -> None:
+    study = subprocess.Popen([sys.executable, "-c", STUDY], stdout=subprocess.PIPE)
+    assert study.stdout is not None
+    server = int(study.stdout.readline())
+    study.kill()
+    study.wait()
+    wait_until(lambda: not psutil.pid_exists(server), 60)

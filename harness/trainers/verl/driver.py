@@ -25,19 +25,6 @@ TRIES = 3
 """How often Ray is started before a run gives up."""
 VERLS_OWN_S = 5.0
 """How long verl may take to end by itself once an actor has died: where it notices, it says more."""
-PRELOADED = (
-    "verl.trainer.main_ppo",
-    "verl.workers.engine_workers",
-    "verl.experimental.agent_loop.agent_loop",
-    "verl.experimental.reward_loop",
-    "harness.trainers.verl.sampler",
-    "harness.trainers.verl.batches",
-    "harness.trainers.verl.loop",
-    "harness.rollout.store",
-    "harness.trainers.verl.cpu_worker",
-    "harness.policies.server",
-)
-"""What workers on a CPU import."""
 OURS = "harness: "
 """Begins the line of the log that says why a run ends."""
 
@@ -62,7 +49,9 @@ def main() -> None:
 
     data_dir = Path(sys.argv[1])
     settings = yaml.safe_load((data_dir / "verl-settings.yaml").read_text(encoding="utf-8"))
-    workers = forks.serve(PRELOADED) if forks.possible(settings) else None  # it imports verl while Ray starts
+    standby, workers = os.environ.pop(forks.STANDBY, ""), None
+    if forks.possible(settings):
+        workers = forks.command(standby) if standby else forks.serve()  # which imports verl while Ray starts
     import ray
     from omegaconf import OmegaConf
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,17 +21,30 @@ from harness.layers import merge
 from harness.plugins import program, program_of
 from harness.results.folder import RunFolder
 from harness.rollout.processes import RUN_MARK, stop_process
-from harness.trainers import Trainer
+from harness.trainers import Standby, Trainer
+from harness.trainers.verl import forks
 from harness.trainers.verl.checkpoints import checkpoints, drop_broken
 from harness.trainers.verl.compose import verl_settings, write_agent_loop
 from harness.trainers.verl.limits import checkpoint_bytes
 
 if TYPE_CHECKING:
+    from harness.config import Config
     from harness.run import LiveRun
 
 
 class VerlTrainer(Trainer):
     """Trains with verl on a CPU or on GPUs."""
+
+    def standby(self, config: Config) -> Standby | None:
+        from harness.config import resolve_device
+        from harness.policies import resolve
+        from harness.trainers.verl.standby import ForkServer
+
+        device = resolve_device(config.device)
+        if device != "cpu" or config.ray_address or sys.platform != "linux":
+            return None
+        variables = _variables(resolve(config.policy.path), device) | _hidden(device, config.gpus)
+        return ForkServer({**os.environ, **variables}, _kind(variables))
 
     def checkpoints(self, folder: RunFolder) -> dict[int, Path]:
         return checkpoints(folder)
@@ -43,7 +59,12 @@ class VerlTrainer(Trainer):
     def fit(self, run: LiveRun) -> None:
         config, folder = run.config, run.folder
         mark = f"{folder.id}-{os.getpid()}"
-        variables = _variables(folder, mark, run.model, run.device)
+        shared, hidden = _variables(run.model, run.device), _hidden(run.device, config.gpus)
+        variables = shared | {
+            RUN_MARK: mark,
+            "VERL_FILE_LOGGER_PATH": str(folder.logs / f"steps-{time.time_ns()}-verl.jsonl"),
+            "TENSORBOARD_DIR": str(folder.path / "tensorboard"),
+        }
         settings = _settings(run)
         if config.ray_address:  # nodes that were started by hand do not inherit from here
             merge(settings, {"ray_kwargs": {"ray_init": {"runtime_env": {"env_vars": variables}}}})
@@ -51,7 +72,7 @@ class VerlTrainer(Trainer):
         write_agent_loop(data_dir / "agent_loop.yaml", session_file)
         (data_dir / "verl-settings.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
         # The driver first: its imports take longest, and need nothing of ours.
-        driver = _start(folder, _environment(variables, run.device, config.gpus))
+        driver = _start(folder, {**os.environ, **variables, **hidden, **_standby(_kind(shared | hidden))})
         try:
             with timeline.span("imports of agentlightning"):
                 from harness.trainers.verl.run import VerlRun
@@ -87,20 +108,24 @@ def _start(folder: RunFolder, environment: dict[str, str]) -> subprocess.Popen[b
         )
 
 
-def _environment(variables: dict[str, str], device: str, gpus: int) -> dict[str, str]:
-    environment = {**os.environ, **variables}
-    if device == "cpu":
-        # No GPU of the machine is to be seen, yet Ray wants one entry for each logical GPU of verl's placement groups.
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(["-1"] * gpus)
-    return environment
+def _standby(kind: str) -> dict[str, str]:
+    """The server of forks that a study holds, where its environment is of this kind; else none."""
+    name, _, held = os.environ.get(forks.STANDBY, "").partition(" ")
+    return {forks.STANDBY: name if held == kind else ""}
 
 
-def _variables(folder: RunFolder, mark: str, model: str, device: str) -> dict[str, str]:
-    """What every process of the run finds in its environment, on every node."""
+def _kind(variables: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps(variables, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _hidden(device: str, gpus: int) -> dict[str, str]:
+    """No GPU of the machine is to be seen, yet Ray wants one entry for each logical GPU of verl's placement groups."""
+    return {"CUDA_VISIBLE_DEVICES": ",".join(["-1"] * gpus)} if device == "cpu" else {}
+
+
+def _variables(model: str, device: str) -> dict[str, str]:
+    """What every process of such a run finds in its environment, on every node."""
     variables = {
-        RUN_MARK: mark,
-        "VERL_FILE_LOGGER_PATH": str(folder.logs / f"steps-{time.time_ns()}-verl.jsonl"),
-        "TENSORBOARD_DIR": str(folder.path / "tensorboard"),
         "PYTHONUNBUFFERED": "1",
         "RAY_DEDUP_LOGS": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
