@@ -83,6 +83,8 @@ def test_a_killed_training_leaves_nothing_and_resumes(tmp_path: Path) -> None:
     every = ("--set", "train.val_every=1")
     process = start("--plugin", "langgraph_sql", "--steps", "2", "--runs-dir", runs, *SMALL, *every, log=log)
     wait_for(lambda: list(runs.glob("*/checkpoints/latest_checkpointed_iteration.txt")), process, log)
+    needless = ("autoscaler/_private/monitor.py", "dashboard/dashboard.py")
+    assert not [line for line in of_this_test(runs) if any(name in line for name in needless)]
     os.kill(process.pid, signal.SIGKILL)  # no chance to clean up
     process.wait()
     assert all_gone(runs, 20), of_this_test(runs)

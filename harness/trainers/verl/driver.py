@@ -55,11 +55,14 @@ def main() -> None:
     import ray
     from omegaconf import OmegaConf
 
+    from harness.layers import at
     from harness.trainers.verl.compose import compose
 
     with timeline.span("configuration"):
         config = compose(settings)
         OmegaConf.save(config, data_dir / "verl.yaml", resolve=True)
+    if at(settings, "ray_kwargs.ray_init.address") == "local":
+        start_no_more_than_needed()
     ray.init = patient(ray.init)
     over = threading.Event()
     threading.Thread(target=watch, args=(over,), daemon=True).start()
@@ -95,6 +98,20 @@ def run_on_forks(config: Any, workers: str) -> None:
         ray.init(**options)
     runner = ray.remote(TaskRunner).remote()
     ray.get(runner.run.remote(config))
+
+
+def start_no_more_than_needed() -> None:
+    """Have the run's own Ray start without the autoscaler's monitor and the dashboard's server: two processes less.
+
+    Nothing is scaled, and nobody looks at a page: `include_dashboard=False` alone starts its server all the same.
+    """
+    from ray._private.node import Node
+
+    def no_server(node: Any, **options: Any) -> None:
+        node._webui_url = None
+
+    Node.start_monitor = lambda node: None
+    Node.start_api_server = no_server
 
 
 def patient(start: Callable[..., Any]) -> Callable[..., Any]:
