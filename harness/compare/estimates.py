@@ -62,13 +62,11 @@ class Estimate:
 
     def p_difference(self) -> float:
         """Two-sided p value of "the mean is 0" (t test)."""
-        from scipy import stats
-
         if self.se == 0:
             if self.seeds > 1:  # every seed the same: the sign test, for a variance of 0 is no certainty
                 return 1.0 if self.mean == 0 else 2 * 0.5**self.seeds
             return 1.0 if self.mean == 0 else no_exception_p(abs(self.mean) / self.width, self.tasks)
-        return float(2 * stats.t.sf(abs(self.mean) / self.se, self.df))
+        return 2 * t_above(abs(self.mean) / self.se, self.df)
 
     def p_equivalence(self, margin: float) -> float:
         """p value of "the mean lies outside (-margin, margin)": the larger of two, both one-sided on either side.
@@ -78,15 +76,13 @@ class Estimate:
 
         Source: Schuirmann 1987, J. Pharmacokinet. Biopharm. 15, 657-680, for the t tests.
         """
-        from scipy import stats
-
         if abs(self.mean) >= margin:
             return 1.0
         if self.seeds == 1 and self.se == 0:
             return no_exception_p(margin / self.width, self.tasks)
         apart = 0.0
         if self.se:
-            apart = float(max(stats.t.sf((margin + side * self.mean) / self.se, self.df) for side in (1, -1)))
+            apart = max(t_above((margin + side * self.mean) / self.se, self.df) for side in (1, -1))
         if self.seeds == 1:
             return apart
         return max(apart, *(tail_p([side * one for one in self.by_seed], self.worst, margin) for side in (1, -1)))
@@ -225,8 +221,6 @@ def accuracy(rows: pd.DataFrame, span: tuple[float, float] = (0.0, 1.0)) -> Esti
     Args:
         span: The lowest and the highest value that a score can have.
     """
-    from scipy import stats
-
     (least, most), width = span, span[1] - span[0]
     found = crossed_mean(rows, width)
     if found is None or rows["value"].min() < least or rows["value"].max() > most:
@@ -234,7 +228,7 @@ def accuracy(rows: pd.DataFrame, span: tuple[float, float] = (0.0, 1.0)) -> Esti
     mean, se, count, df = (found.mean - least) / width, found.se / width, float(found.tasks), math.inf
     if se > 0:
         count, df = mean * (1 - mean) / se**2, found.df
-    squared = float(stats.t.ppf(0.5 + CONFIDENCE / 2, df)) ** 2
+    squared = t_quantile(0.5 + CONFIDENCE / 2, df) ** 2
     middle = (mean + squared / (2 * count)) / (1 + squared / count)
     half = math.sqrt(squared * (mean * (1 - mean) / count + squared / (4 * count**2))) / (1 + squared / count)
     low, high = max(0.0, min(mean, middle - half)), min(1.0, max(mean, middle + half))
@@ -299,6 +293,20 @@ def seeds_for_equivalence(margin: float, family: int = 1, alpha: float = 0.05) -
     return max(MIN_SEEDS, math.ceil(math.log(alpha / max(family, 1)) / math.log(1 - margin / COLLAPSE)))
 
 
+def t_quantile(share: float, df: float) -> float:
+    """The quantile of Student's t; what `scipy.stats` calls, whose import takes a second."""
+    from scipy.special import ndtri, stdtrit
+
+    return float(stdtrit(df, share) if math.isfinite(df) else ndtri(share))
+
+
+def t_above(value: float, df: float) -> float:
+    """The chance that Student's t is larger."""
+    from scipy.special import ndtr, stdtr
+
+    return float(stdtr(df, -value) if math.isfinite(df) else ndtr(-value))
+
+
 def no_exception_p(share: float, count: int) -> float:
     """The chance that none of `count` questions is an exception when a share of them would be."""
     return float((1 - min(share, 1.0)) ** count)
@@ -310,12 +318,11 @@ def detectable_effect(se: float, df: float, power: float = 0.8, alpha: float = 0
     Source: Cohen 1988, Statistical Power Analysis, chapter 2, by statsmodels' `TTestPower`, searched around
     the approximation of Bloom 1995, Evaluation Review 19, 547-556: the sum of two t quantiles.
     """
-    from scipy import stats
     from scipy.optimize import brentq
     from statsmodels.stats.power import TTestPower
 
     solver, root = TTestPower(), math.sqrt(df + 1)
-    start = float(stats.t.ppf(1 - alpha / 2, df) + stats.t.ppf(power, df))
+    start = t_quantile(1 - alpha / 2, df) + t_quantile(power, df)
 
     def lacking(errors: float) -> float:
         found = float(solver.power(errors / root, nobs=df + 1, alpha=alpha, df=df))
@@ -344,10 +351,8 @@ def crossed_df(variance: Any, by_seed: Any, by_cluster: Any, both: Any, seed_df:
 
 def _interval(found: Estimate) -> tuple[float, float]:
     """The t interval; where all values are equal, what may have stayed unseen."""
-    from scipy import stats
-
     if found.se:
-        half = found.se * float(stats.t.ppf(0.5 + CONFIDENCE / 2, found.df))
+        half = found.se * t_quantile(0.5 + CONFIDENCE / 2, found.df)
         return found.mean - half, found.mean + half
     if found.seeds > 1:
         return found.with_collapses()

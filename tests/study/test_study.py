@@ -131,7 +131,10 @@ def test_arms_take_turns_at_being_first(study_file: Path) -> None:
     assert Counter(job.arm for job in jobs[::2]) == {"two turns": 2, "one turn": 2}
 
 
-@pytest.mark.parametrize("name", ["smoke", "frameworks", "agent_match", "scaffolding", "context_turns", "transfer"])
+SHIPPED = sorted(path.stem for path in (Path(__file__).parents[2] / "configs" / "studies").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_studies_resolve_and_vary_only_what_they_say(name: str) -> None:
     from harness.study.plan import differences
 
