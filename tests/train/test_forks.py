@@ -148,9 +148,23 @@ from harness.config import load_config
 from harness.trainers.verl.trainer import VerlTrainer
 
 standby = VerlTrainer().standby(load_config("cpu", agent="reference_sql"))
-print(standby._process.pid, flush=True)
+print(standby._process.pid, standby.variables["HARNESS_STANDBY"].split()[0], flush=True)
 time.sleep(600)
 """
+
+
+def run(script: Path, name: str, mark: str, *more: str) -> tuple[subprocess.Popen[str], list[list[Any]]]:
+    """A run on the server of this name, and what its workers told."""
+    script.write_text(RUN)
+    process = subprocess.Popen(
+        [sys.executable, str(script), forks.command(name), *more],
+        env={**os.environ, RUN_MARK: mark},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert process.stdout is not None
+    return process, json.loads(process.stdout.readline())
 
 
 @pytest.mark.train
@@ -158,7 +172,6 @@ time.sleep(600)
 @pytest.mark.skipif(sys.platform != "linux", reason="forks of a server are for Linux")
 def test_runs_of_a_study_share_a_server_that_outlives_each_and_not_the_study(tmp_path: Path) -> None:
     script = tmp_path / "run.py"
-    script.write_text(RUN)
     standby = VerlTrainer().standby(load_config("cpu", agent="reference_sql"))
     assert isinstance(standby, ForkServer)
     name, _, kind = standby.variables[forks.STANDBY].partition(" ")
@@ -168,26 +181,14 @@ def test_runs_of_a_study_share_a_server_that_outlives_each_and_not_the_study(tmp
     other.close()
     assert not other.fresh()
 
-    def run(mark: str, *more: str) -> tuple[subprocess.Popen[str], list[list[Any]]]:
-        environment = {**os.environ, RUN_MARK: mark}
-        process = subprocess.Popen(
-            [sys.executable, str(script), forks.command(name), *more],
-            env=environment,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-        )
-        assert process.stdout is not None
-        return process, json.loads(process.stdout.readline())
-
     try:
-        first, workers = run("first")
+        first, workers = run(script, name, "first")
         first.wait()
         server = standby._process.pid
         assert [worker[1:] for worker in workers] == [[server, True, "first"]] * 2
         wait_until(lambda: not marked("first"))
         wait_until(standby.fresh)
-        second, workers = run("a-mark-of-another-length", "stay")
+        second, workers = run(script, name, "a-mark-of-another-length", "stay")
         assert [worker[1:] for worker in workers] == [[server, True, "a-mark-of-another-length"]] * 2
         assert {worker[0] for worker in workers} <= {process.pid for process in marked("a-mark-of-another-length")}
         second.kill()  # nobody tells its workers
@@ -201,12 +202,18 @@ def test_runs_of_a_study_share_a_server_that_outlives_each_and_not_the_study(tmp
 
 
 @pytest.mark.train
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(240)
 @pytest.mark.skipif(sys.platform != "linux", reason="forks of a server are for Linux")
-def test_a_server_ends_with_a_study_that_was_killed() -> None:
-    study = subprocess.Popen([sys.executable, "-c", STUDY], stdout=subprocess.PIPE)
+def test_a_server_outlives_a_killed_study_as_long_as_a_run_needs_it(tmp_path: Path) -> None:
+    study = subprocess.Popen([sys.executable, "-c", STUDY], stdout=subprocess.PIPE, text=True)
     assert study.stdout is not None
-    server = int(study.stdout.readline())
+    server, name = study.stdout.readline().split()
+    left, workers = run(tmp_path / "run.py", name, "left-by-the-study", "stay")
     study.kill()
     study.wait()
-    wait_until(lambda: not psutil.pid_exists(server), 60)
+    time.sleep(3 * forks.LOOK_S)
+    assert all(psutil.pid_exists(pid) for pid in (int(server), *(worker[0] for worker in workers)))
+    left.kill()
+    left.wait()
+    sweep("left-by-the-study")
+    wait_until(lambda: not psutil.pid_exists(int(server)))
