@@ -1,5 +1,17 @@
-"""`python -m harness`."""
+"""The command `harness`, also as `python -m harness`."""
 
-from harness.cli import main
+import sys
 
-main()
+
+def main() -> None:
+    """Import the command line and run it; Ctrl-C while Python still imports it ends in one line as well."""
+    try:
+        from harness.cli import main as command
+    except KeyboardInterrupt:
+        sys.stderr.write("harness: interrupted\n")
+        sys.exit(130)
+    command()
+
+
+if __name__ == "__main__":
+    main()

@@ -209,6 +209,23 @@ def test_an_interruption_ends_in_one_line(
     assert ended.value.code == 130 and capsys.readouterr().err == f"harness: interrupted{said}\n"
 
 
+def test_an_interruption_while_python_imports_ends_in_one_line() -> None:
+    interrupted = """
+import sys
+
+class Interrupted:
+    def find_spec(self, name, *more):
+        if name == "typer":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupted())
+from harness.__main__ import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "harness: interrupted\n")
+
+
 def test_what_the_terminals_encoding_lacks_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     written = BytesIO()
     monkeypatch.setattr(sys, "stdout", TextIOWrapper(written, encoding="ascii"))
