@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ import pandas as pd
 from harness.compare.comparison import compare
 from harness.compare.formats import markdown_tables
 from harness.compare.layout import sentences, tables
+from harness.compare.model import Comparison
 from harness.compare.runs import select
 from harness.compare.statistics import cluster_bootstrap
 from harness.errors import HarnessError
@@ -143,12 +145,18 @@ def _change(rows: pd.DataFrame) -> str:
     return f"{before:.1f} to {after:.1f}: {after - before:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
 
 
+@cache
+def compared(folder: Path, baseline: str | None, allow: tuple[str, ...]) -> Comparison:
+    """Several documents show tables of one comparison."""
+    return compare(select([folder]), baseline, allow)
+
+
 def comparison_tables(folder: Path, words: list[str]) -> str:
     """The tables of a study or of a folder of runs, all or those of some keys."""
-    allow = [word.removeprefix("allow=") for word in words if word.startswith("allow=")]
+    allow = tuple(word.removeprefix("allow=") for word in words if word.startswith("allow="))
     keys = [word for word in words if not word.startswith(("baseline=", "allow="))]
     baseline = next((word.removeprefix("baseline=") for word in words if word.startswith("baseline=")), None)
-    found = compare(select([folder]), baseline, allow)
+    found = compared(folder, baseline, allow)
     chosen = [table for table in tables(found) if not keys or table.key in keys]
     text = markdown_tables(chosen, heading="" if keys else "###")
     notes = "".join(f"- {sentence}\n" for sentence in sentences(found)) if not keys or "notes" in keys else ""
