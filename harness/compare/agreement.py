@@ -81,7 +81,7 @@ def _answers(run: Run) -> pd.DataFrame:
 
 def _by_step(same: pd.DataFrame, run: Run, base: Run) -> list[AgreementStep]:
     groups = same.groupby("step")["same"].agg(["size", "mean"])
-    mine, theirs = _gradients(run), _gradients(base)
+    mine, theirs = run.gradients, base.gradients
     return [
         {
             "seed": run.seed,
@@ -92,14 +92,6 @@ def _by_step(same: pd.DataFrame, run: Run, base: Run) -> list[AgreementStep]:
         }
         for step, draws, share in groups.itertuples()
     ]
-
-
-def _gradients(run: Run) -> dict[int, float]:
-    norm = run.columns("gradient_norm")
-    if not norm:
-        return {}
-    rows = run.steps.dropna(subset=norm)
-    return dict(zip(map(int, rows["step"].tolist()), map(float, rows[norm].sum(axis=1).tolist()), strict=True))
 
 
 def _apart(mine: dict[int, float], theirs: dict[int, float], step: int) -> float | None:

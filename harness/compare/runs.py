@@ -89,7 +89,17 @@ class Run:
     @cached_property
     def steps(self) -> pd.DataFrame:
         """One row a step."""
-        return self._table("steps").sort_values("step") if len(self._table("steps")) else self._table("steps")
+        rows = self._table("steps")
+        return rows.sort_values("step") if len(rows) else rows
+
+    @cached_property
+    def gradients(self) -> dict[int, float]:
+        """The norm of the gradient by step."""
+        norm = self.columns("gradient_norm")
+        if not norm:
+            return {}
+        rows = self.steps.dropna(subset=norm)
+        return dict(zip(map(int, rows["step"].tolist()), map(float, rows[norm].sum(axis=1).tolist()), strict=True))
 
     def columns(self, measure: str) -> list[str]:
         """The columns of `steps` that add up to one of `harness.trainers.MEASURES`; empty where it was not logged."""
@@ -121,6 +131,20 @@ class Run:
         """Validation episodes of one step; of the last one where none is named."""
         found = self._validated
         return found.get(max(found, default=0) if step is None else step, self.episodes.iloc[:0])
+
+    def scores(self, step: int | None = None) -> pd.DataFrame:
+        """Scored validation episodes of one step, or the last: columns seed, cluster, task_id, difficulty, value."""
+        if step not in self._scores:
+            rows = self.validation(step)
+            rows = rows[rows["reward"].notna()]
+            keys = ["seed", "cluster", "task_id", "difficulty"]
+            frame = rows[keys[1:]].assign(seed=self.seed, value=rows["reward"].astype(float))
+            self._scores[step] = frame.groupby(keys, as_index=False)[["value"]].mean()
+        return self._scores[step]
+
+    @cached_property
+    def _scores(self) -> dict[int | None, pd.DataFrame]:
+        return {}
 
     @cached_property
     def _validated(self) -> dict[int, pd.DataFrame]:

@@ -16,13 +16,7 @@ def scores(runs: Sequence[Run], step: int | None = None) -> pd.DataFrame:
     """Scored validation episodes of several runs: columns seed, cluster, task_id, difficulty, value."""
     import pandas as pd
 
-    frames = []
-    for run in runs:
-        rows = run.validation(step)
-        rows = rows[rows["reward"].notna()]
-        frame = rows[["cluster", "task_id", "difficulty"]].assign(seed=run.seed, value=rows["reward"].astype(float))
-        frames.append(frame.groupby(["seed", "cluster", "task_id", "difficulty"], as_index=False)[["value"]].mean())
-    return pd.concat(frames, ignore_index=True)
+    return pd.concat([run.scores(step) for run in runs], ignore_index=True)
 
 
 def span_of(runs: Sequence[Run]) -> tuple[float, float]:

@@ -702,11 +702,10 @@ class Scored:
 
         database, task = np.indices(values.shape).reshape(2, -1)
         self.seed = seed
-        self._rows = pd.DataFrame(
-            {"cluster": database, "task_id": database * 1000 + task, "difficulty": "easy", "reward": values.ravel()}
-        )
+        self._rows = pd.DataFrame({"seed": seed, "cluster": database, "task_id": database * 1000 + task})
+        self._rows = self._rows.assign(difficulty="easy", value=values.ravel())
 
-    def validation(self, step: int | None = None) -> Any:
+    def scores(self, step: int | None = None) -> Any:
         return self._rows
 
 

@@ -58,6 +58,16 @@ def processes_of(root: Path) -> list[psutil.Process]:
     return found
 
 
+def names_of_group(leader: int) -> list[str]:
+    """Command lines of a process group."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if os.getpgid(process.pid) == leader and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(process.cmdline()))
+    return found
+
+
 def of_this_test(root: Path) -> list[str]:
     """Their command lines."""
     lines = []
@@ -215,11 +225,14 @@ def test_an_interrupted_training_ends_within_seconds_and_says_so(tmp_path: Path,
     runs.mkdir()
     process = start("--plugin", "reference_sql", "--steps", "3", "--runs-dir", runs, *SMALL, log=log)
     wait_for(lambda: any("raylet" in command for command in of_this_test(runs)), process, log)
+    driver = next(one.pid for one in processes_of(runs) if "harness.trainers.verl.driver" in one.cmdline())
+    wait_for(lambda: any("Agent" in name for name in names_of_group(driver)), process, log)
     began = time.monotonic()
     process.send_signal(number)
     assert process.wait(60) == 130, log.read_text()[-3000:]
     assert time.monotonic() - began < 20
     assert all_gone(runs, 5), of_this_test(runs)
+    assert not names_of_group(driver)  # Ray's agents have written a title over their mark
     (run,) = runs.iterdir()
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
     said = f"harness: interrupted: no checkpoint was saved yet. Begin anew: harness train --resume {run}"

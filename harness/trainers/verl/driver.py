@@ -5,6 +5,7 @@ Composes `verl-settings.yaml` over verl's defaults and leaves the whole as `verl
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
@@ -31,9 +32,11 @@ OURS = "harness: "
 
 def main() -> None:
     """Run verl's own V1 task runner on a composed configuration."""
-    from harness.rollout.processes import die_with_parent
+    from harness.rollout.processes import die_with_parent, end_group
 
     die_with_parent(signal.SIGTERM)
+    if os.getpgrp() == os.getpid():
+        atexit.register(end_group, os.getpid())  # after Ray's own: its agents would wait a minute for a GCS long gone
 
     def leave(number: int, frame: FrameType | None) -> None:
         sys.exit(128 + number)  # Ray's exit handlers stop what it started

@@ -20,7 +20,7 @@ from harness.errors import EnvironmentProblem, how_to_install
 from harness.layers import merge
 from harness.plugins import program, program_of
 from harness.results.folder import RunFolder
-from harness.rollout.processes import RUN_MARK, stop_process
+from harness.rollout.processes import RUN_MARK, end_group, stop_process
 from harness.trainers import Standby, Trainer
 from harness.trainers.verl import forks
 from harness.trainers.verl.checkpoints import checkpoints, drop_broken
@@ -80,6 +80,7 @@ class VerlTrainer(Trainer):
             VerlRun(run, mark, driver, session_file).execute()
         finally:
             stop_process(driver)
+            end_group(driver.pid)
             session_file.unlink(missing_ok=True)
 
 
