@@ -19,6 +19,8 @@ class Recorded:
     episodes: pd.DataFrame
     steps: pd.DataFrame
 
+    gradients = vars(Run)["gradients"]
+
     def columns(self, measure: str) -> list[str]:
         return [measure]
 
