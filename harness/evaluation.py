@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from harness.config import Config
+from harness.config import Config, resolve_device
 from harness.errors import RunFailed
 from harness.plugins import make_task_set, reward_spec
 from harness.records import AGENT_OUTCOMES, Task
@@ -68,7 +68,7 @@ def evaluate(
     task_set = make_task_set(config)
     tasks = validation_order(load_tasks(config, task_set, config.task.val_split), config)
     identity = policy or f"{endpoint.model} at {endpoint.base_url}"
-    run = LiveRun(config, folder, task_set, [], tasks, identity, config.device)
+    run = LiveRun(config, folder, task_set, [], tasks, identity, resolve_device(config.device))
 
     def result(record: Mapping[str, Any]) -> dict[str, Any]:
         from harness.compare.runs import with_failed

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import harness
-from harness.config import Config, EvalConfig, resolve_device
+from harness.config import Config, EvalConfig
 from harness.hookspecs import RewardSpec
 from harness.plugins import (
     agent_spec,
@@ -89,8 +89,8 @@ def run_record(
         "commit": commit(),
         "versions": library_versions(),
         "frameworks": framework_versions(spec),
-        "hardware": hardware(resolve_device(device)),
-        "device": resolve_device(device),
+        "hardware": hardware(device),
+        "device": device,
         "tasks": {"train": len({task.id for task in train}), "val": len(val)},
         "graded": graded(reward_spec(config.reward.name)),
         "identity": identity(config, task_set, train, val, model_path, device, kind),

@@ -66,9 +66,14 @@ class _BirdReward:
         """The value of a prediction's rows, and why."""
         raise NotImplementedError
 
-    def _gold(self, path: str, sql: str) -> GoldResult:
+    def _gold(self, path: str, sql: str) -> GoldResult | Verdict:
+        """Gold's result, or why there is nothing to judge by."""
         limits = Limits(self._timeout_s, max_value_bytes=_VALUE_BYTES)
-        return self._cache.get(path, content_hash(path), sql, limits, keep=steady(sql))
+        try:
+            gold = self._cache.get(path, content_hash(path), sql, limits, keep=steady(sql))
+        except (OSError, ValueError):
+            return Verdict(None, f"no database at {path}", flags=("database_missing",))
+        return gold if gold.error is None else _verdict(gold_failed(path, gold.error_type, gold.error))
 
     def _limits(self, gold: GoldResult) -> Limits:
         return Limits(
@@ -79,12 +84,9 @@ class _BirdReward:
         )
 
     def _judged(self, path: str, gold_sql: str, pred_sql: str) -> Verdict:
-        try:
-            gold = self._gold(path, gold_sql)
-        except (OSError, ValueError):
-            return Verdict(None, f"no database at {path}", flags=("database_missing",))
-        if gold.error is not None:
-            return _verdict(gold_failed(path, gold.error_type, gold.error))
+        gold = self._gold(path, gold_sql)
+        if isinstance(gold, Verdict):
+            return gold
         flags = () if gold.rows else ("empty_gold",)
         if len(pred_sql) > MAX_PREDICTION_CHARS:
             reason = f"the prediction has more than {MAX_PREDICTION_CHARS:,} characters"
@@ -183,12 +185,9 @@ class BirdRVes(BirdAccuracy):
             return await asyncio.to_thread(self._timed, database_of(task), task.gold, attempt.answer or "", verdict)
 
     def _timed(self, path: str, gold_sql: str, pred_sql: str, right: Verdict) -> Verdict:
-        try:
-            gold = self._gold(path, gold_sql)
-        except (OSError, ValueError):
-            return Verdict(None, f"no database at {path}", flags=("database_missing",))
-        if gold.error is not None:
-            return _verdict(gold_failed(path, gold.error_type, gold.error))
+        gold = self._gold(path, gold_sql)
+        if isinstance(gold, Verdict):
+            return gold
         limits = self._limits(gold)
         ratios: list[float] = []
         ends = time.monotonic() + self._timeout_s

@@ -88,9 +88,6 @@ def serve(modules: Iterable[str] = PRELOADED) -> str:
         listener.close()
         return command(name)
     die_with_parent()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)
-    timeline.born("server of forks")
     Server(listener).run(modules)
 
 
@@ -133,12 +130,16 @@ class Server:
 
     def run(self, modules: Iterable[str]) -> NoReturn:
         """Import these, then answer until nobody wants it."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a fork; its client sees it end
+        timeline.born("server of forks")
         with timeline.span("imports for all workers"):
             for module in modules:
                 with contextlib.suppress(Exception):
                     importlib.import_module(module)
-        self._loaded.note()
+        if self._mark is not None:  # only who serves several runs is asked what has changed
+            self._loaded.note()
         gc.collect()
         gc.freeze()  # else the first collection in each fork copies every page that holds an object
         self._listener.settimeout(LOOK_S)

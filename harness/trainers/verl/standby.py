@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -59,8 +58,6 @@ class ForkServer(Standby):
 def main() -> None:
     """Serve until the study has ended and no fork is left."""
     place, study = mark_place(), int(sys.argv[2])
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)
     listener = forks.listen(sys.argv[1])
     forks.import_ray()
 
