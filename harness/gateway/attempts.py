@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from harness.gateway.answers import Answer, StreamedAnswer
-from harness.gateway.failures import Refusal
+from harness.gateway.failures import Refusal, deadline_passed
 from harness.gateway.settings import GatewaySettings
 from harness.records import CallFailure, Transition
 
@@ -43,6 +43,8 @@ class AttemptLog:
         self.sampling = sampling
         self.roles = roles
         self.deadline = asyncio.get_running_loop().time() + timeout_s
+        self._until = time.monotonic() + timeout_s
+        """The same, of the clock itself: uvloop's time stands still while it serves a batch of events."""
         self.transitions: list[Transition] = []
         self.failures: list[CallFailure] = []
         self.calls: set[Call] = set()
@@ -50,6 +52,11 @@ class AttemptLog:
         self._draws: Counter[str] = Counter()
         self._given_back: dict[str, list[int]] = {}
         """Heaps of numbers below a role's count whose calls failed."""
+
+    @property
+    def late(self) -> bool:
+        """Whether the deadline has passed."""
+        return time.monotonic() >= self._until
 
     def begin(self, role: str) -> Call:
         """Note the arrival of a call of `role`.
@@ -146,9 +153,14 @@ class Call:
         )
 
     def abort(self, refusal: Refusal) -> None:
-        """End the call from outside: record it, then cancel its task, which ends its upstream request."""
+        """End the call from outside: record it, then cancel its task, which ends its upstream request.
+
+        Past the attempt's deadline that is the reason, whoever came first of those that watch it.
+        """
         if self.outcome:
             return
+        if self.log.late:
+            refusal = deadline_passed()
         if self.streamed is not None and self.streamed.finished:
             # The model had ended its answer; all that was missing is the stream's own end.
             self.succeed(self.streamed.answer())

@@ -91,6 +91,11 @@ class Refusal(Exception):
         return f"{self.code}: {self}"
 
 
+def deadline_passed() -> Refusal:
+    """Of a call that its attempt's deadline ended."""
+    return Refusal("attempt_timeout", "the attempt's deadline passed")
+
+
 class UpstreamStatus(Refusal):
     """An upstream's error, handed to the agent byte for byte."""
 

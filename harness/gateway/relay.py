@@ -16,7 +16,7 @@ from starlette.types import Receive, Send
 
 from harness.gateway.answers import SeenIds, StreamedAnswer, aborted, event_data, hide, read_answer, split_events
 from harness.gateway.attempts import AttemptLog, Call
-from harness.gateway.failures import Refusal, UpstreamStatus
+from harness.gateway.failures import Refusal, UpstreamStatus, deadline_passed
 from harness.gateway.forcing import ForcedRequest, force
 from harness.gateway.settings import GatewaySettings
 from harness.gateway.upstreams import Upstream, UpstreamPool
@@ -95,7 +95,7 @@ class Relay:
             if limit < call.log.deadline:
                 message = f"no answer within {self._settings.call_timeout_s:g} s"
                 raise Refusal("upstream_timeout", message) from error
-            raise Refusal("attempt_timeout", "the attempt's deadline passed") from error
+            raise deadline_passed() from error
 
     async def _call(self, call: Call, asked: dict[str, Any], answering: _Answering) -> None:
         upstream = await self.pool.acquire(call.log.rollout_id)

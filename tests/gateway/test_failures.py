@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from harness.errors import EndpointError, EnvironmentProblem
+from harness.gateway.attempts import AttemptLog
 from harness.gateway.client import GatewayControl
 from harness.gateway.server import GatewayServer
 from harness.scripted.completion import Reply
@@ -262,6 +263,25 @@ async def test_the_attempts_deadline_is_504(attempt, scripted_server):
     assert error_code(again) == "attempt_timeout"
     transitions, failures = await attempt.close()
     assert transitions == [] and [failure.index for failure in failures] == [0, 1]
+
+
+@pytest.mark.parametrize("late", [False, True])
+async def test_a_call_ended_after_the_deadline_ended_for_it_whoever_comes_first(late):
+    """The host watches the same deadline: its close can be served before the gateway's own timer."""
+    log = AttemptLog("r", "a", {}, 0.05 if late else 60.0, frozenset({"writer"}))
+    under_way = asyncio.create_task(_calling(log))
+    await asyncio.sleep(0)
+    time.sleep(0.1)  # the loop is held: no timer can fire before the close
+    log.close()
+    (failure,) = log.failures
+    assert failure.detail.startswith("attempt_timeout: " if late else "attempt_closed: ")
+    with pytest.raises(asyncio.CancelledError):
+        await under_way
+
+
+async def _calling(log: AttemptLog) -> None:
+    log.begin("writer")
+    await asyncio.sleep(60)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -281,8 +281,8 @@ async def test_the_deadline_ends_an_agent_that_ignores_its_cancellation(
 async def test_a_deadline_that_the_endpoint_used_up_is_the_endpoints(
     control: GatewayControl, gateway: GatewayServer, scripted_server: StartServer, request_: RolloutRequest
 ) -> None:
-    quick = dataclasses.replace(request_, timeout_s=1.0)
-    late = await attempt(control, gateway, scripted_server([Reply(WRITE, delay_s=5.0)]), ReferenceSQL(), quick)
+    quick = dataclasses.replace(request_, timeout_s=3.0)  # the agent's imports are in it
+    late = await attempt(control, gateway, scripted_server([Reply(WRITE, delay_s=9.0)]), ReferenceSQL(), quick)
     assert late.outcome == "endpoint_error" and "attempt_timeout" in late.detail
 
 
