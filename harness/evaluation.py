@@ -101,7 +101,7 @@ def accuracy_of(
         span: Between which values rewards lie.
         graded: Whether the reward says that it is; values other than 0 and 1 say so, too.
     """
-    import pandas as pd
+    import polars as pl
 
     from harness.compare.estimates import accuracy as estimate
     from harness.compare.sampled import COLUMNS, summary
@@ -121,13 +121,11 @@ def accuracy_of(
     for row in rows:
         for flag in row["reward_flags"]:
             flags[flag] = flags.get(flag, 0) + 1
-    table = pd.DataFrame(
-        [(0, row["cluster"], row["task_id"], row["reward"]) for row in rows if row["reward"] is not None],
-        columns=["seed", "cluster", "task_id", "value"],
-    )
-    if samples > 1:
-        table = table.groupby(["seed", "cluster", "task_id"], as_index=False)[["value"]].mean()
-    found = estimate(table, span)
+    cells = [{"seed": 0, **{name: row.get(name) for name in COLUMNS[1:]}} for row in rows]
+    table = pl.DataFrame(cells, COLUMNS, infer_schema_length=None)
+    keys = COLUMNS[:3]
+    each = table.drop_nulls("reward").group_by(keys).agg(value=pl.mean("reward")).sort(keys)
+    found = estimate(each, span)
     wrong, right = (value * (expected - len(scored)) for value in span)
     result: dict[str, Any] = {
         "accuracy": found and found.mean,
@@ -148,7 +146,7 @@ def accuracy_of(
         "empty_golds": flags.get("empty_gold", 0),
     }
     if samples > 1:
-        result["samples"] = summary(pd.DataFrame(rows, columns=list(COLUMNS)).assign(seed=0), samples, span)
+        result["samples"] = summary(table, samples, span)
     return result
 
 

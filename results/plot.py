@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import plotly.graph_objects as go
+import polars as pl
 from PIL import Image
 from plotly.subplots import make_subplots
-from table import by_pass, rewards
+from table import by_at, by_pass, rewards
 
 from harness.results.folder import RunFolder
 
@@ -64,7 +64,7 @@ def spider() -> go.Figure:
             arm = "shuffled rewards (control)" if control else f"{record['agent']} {record['agent_match']}"
             if record["config"]["train"]["learning_rate"] == 1e-4:
                 arm = f"{arm}, rate 1e-4"
-            curve = by_pass(rewards(run), record).groupby("at")["reward"].mean().to_dict()
+            curve = by_at(by_pass(rewards(run), record))
             dash = "dot" if control else "dash" if folder.name == "seeds" else "solid"
             line(figure, curve, arm, dash, colour=COLOURS[arm], legend=arm not in shown)
             shown.add(arm)
@@ -81,8 +81,7 @@ def five() -> go.Figure:
     figure = make_subplots(1, 2, subplot_titles=("norm of the gradient", "validation accuracy, %"))
     runs = [(run, record) for run, record in records(HERE / "studies" / "frameworks") if record["seed"] == 0]
     for place, (run, record) in enumerate(runs):
-        steps = pd.read_parquet(run / "steps.parquet")
-        norms = steps.dropna(subset=["actor/grad_norm"])
+        norms = pl.read_parquet(run / "steps.parquet").drop_nulls("actor/grad_norm")
         validated = {int(step): 100 * value for step, value in record["result"]["val_curve"].items()}
         look = {"name": record["agent"], "mode": "lines+markers", "line_color": COLOURS_OF_FIVE[place]}
         size = 24 - 5 * place  # so that all five are seen where they coincide

@@ -25,7 +25,7 @@ import shutil
 import sys
 from pathlib import Path
 
-import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -48,6 +48,7 @@ READ = ("step", *MEASURES, "timing_s/", "perf/", "actor/", "rollout/", "val/")
 TOLD = ("critic/", "training/")
 """How those begin that are kept where they vary and no other column says the same."""
 LEFT_OUT = ("rollout_id", "attempt_id", "call_roles", "started_s", "elapsed_s")
+DRAW = ("phase", "step", "task_id", "session")
 CALL = ("step", "phase", "role", "trained", "response_tokens", "gateway_s")
 
 
@@ -93,8 +94,8 @@ def publish_run(source: Path, target: Path, texts: int | None) -> None:
         write(slim_steps(pq.read_table(source / "steps.parquet")), target / "steps.parquet")
     if len(run.episodes):
         write(slim_episodes(run, texts), target / "episodes.parquet")
-    if (source / "transitions.parquet").is_file():
-        write(slim_calls(source / "transitions.parquet"), target / "transitions.parquet")
+    if run.transitions is not None:
+        write(slim_calls(run.transitions), target / "transitions.parquet")
 
 
 def slim_steps(steps: pa.Table) -> pa.Table:
@@ -109,36 +110,32 @@ def slim_steps(steps: pa.Table) -> pa.Table:
 
 def slim_episodes(run: Run, texts: int | None) -> pa.Table:
     """One row a rollout, those of a question side by side, which compresses best."""
-    rows = run.episodes.assign(answer_hash=answer_hashes(run.episodes))
+    rows = run.episodes.with_columns(answer_hash=answer_hashes(run.episodes))
     spent = framework_s(run)
     if spent is not None:
-        rows["framework_s"] = binary_round(spent)
+        rows = rows.with_columns(framework_s=binary_round(spent))
     if texts is not None:
-        few = rows.index.isin(pd.concat(shown(run, texts)).index)
-        for name in ("question", "answer", "first_answer", "tool_calls"):
-            rows[name] = rows[name].where(few, None)
-        rows["reward_reason"] = rows["reward_reason"].where(few, rows["reward_reason"].str.partition(":")[0])
-    rows = rows.drop(columns=[name for name in LEFT_OUT if name in rows])
-    rows = rows.sort_values(["phase", "task_id", "step", "session"], kind="stable")
+        chosen = {draw for table in shown(run, texts) for draw in table.select(DRAW).rows()}
+        few = pl.Series([draw in chosen for draw in rows.select(DRAW).rows()])
+        rows = rows.with_columns(
+            *(pl.when(few).then(name) for name in ("question", "answer", "first_answer", "tool_calls")),
+            pl.when(few).then("reward_reason").otherwise(pl.col("reward_reason").str.split(":").list.first()),
+        )
+    rows = rows.sort("phase", "task_id", "step", "session", maintain_order=True).drop(LEFT_OUT, strict=False)
     types = pq.read_schema(run.folder.path / "episodes.parquet")
     types = pa.schema([field.with_name(OLDER.get(field.name, field.name)) for field in types])
     added = {"answer_hash": pa.string(), "framework_s": pa.float32()}
-    fields = [(name, types.field(name).type if name in types.names else added[name]) for name in rows]
-    return pa.Table.from_pandas(rows, pa.schema(fields), preserve_index=False)
+    fields = [(name, types.field(name).type if name in types.names else added[name]) for name in rows.columns]
+    return rows.to_arrow().cast(pa.schema(fields))
 
 
-def slim_calls(path: Path) -> pa.Table:
-    there = pq.read_schema(path).names
-    calls = pd.read_parquet(path, columns=[name for name in (*CALL, "response_ids") if name in there])
-    if "response_tokens" not in calls:
-        calls["response_tokens"] = [0 if ids is None else len(ids) for ids in calls["response_ids"]]
-    calls["gateway_s"] = binary_round(calls["gateway_s"])
-    return pa.Table.from_pandas(calls[list(CALL)], preserve_index=False).replace_schema_metadata()
+def slim_calls(calls: pl.DataFrame) -> pa.Table:
+    return calls.select(CALL).with_columns(binary_round(calls["gateway_s"])).to_arrow()
 
 
-def binary_round(seconds: pd.Series, digits: int = 20) -> pd.Series:
+def binary_round(seconds: pl.Series, digits: int = 20) -> pl.Series:
     """To binary digits, which leaves zeros that compress; 20 are a microsecond."""
-    return ((seconds * 2**digits).round() / 2**digits).astype("float32")
+    return ((seconds * 2**digits).round() / 2**digits).cast(pl.Float32)
 
 
 def write(table: pa.Table, path: Path) -> None:

@@ -23,7 +23,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import polars as pl
 
 from harness.compare.comparison import compare
 from harness.compare.formats import markdown_tables
@@ -50,8 +50,7 @@ def runs_table(folder: Path) -> str:
     for path in sorted(folder.glob("*/run.json")):
         record = RunFolder.open(path.parent).read()
         result = record["result"]
-        steps = pd.read_parquet(path.parent / "steps.parquet")
-        steps = steps[steps["timing_s/step"].notna()]
+        steps = pl.read_parquet(path.parent / "steps.parquet").drop_nulls("timing_s/step")
         whole = steps["timing_s/step"].sum()
         share = {phase: steps[f"timing_s/{phase}"].sum() / whole for phase in PHASES}
         trains = f"`{record['agent_match']}`".replace("|", "\\|") + (
@@ -73,14 +72,16 @@ def phases_table(folder: Path) -> str:
 
     Of the steps in which all runs trained on as many tokens, without the first; refused where there is none.
     """
-    runs = {path.parent.name: pd.read_parquet(path.parent / "steps.parquet") for path in folder.glob("*/run.json")}
-    runs = {name: steps[steps["timing_s/step"].notna()].set_index("step") for name, steps in sorted(runs.items())}
-    common = sorted(set.intersection(*(set(steps.index) for steps in runs.values())))[1:]
-    tokens = pd.DataFrame({name: steps.loc[common, "perf/total_num_tokens"] for name, steps in runs.items()})
-    common = [step for step in common if tokens.loc[step].nunique() == 1]
+    runs = {
+        path.parent.name: pl.read_parquet(path.parent / "steps.parquet").drop_nulls("timing_s/step")
+        for path in sorted(folder.glob("*/run.json"))
+    }
+    tokens = {name: dict(steps.select("step", "perf/total_num_tokens").rows()) for name, steps in runs.items()}
+    common = sorted(set.intersection(*map(set, tokens.values())))[1:]
+    common = [step for step in common if len({counts[step] for counts in tokens.values()}) == 1]
     if not common:
         raise SystemExit(f"{folder}: the runs' steps hold different tokens: {tokens}")
-    means = {name: steps.loc[common].mean(numeric_only=True) for name, steps in runs.items()}
+    means = {name: steps.filter(pl.col("step").is_in(common)).mean().row(0, named=True) for name, steps in runs.items()}
     first = next(iter(means.values()))["timing_s/step"]
     lines = [
         "| run | GPUs | s/step | rollout | memory released | old log-probabilities | update | weights | speed |",
@@ -97,17 +98,22 @@ def phases_table(folder: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def rewards(folder: Path) -> pd.DataFrame:
+def rewards(folder: Path) -> pl.DataFrame:
     """One row a rollout of a run."""
-    rows = pd.read_parquet(folder / "episodes.parquet").rename(columns=OLDER)
-    return rows[["step", "phase", "task_id", "cluster", "reward"]]
+    rows = pl.read_parquet(folder / "episodes.parquet").rename(OLDER, strict=False)
+    return rows.select("step", "phase", "task_id", "cluster", pl.col("reward").fill_nan(None))
 
 
-def by_pass(rows: pd.DataFrame, record: dict[str, Any]) -> pd.DataFrame:
+def by_pass(rows: pl.DataFrame, record: dict[str, Any]) -> pl.DataFrame:
     """The training rollouts among `rewards`, with `at`, their pass from 1; whole passes only."""
     length = record["tasks"]["train"] // record["config"]["train"]["batch_size"]
-    rows = rows[rows["phase"] == "train"].assign(at=(rows["step"] - 1) // length + 1)
-    return rows[rows["at"] <= record["result"]["steps"] // length]
+    rows = rows.filter(phase="train").with_columns(at=(pl.col("step") - 1) // length + 1)
+    return rows.filter(pl.col("at") <= record["result"]["steps"] // length)
+
+
+def by_at(rows: pl.DataFrame) -> dict[int, float]:
+    """Mean reward at every `at`."""
+    return dict(rows.group_by("at").agg(pl.mean("reward")).sort("at").rows())
 
 
 def passes_table(folder: Path) -> str:
@@ -121,9 +127,9 @@ def passes_table(folder: Path) -> str:
         record = RunFolder.open(path.parent).read()
         rows = rewards(path.parent)
         trained = by_pass(rows, record)
-        means[path.parent.name] = trained.groupby("at")["reward"].mean().to_dict()
+        means[path.parent.name] = by_at(trained)
         whole = [int(step) for step in record["result"]["val_curve"]]
-        validated = rows[(rows["phase"] == "val") & rows["step"].isin(whole)].assign(at=rows["step"])
+        validated = rows.filter(pl.col("step").is_in(whole), phase="val").with_columns(at="step")
         changes[path.parent.name] = _change(trained), _change(validated)
     last = max(max(passes) for passes in means.values())
     shown = [number for number in range(1, last + 1) if number < 5 or number % 2 == 0]
@@ -135,13 +141,14 @@ def passes_table(folder: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _change(rows: pd.DataFrame) -> str:
+def _change(rows: pl.DataFrame) -> str:
     """From the first `at` to the last: means in %, their difference in points, its interval."""
-    first, last = rows["at"].min(), rows["at"].max()
-    by_task = rows.groupby(["cluster", "task_id", "at"])["reward"].mean().unstack("at")[[first, last]].dropna()
-    gain = (by_task[last] - by_task[first]).rename("value").reset_index()
+    scored = rows.drop_nulls("reward").group_by("cluster", "task_id", "at").agg(pl.mean("reward"))
+    ends = [scored.filter(at=end) for end in (rows["at"].min(), rows["at"].max())]
+    both = ends[0].join(ends[1], on=["cluster", "task_id"]).sort("cluster", "task_id")
+    gain = both.with_columns(value=pl.col("reward_right") - pl.col("reward"))
     low, high = cluster_bootstrap(gain) or (float("nan"), float("nan"))
-    before, after = 100 * by_task[first].mean(), 100 * by_task[last].mean()
+    before, after = 100 * both["reward"].mean(), 100 * both["reward_right"].mean()
     return f"{before:.1f} to {after:.1f}: {after - before:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
 
 

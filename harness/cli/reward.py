@@ -132,7 +132,7 @@ def _audit_judge(config: Path | None, settings: list[str], labels: Path | None, 
 
 def _agreement(labels: list[Label], values: list[float | None]) -> dict[str, Any]:
     """How the judge's values lie to the labels, questions taken as independent, with 95 % intervals."""
-    import pandas as pd
+    import polars as pl
 
     from harness.compare.estimates import accuracy
     from harness.errors import RunFailed
@@ -145,7 +145,7 @@ def _agreement(labels: list[Label], values: list[float | None]) -> dict[str, Any
     found: dict[str, Any] = {}
     for name, scores in measures.items():
         rows = [(0, one.question, str(n), score) for n, ((one, _), score) in enumerate(zip(both, scores, strict=True))]
-        mean = accuracy(pd.DataFrame(rows, columns=["seed", "cluster", "task_id", "value"])) if rows else None
+        mean = accuracy(pl.DataFrame(rows, ["seed", "cluster", "task_id", "value"], orient="row"))
         if mean is None:
             raise RunFailed("none of the labelled answers was judged, so nothing is known of the agreement")
         found[name] = {"mean": mean.mean, "interval_95": [mean.low, mean.high], "labels": len(rows)}

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.records import AGENT_OUTCOMES
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import polars as pl
 
     from harness.compare.model import Agreement, AgreementStep
     from harness.compare.runs import Run
@@ -23,7 +23,9 @@ _DRAW = ["phase", "step", "task_id", "session"]
 
 def agree(arms: Mapping[str, Sequence[Run]], baseline: str) -> dict[str, Agreement]:
     """Shares of equal answers with the baseline's run of the same seed, by arm, pooled over the seeds in common."""
-    if any(column not in run.episodes for runs in arms.values() for run in runs for column in (*_DRAW, "answer")):
+    if any(
+        column not in run.episodes.columns for runs in arms.values() for run in runs for column in (*_DRAW, "answer")
+    ):
         return {}
     by_seed = {run.seed: run for run in arms[baseline]}
     answers = {seed: _answers(run) for seed, run in by_seed.items()}
@@ -32,66 +34,67 @@ def agree(arms: Mapping[str, Sequence[Run]], baseline: str) -> dict[str, Agreeme
         paired = [run for run in runs if run.seed in by_seed]
         if name == baseline or not paired:
             continue
-        joined = [_answers(run).join(answers[run.seed], how="inner", lsuffix="_base") for run in paired]
-        same = [(table["answer"] == table["answer_base"]).rename("same").reset_index() for table in joined]
-        last = [table[table["phase"] == "val"]["step"].max() for table in same]
-        steps = [
-            entry
-            for run, table in zip(paired, same, strict=True)
-            for entry in _by_step(table[table["phase"] == "train"], run, by_seed[run.seed])
+        counts = [_same(_answers(run), answers[run.seed]) for run in paired]
+        steps: list[AgreementStep] = [
+            {
+                "seed": run.seed,
+                "step": step,
+                "draws": draws,
+                "same": same / draws,
+                "gradient": _apart(run.gradients, by_seed[run.seed].gradients, step),
+            }
+            for run, count in zip(paired, counts, strict=True)
+            for (phase, step), (draws, same) in sorted(count.items())
+            if phase == "train"
         ]
+        last = [max((step for phase, step in count if phase == "val"), default=0) for count in counts]
+        everything = [found for count in counts for found in count.items()]
         parted = [entry["step"] for entry in steps if entry["same"] != 1 or entry["gradient"]]
         found[name] = {
-            "draws": sum(map(len, same)),
-            "start": _mean(t[(t["phase"] == "val") & (t["step"] == 0)]["same"] for t in same),
-            "first": _mean(t[(t["phase"] == "train") & (t["step"] == 1)]["same"] for t in same),
-            "training": _mean(t[t["phase"] == "train"]["same"] for t in same),
-            "end": _mean(
-                table[(table["phase"] == "val") & (table["step"] == step)]["same"]
-                for table, step in zip(same, last, strict=True)
-                if step > 0
-            ),
+            "draws": sum(draws for _, (draws, _) in everything),
+            "start": _share(one for draw, one in everything if draw == ("val", 0)),
+            "first": _share(one for draw, one in everything if draw == ("train", 1)),
+            "training": _share(one for (phase, _), one in everything if phase == "train"),
+            "end": _share(count["val", step] for count, step in zip(counts, last, strict=True) if step),
             "parted": min(parted, default=None),
             "gradient": max((entry["gradient"] for entry in steps if entry["gradient"] is not None), default=None),
             "identical": {entry["seed"] for entry in steps} == {run.seed for run in runs}
             and not parted
-            and all(bool(table["same"].all()) for table in same),
+            and all(draws == same for _, (draws, same) in everything),
             "steps": steps,
         }
     return found
 
 
-def answer_hashes(episodes: pd.DataFrame) -> pd.Series:
+def answer_hashes(episodes: pl.DataFrame) -> pl.Series:
     """Eight hex digits of every rollout's final answer: all that asking for equality needs."""
-    if "answer_hash" in episodes:  # a published copy, which keeps few texts
+    import polars as pl
+
+    if "answer_hash" in episodes.columns:  # a published copy, which keeps few texts
         return episodes["answer_hash"]
-    return episodes["answer"].map(_hash)
+    return pl.Series("answer", map(_hash, episodes["answer"]), dtype=pl.String)
 
 
-def _hash(answer: Any) -> str | None:
-    return sha256(answer.encode("utf-8", "surrogatepass")).hexdigest()[:8] if isinstance(answer, str) else None
+def _hash(answer: str | None) -> str | None:
+    return None if answer is None else sha256(answer.encode()).hexdigest()[:8]
 
 
-def _answers(run: Run) -> pd.DataFrame:
+def _answers(run: Run) -> pl.DataFrame:
     """Answers by draw; a failure that the agent caused stands for itself, one of the infrastructure for nothing."""
-    rows = run.episodes.assign(answer=answer_hashes(run.episodes).fillna("none"))
-    rows = rows[rows["outcome"].isin({"ok", *AGENT_OUTCOMES})].drop_duplicates(_DRAW).set_index(_DRAW)
-    return rows["answer"].where(rows["outcome"] == "ok", rows["outcome"]).to_frame()
+    import polars as pl
+
+    known = pl.col("outcome").is_in(["ok", *AGENT_OUTCOMES])
+    given = pl.when(pl.col("outcome") == "ok").then(answer_hashes(run.episodes).fill_null("none")).otherwise("outcome")
+    return run.episodes.select(*_DRAW, "outcome", answer=given).filter(known).unique(_DRAW, keep="first")
 
 
-def _by_step(same: pd.DataFrame, run: Run, base: Run) -> list[AgreementStep]:
-    groups = same.groupby("step")["same"].agg(["size", "mean"])
-    mine, theirs = run.gradients, base.gradients
-    return [
-        {
-            "seed": run.seed,
-            "step": int(step),
-            "draws": int(draws),
-            "same": float(share),
-            "gradient": _apart(mine, theirs, int(step)),
-        }
-        for step, draws, share in groups.itertuples()
-    ]
+def _same(mine: pl.DataFrame, theirs: pl.DataFrame) -> dict[tuple[str, int], tuple[int, int]]:
+    """Draws in common and how many of them have the same answer, by phase and step."""
+    import polars as pl
+
+    both = mine.join(theirs, on=_DRAW).group_by("phase", "step")
+    counts = both.agg(pl.len(), (pl.col("answer") == pl.col("answer_right")).sum().alias("same"))
+    return {(phase, step): (draws, same) for phase, step, draws, same in counts.rows()}
 
 
 def _apart(mine: dict[int, float], theirs: dict[int, float], step: int) -> float | None:
@@ -102,7 +105,7 @@ def _apart(mine: dict[int, float], theirs: dict[int, float], step: int) -> float
     return abs(one - other) / max(abs(one), abs(other)) if one != other else 0.0
 
 
-def _mean(parts: Iterable[pd.Series]) -> float | None:
-    parts = list(parts)
-    total = sum(map(len, parts))
-    return float(sum(part.sum() for part in parts)) / total if total else None
+def _share(counts: Iterable[tuple[int, int]]) -> float | None:
+    counts = list(counts)
+    draws = sum(draws for draws, _ in counts)
+    return sum(same for _, same in counts) / draws if draws else None

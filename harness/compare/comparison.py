@@ -18,7 +18,6 @@ from harness.compare.estimates import (
 )
 from harness.compare.identity import check_data, check_identity, check_parity, circumstances
 from harness.compare.learning import learn
-from harness.compare.measures import measure
 from harness.compare.model import (
     SCHEMA_VERSION,
     Arm,
@@ -137,20 +136,20 @@ def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     chosen: dict[tuple[str, int], Run] = {}
     remarks: list[str] = []
     for run in runs:
-        if not run.finished or run.validation().empty or run.validation()["reward"].notna().sum() == 0:
+        if not run.finished or run.validation()["reward"].drop_nulls().is_empty():
             continue
         older = chosen.get((run.arm, run.seed))
         if older is not None:
             remarks.append(f"{run.arm} seed {run.seed} ran twice; {older.id} is left out for the newer {run.id}.")
         chosen[(run.arm, run.seed)] = run
-    unscored = sum(int(run.validation()["reward"].isna().sum()) for run in chosen.values())
+    unscored = sum(run.validation()["reward"].null_count() for run in chosen.values())
     if unscored:
         total = sum(len(run.validation()) for run in chosen.values())
         remarks.append(
             f"{unscored} of {total} validation rollouts could not be scored; they count neither as right nor as wrong."
         )
     for run in chosen.values():
-        seen, all_of_it = run.validation()["task_id"].nunique(), run.validated_tasks()
+        seen, all_of_it = run.validation()["task_id"].n_unique(), run.validated_tasks()
         if seen < all_of_it:
             remarks.append(f"{run.name}: its last validation holds {seen} of {all_of_it} questions.")
         last, steps = run.validation()["step"].max(), run.record["identity"]["steps"]
@@ -176,12 +175,15 @@ def _baseline(name: str | None, arms: dict[str, list[Run]], *, asked: bool) -> s
 
 
 def _arm(name: str, runs: Sequence[Run]) -> Arm:
-    per_seed = [measure(run) for run in runs]
+    import numpy as np
+
+    per_seed = [run.figures for run in runs]
     final = scores(runs)
-    initial = scores([run for run in runs if 0 in run.val_curve()] or runs, 0) if runs[0].trained else final.iloc[:0]
+    initial = scores([run for run in runs if 0 in run.val_curve()] or runs, 0) if runs[0].trained else final.clear()
     started, reached = accuracy(initial, span_of(runs)), accuracy(final, span_of(runs))
     assert reached is not None, f"{name} has scores"
-    matrix = final.pivot_table(index="seed", columns="cluster", values="value").to_numpy(float)
+    sums, counts = statistics.cells(final)
+    matrix = sums / np.where(counts > 0, counts, np.nan)
     causes = dict.fromkeys(cause for figures in per_seed for cause in figures["failures"])
     return {
         "name": name,
@@ -191,7 +193,7 @@ def _arm(name: str, runs: Sequence[Run]) -> Arm:
         "parity": per_seed[0]["parity"],
         "accuracy_initial": started.data() if started else None,
         "accuracy_final": reached.data(),
-        "interquartile_mean": statistics.interquartile_mean(matrix.ravel().tolist()),
+        "interquartile_mean": statistics.interquartile_mean(matrix.ravel()),
         "interquartile_mean_interval": statistics.interquartile_mean_interval(matrix),
         **_means(per_seed),
         "shares": _mean_parts([figures["shares"] for figures in per_seed]),
@@ -224,15 +226,16 @@ def _pair(
     binary = not graded and set(mine["value"]) | set(theirs["value"]) <= {0.0, 1.0}
     items: list[McNemarData] = []
     if binary and paired == "seed":
-        for seed in sorted(set(rows["seed"])):
-            group = rows[rows["seed"] == seed]
-            test = statistics.mcnemar_exact(group["value_first"].tolist(), group["value_second"].tolist())
+        for group in rows.partition_by("seed"):
+            test = statistics.mcnemar_exact(group["value_first"].to_list(), group["value_second"].to_list())
             items.append(
-                {"seed": int(seed), "only_first": test.only_first, "only_second": test.only_second, "p": test.p}
+                {"seed": group["seed"][0], "only_first": test.only_first, "only_second": test.only_second, "p": test.p}
             )
     training: Training = {}
     if difference.seeds > 1:
-        mine_by_seed, theirs_by_seed = (table.groupby("seed")["value"].mean().tolist() for table in (mine, theirs))
+        mine_by_seed, theirs_by_seed = (
+            [part["value"].mean() for part in table.partition_by("seed")] for table in (mine, theirs)
+        )
         training = {
             "hierarchical_bootstrap": statistics.hierarchical_bootstrap(rows),
             "probability_of_improvement": statistics.probability_of_improvement(mine_by_seed, theirs_by_seed),
@@ -284,7 +287,7 @@ def _bounds(runs: Sequence[Run], base_runs: Sequence[Run], seeds: set[int] | Non
     if cases == [None, None]:
         return None
     (low, high), (base_low, base_high) = (
-        case or (float(scores(group)["value"].mean()),) * 2 for case, group in zip(cases, chosen, strict=True)
+        case or (scores(group)["value"].mean(),) * 2 for case, group in zip(cases, chosen, strict=True)
     )
     return low - base_high, high - base_low
 

@@ -7,15 +7,16 @@ cluster are alike and so are all scores of one seed, so neither questions nor sc
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from harness.compare.model import EstimateData, Unit
 
 if TYPE_CHECKING:
     import numpy as np
-    import pandas as pd
+    import polars as pl
 
 CONFIDENCE = 0.95
 ROUNDING = 1e-12  # what floats of scores between -1 and 1 may differ by without meaning it
@@ -94,7 +95,7 @@ class Estimate:
 
     def with_collapses(self) -> tuple[float, float]:
         """The 95 % interval if trainings that no seed has shown may lie off by `worst`; it holds `low` and `high`."""
-        ends = [_tail_end([side * one for one in self.by_seed], self.worst) for side in (1, -1)]
+        ends = [_tail_end(tuple(side * one for one in self.by_seed), self.worst) for side in (1, -1)]
         return min(self.low, -ends[0]), max(self.high, ends[1])
 
     def detectable(self, power: float = 0.8, alpha: float = 0.05) -> float | None:
@@ -104,7 +105,7 @@ class Estimate:
         return detectable_effect(self.se, self.df, power, alpha)
 
 
-def crossed_mean(rows: pd.DataFrame, width: float = 1.0) -> Estimate | None:
+def crossed_mean(rows: pl.DataFrame, width: float = 1.0) -> Estimate | None:
     """The mean of `value` with an interval that holds for new seeds and new clusters.
 
     With several seeds and clusters the variance is clustered both ways: by seed, plus by cluster, minus
@@ -125,13 +126,12 @@ def crossed_mean(rows: pd.DataFrame, width: float = 1.0) -> Estimate | None:
     Returns:
         None where there are no rows.
     """
-    if rows.empty:
+    if rows.is_empty():
         return None
     import numpy as np
-    import pandas as pd
 
-    value = rows["value"].to_numpy(float)
-    seed, cluster, task = (pd.factorize(rows[name], sort=name == "seed")[0] for name in ("seed", "cluster", "task_id"))
+    value = rows["value"].cast(float).to_numpy()
+    seed, cluster, task = (codes(rows[name]) for name in ("seed", "cluster", "task_id"))
     seeds, clusters, tasks = (int(codes.max()) + 1 for codes in (seed, cluster, task))
     mean = float(value.mean())
     unit: Unit
@@ -163,6 +163,11 @@ def crossed_mean(rows: pd.DataFrame, width: float = 1.0) -> Estimate | None:
     return replace(found, low=low, high=high)
 
 
+def codes(column: pl.Series) -> Any:
+    """The place of every value among the distinct ones in order, from 0, [rows]."""
+    return column.rank("dense").to_numpy().astype(int) - 1
+
+
 def cluster_variance(value: object, groups: object) -> tuple[float, float]:
     """Variance of a mean, robust to dependence inside groups of any size, and its degrees of freedom.
 
@@ -177,14 +182,13 @@ def cluster_variance(value: object, groups: object) -> tuple[float, float]:
         Both are nan for fewer than two groups.
     """
     import numpy as np
-    import pandas as pd
 
     values = np.asarray(value, float)
-    codes = pd.factorize(np.asarray(groups))[0]
-    share = np.bincount(codes) / len(values)
+    group = np.unique(np.asarray(groups), return_inverse=True)[1]
+    share = np.bincount(group) / len(values)
     if len(share) < 2:
         return math.nan, math.nan
-    sums = np.bincount(codes, values - values.mean()) / len(values)
+    sums = np.bincount(group, values - values.mean()) / len(values)
     return float((sums**2 / (1 - share)).sum()), share_df(share)
 
 
@@ -208,7 +212,7 @@ def _least_variance(value: object, tasks: object) -> float:
     return by_score if math.isnan(by_task) else max(by_task, by_score)
 
 
-def accuracy(rows: pd.DataFrame, span: tuple[float, float] = (0.0, 1.0)) -> Estimate | None:
+def accuracy(rows: pl.DataFrame, span: tuple[float, float] = (0.0, 1.0)) -> Estimate | None:
     """`crossed_mean` of scores with Wilson's interval, for right-or-wrong and for graded ones.
 
     Wilson's interval is taken with the number of independent questions that would leave the same standard error, and
@@ -223,7 +227,7 @@ def accuracy(rows: pd.DataFrame, span: tuple[float, float] = (0.0, 1.0)) -> Esti
     """
     (least, most), width = span, span[1] - span[0]
     found = crossed_mean(rows, width)
-    if found is None or rows["value"].min() < least or rows["value"].max() > most:
+    if found is None or not rows["value"].is_between(least, most).all():
         return found
     mean, se, count, df = (found.mean - least) / width, found.se / width, float(found.tasks), math.inf
     if se > 0:
@@ -242,34 +246,36 @@ def tail_p(values: Sequence[float], worst: float, margin: float) -> float:
     over all that sum to 1. With k of n values at -worst and the others at 0 this is the exact binomial test of "the
     share of collapses is margin / worst", with none (1 - margin / worst) ** n. Nothing is assumed on the distribution.
 
-    Source: Gaffke 2005, Math. Methods Stat. 14, 451-467. Weights are exponentials over their sum, so this is the
-    sign of a sum of exponentials: Imhof 1961, Biometrika 48, 419-426.
+    Source: Gaffke 2005, Math. Methods Stat. 14, 451-467. The density of such a mean is a B-spline whose knots are the
+    values, so the chance is built up by the recurrence of de Boor 1972, J. Approx. Theory 6, 50-62.
     """
-    import numpy as np
-    from scipy.integrate import quad
-
-    terms = np.array([*values, -worst]) + margin
-    if terms.min() >= 0:
+    terms = sorted(one + margin for one in (*values, -worst))
+    if terms[0] >= 0:
         return 0.0
-    if terms.max() <= 0:
-        return 1.0
-    terms /= np.abs(terms).max()
-
-    def curve(u: float) -> float:
-        angle, length = np.arctan(u * terms).sum(), np.exp(0.5 * np.log1p((u * terms) ** 2).sum())
-        return float(np.sin(angle) / (u * length))
-
-    return float(min(max(0.5 - quad(curve, 0, np.inf, limit=200)[0] / math.pi, 0.0), 1.0))
+    chance = [float(term <= 0) for term in terms]  # of single values, then of all runs of two neighbours, three, ...
+    for more in range(1, len(terms)):
+        chance = [
+            (high * upper - low * lower) / (high - low) if low <= 0 < high else lower
+            for low, high, lower, upper in zip(terms, terms[more:], chance, chance[1:], strict=False)
+        ]
+    return chance[0]
 
 
-def _tail_end(values: Sequence[float], worst: float) -> float:
+@cache
+def _tail_end(values: tuple[float, ...], worst: float) -> float:
     """The margin at which `tail_p` is 2.5 %: how far below 0 the mean may lie."""
-    from scipy.optimize import brentq
-
     mean, error = sum(values) / len(values), (1 - CONFIDENCE) / 2
     if mean <= -worst + ROUNDING:
         return worst
-    return float(brentq(lambda margin: tail_p(values, worst, margin) - error, -mean + ROUNDING, worst, xtol=1e-6))
+    return root(lambda margin: error - tail_p(values, worst, margin), -mean, worst)
+
+
+def root(rising: Callable[[float], float], low: float, high: float) -> float:
+    """Where a rising function, below 0 at `low` and above at `high`, crosses it, by bisection to the 13th digit."""
+    for _ in range(45):
+        middle = (low + high) / 2
+        low, high = (low, middle) if rising(middle) > 0 else (middle, high)
+    return high
 
 
 def unseen_share(seen: int, trainings: int) -> float:
@@ -277,9 +283,9 @@ def unseen_share(seen: int, trainings: int) -> float:
 
     Source: Clopper and Pearson 1934, Biometrika 26, 404-413; with none seen it is 1 - 0.05 ** (1 / trainings).
     """
-    from scipy import stats
+    from scipy.special import betaincinv
 
-    return 1.0 if seen >= trainings else float(stats.beta.ppf(CONFIDENCE, seen + 1, trainings - seen))
+    return 1.0 if seen >= trainings else float(betaincinv(seen + 1, trainings - seen, CONFIDENCE))
 
 
 def seeds_for_equivalence(margin: float, family: int = 1, alpha: float = 0.05) -> int:
@@ -294,7 +300,7 @@ def seeds_for_equivalence(margin: float, family: int = 1, alpha: float = 0.05) -
 
 
 def t_quantile(share: float, df: float) -> float:
-    """The quantile of Student's t; what `scipy.stats` calls, whose import takes a second."""
+    """The quantile of Student's t."""
     from scipy.special import ndtri, stdtrit
 
     return float(stdtrit(df, share) if math.isfinite(df) else ndtri(share))
@@ -315,22 +321,20 @@ def no_exception_p(share: float, count: int) -> float:
 def detectable_effect(se: float, df: float, power: float = 0.8, alpha: float = 0.05) -> float:
     """The true difference that a t test with this standard error finds with the given power.
 
-    Source: Cohen 1988, Statistical Power Analysis, chapter 2, by statsmodels' `TTestPower`, searched around
+    Source: Cohen 1988, Statistical Power Analysis, chapter 2, by the noncentral t distribution, searched around
     the approximation of Bloom 1995, Evaluation Review 19, 547-556: the sum of two t quantiles.
     """
-    from scipy.optimize import brentq
-    from statsmodels.stats.power import TTestPower
+    from scipy.special import nctdtr
 
-    solver, root = TTestPower(), math.sqrt(df + 1)
-    start = t_quantile(1 - alpha / 2, df) + t_quantile(power, df)
+    start, beyond = t_quantile(1 - alpha / 2, df) + t_quantile(power, df), t_quantile(1 - alpha / 2, df)
 
     def lacking(errors: float) -> float:
-        found = float(solver.power(errors / root, nobs=df + 1, alpha=alpha, df=df))
+        found = float(1 - nctdtr(df, errors, beyond) + nctdtr(df, errors, -beyond))
         return (1.0 if math.isnan(found) else found) - power  # far out, the noncentral t is beyond its numerics
 
     if lacking(start / 2) >= 0 or lacking(start * 2) <= 0:
         return start * se
-    return float(brentq(lacking, start / 2, start * 2)) * se
+    return root(lacking, start / 2, start * 2) * se
 
 
 def crossed_df(variance: Any, by_seed: Any, by_cluster: Any, both: Any, seed_df: float, cluster_df: float) -> Any:

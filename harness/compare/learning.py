@@ -13,7 +13,7 @@ from harness.compare.estimates import accuracy, crossed_mean
 from harness.compare.scores import areas, paired_differences, scores
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import polars as pl
 
     from harness.compare.estimates import Estimate
     from harness.compare.model import Learned, Learning, Measure
@@ -33,7 +33,7 @@ def learn(
     runs = [run for group in arms.values() for run in group]
     if any(not run.trained for run in runs):
         return {"measures": [], "arms": {}}
-    taken: dict[Measure, dict[str, pd.DataFrame]] = {}
+    taken: dict[Measure, dict[str, pl.DataFrame]] = {}
     if checkpoint is not None and all(checkpoint in run.val_curve() for run in runs):
         taken["checkpoint"] = {name: scores(group, checkpoint) for name, group in arms.items()}
     curves = {name: areas(group) for name, group in arms.items()}
@@ -46,7 +46,7 @@ Key = TypeVar("Key", bound=str)
 
 
 def held_against(
-    taken: Mapping[Key, Mapping[str, pd.DataFrame]], baseline: str, span: tuple[float, float]
+    taken: Mapping[Key, Mapping[str, pl.DataFrame]], baseline: str, span: tuple[float, float]
 ) -> dict[str, dict[Key, Learned]]:
     """Every measure of every arm with its interval, and its difference to the baseline's, as one family (Holm).
 
@@ -70,5 +70,5 @@ def held_against(
     return found
 
 
-def _difference(first: pd.DataFrame, second: pd.DataFrame, span: tuple[float, float]) -> Estimate | None:
+def _difference(first: pl.DataFrame, second: pl.DataFrame, span: tuple[float, float]) -> Estimate | None:
     return crossed_mean(paired_differences(first, second)[0], span[1] - span[0])

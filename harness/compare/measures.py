@@ -9,7 +9,7 @@ from harness.compare.model import Accuracy, Behaviour, Cost, Figures
 from harness.records import AGENT_OUTCOMES
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import polars as pl
 
     from harness.compare.runs import Run
     from harness.results.model import RunRecord
@@ -38,9 +38,9 @@ def measure(run: Run) -> Figures:
         "accuracy_initial": curve[0] if run.trained and first == 0 else None,
         "accuracy_final": None if last is None or (run.trained and last == 0) else curve[last],
         "val_curve": curve,
-        "val_tasks": val["task_id"].nunique() if len(val) else 0,
-        "unscored": int(val["reward"].isna().sum()) if len(val) else 0,
-        "agent_failed": float(val["outcome"].isin(AGENT_OUTCOMES).mean()) if len(val) else None,
+        "val_tasks": val["task_id"].n_unique(),
+        "unscored": val["reward"].null_count(),
+        "agent_failed": val["outcome"].is_in(AGENT_OUTCOMES).mean() if len(val) else None,
         "steps": result.get("steps", 0) if result else 0,
         "wall_s": result["wall_s"] if result else None,
         "gpu_hours": gpu_hours(run.record),
@@ -51,69 +51,66 @@ def measure(run: Run) -> Figures:
         "by_cluster": _by(val, "cluster"),
         **cost(run),
         "overhead_ms_per_call": overhead_ms(run),
-        "gateway_ms_per_call": _median_ms(run.transitions, "gateway_s"),
+        "gateway_ms_per_call": None if run.transitions is None else _median_ms(run.transitions["gateway_s"]),
         "optimizer_steps": optimizer_steps(run)[-1][1] if len(train) else None,
-        "trained_transitions": int(train["trained_transitions"].sum()) if len(train) else None,
-        "trained_tokens": int(train["trained_tokens"].sum()) if len(train) else None,
+        "trained_transitions": train["trained_transitions"].sum() if len(train) else None,
+        "trained_tokens": train["trained_tokens"].sum() if len(train) else None,
         "trained_by_role": run.trained_by_role,
         "parity": parity_label(run),
     }
 
 
-def behaviour(rows: pd.DataFrame) -> Behaviour:
+def behaviour(rows: pl.DataFrame) -> Behaviour:
     """What agents did in a set of episodes, means per rollout that ended well; broken ones did only half of it."""
-    rows = rows[rows["outcome"] == "ok"] if len(rows) else rows
+    rows = rows.filter(outcome="ok")
     if not len(rows):
         return cast(Behaviour, dict.fromkeys(Behaviour.__annotations__))
-    pairs = rows[rows["reward"].notna() & rows["first_reward"].notna() & (rows["rewrites"] > 0)]
+    pairs = rows.filter(rows["rewrites"] > 0).drop_nulls(["reward", "first_reward"])
     return {
-        "transitions_per_rollout": float(rows["transitions"].mean()),
-        "prompt_tokens_per_rollout": float(rows["prompt_tokens"].mean()),
-        "response_tokens_per_rollout": float(rows["response_tokens"].mean()),
+        "transitions_per_rollout": cast(float, rows["transitions"].mean()),
+        "prompt_tokens_per_rollout": cast(float, rows["prompt_tokens"].mean()),
+        "response_tokens_per_rollout": cast(float, rows["response_tokens"].mean()),
         "rewritten": len(pairs),
-        "helped": int((pairs["reward"] > pairs["first_reward"]).sum()),
-        "hurt": int((pairs["reward"] < pairs["first_reward"]).sum()),
+        "helped": (pairs["reward"] > pairs["first_reward"]).sum(),
+        "hurt": (pairs["reward"] < pairs["first_reward"]).sum(),
     }
 
 
-def reward_parts(rows: pd.DataFrame) -> dict[str, float]:
+def reward_parts(rows: pl.DataFrame) -> dict[str, float]:
     """The mean of every part of the reward, over the verdicts that have it."""
     import orjson
 
     values: dict[str, list[float]] = {}
-    for text in rows["reward_parts"].dropna() if "reward_parts" in rows else ():
+    for text in rows["reward_parts"].drop_nulls() if "reward_parts" in rows.columns else ():
         for name, value in orjson.loads(text).items():
             values.setdefault(name, []).append(value)
     return {name: sum(found) / len(found) for name, found in values.items()}
 
 
-def failures(rows: pd.DataFrame) -> dict[str, int]:
+def failures(rows: pl.DataFrame) -> dict[str, int]:
     """Episodes that did not end well by how they ended, unscored ones, and those whose final answer did not run."""
     if not len(rows):
         return {}
-    counts = rows.loc[rows["outcome"] != "ok", "outcome"].value_counts().to_dict()
-    unscored = int(((rows["outcome"] == "ok") & rows["reward"].isna()).sum())
-    broken = int(rows["reward_reason"].fillna("").str.startswith(REFUSED).sum())
-    found = {str(name): int(count) for name, count in sorted(counts.items())}
+    ended, reasons = rows["outcome"], rows["reward_reason"]
+    found = dict(sorted(ended.filter(ended != "ok").value_counts().rows()))
+    unscored = ((ended == "ok") & rows["reward"].is_null()).sum()
+    broken = reasons.cast(str).str.starts_with(REFUSED).sum()
     return found | ({"unscored": unscored} if unscored else {}) | ({"answer_fails": broken} if broken else {})
 
 
 def cost(run: Run) -> Cost:
     """Seconds a step without checkpoints and validation, and the shares of its parts."""
     whole = run.columns("step_s")
-    rows = run.steps.dropna(subset=whole) if whole else run.steps.iloc[:0]
+    rows = run.steps.drop_nulls(whole) if whole else run.steps.clear()
     if not len(rows):
         return {"step_s": None, "shares": {}}
-    net = rows[whole].sum(axis=1)
+    net = rows.select(whole).sum_horizontal()
     for name in run.columns("checkpoint_s"):
-        net = net - rows[name].fillna(0)
-    total = float(net.sum())
-    shares = {
-        part: float(sum(rows[name].fillna(0).sum() for name in run.columns(measure))) / total
-        for part, measure in PARTS.items()
-    }
+        net -= rows[name].fill_null(0)
+    total = net.sum()
+    shares = {part: sum(rows[name].sum() for name in run.columns(of)) / total for part, of in PARTS.items()}
     shares["other"] = max(0.0, 1.0 - sum(shares.values()))
-    return {"step_s": float(net.median()), "shares": shares}
+    return {"step_s": cast(float, net.median()), "shares": shares}
 
 
 def dialogues(run: Run) -> tuple[float, float] | None:
@@ -121,7 +118,7 @@ def dialogues(run: Run) -> tuple[float, float] | None:
     names = {measure: run.columns(measure) for measure in ("calls", "merged_calls", "tokens", "saved_tokens")}
     if not all(names.values()):
         return None
-    sums = {measure: float(run.steps[columns].sum().sum()) for measure, columns in names.items()}
+    sums = {measure: sum(run.steps.select(columns).sum().row(0)) for measure, columns in names.items()}
     whole = sums["tokens"] + sums["saved_tokens"]
     return (sums["merged_calls"] / sums["calls"], sums["saved_tokens"] / whole) if sums["calls"] else None
 
@@ -143,20 +140,21 @@ def overhead_ms(run: Run) -> float | None:
     rest = framework_s(run)
     if rest is None:
         return None
-    rows = run.episodes[(run.episodes["outcome"] == "ok") & (run.episodes["transitions"] > 0)]
-    found = (rest[rows.index] / rows["transitions"]).median()
-    return None if math.isnan(found) else float(found) * 1000
+    rows = run.episodes.select("outcome", "transitions", rest=rest).filter(outcome="ok")
+    return _median_ms((rows["rest"] / rows["transitions"]).filter(rows["transitions"] > 0))
 
 
-def framework_s(run: Run) -> pd.Series | None:
+def framework_s(run: Run) -> pl.Series | None:
     """Seconds of every rollout outside calls of model and tools; None where calls were not kept."""
-    if "framework_s" in run.episodes:  # a published copy
+    if "framework_s" in run.episodes.columns:  # a published copy
         return run.episodes["framework_s"]
     if run.transitions is None or not len(run.episodes):
         return None
-    rows = run.episodes
-    calls_s = run.transitions.groupby("attempt_id")["latency_s"].sum()
-    return rows["elapsed_s"] - rows["attempt_id"].map(calls_s) - rows["tool_calls"].map(_tools_s)
+    import polars as pl
+
+    calls_s = run.transitions.group_by("attempt_id").agg(calls_s=pl.sum("latency_s"))
+    rows = run.episodes.join(calls_s, on="attempt_id", how="left", maintain_order="left")
+    return rows["elapsed_s"] - rows["calls_s"] - pl.Series(map(_tools_s, rows["tool_calls"]), dtype=pl.Float64)
 
 
 def optimizer_steps(run: Run) -> list[tuple[int, int, int]]:
@@ -165,14 +163,16 @@ def optimizer_steps(run: Run) -> list[tuple[int, int, int]]:
     Dealt out by rollout, a training step has as many as the configuration says, or none where nothing is trained. verl
     itself makes one of every `mini_batch_size` x `group_size` transitions, so more trained roles mean more of them.
     """
+    import polars as pl
+
     rows = run.training
     config, train = run.record["config"], run.record["config"]["train"]
     tasks = train["mini_batch_size"] or train["batch_size"]
     fixed = math.ceil(train["batch_size"] / tasks) if train.get("batching") == "by_rollout" else None
     found: list[tuple[int, int, int]] = []
     steps = tokens = 0
-    sums = rows.groupby("step")[["trained_transitions", "trained_tokens"]].sum()
-    for step, calls, trained in zip(sums.index.tolist(), *(sums[name].tolist() for name in sums), strict=True):
+    counted = rows.group_by("step").agg(pl.sum("trained_transitions", "trained_tokens")).sort("step")
+    for step, calls, trained in counted.rows():
         by_rows = math.ceil(calls / (tasks * config["rollout"]["group_size"]))
         steps += by_rows if fixed is None else min(fixed, calls)
         tokens += trained
@@ -192,14 +192,11 @@ def parity_label(run: Run) -> str:
     return f"strict {str(found.get('hash', ''))[:8]}" if found.get("strict") else "idiomatic"
 
 
-def _by(rows: pd.DataFrame, column: str) -> dict[str, Accuracy]:
-    if not len(rows):
-        return {}
-    scored = rows[rows["reward"].notna()]
-    return {
-        str(name): {"accuracy": float(group["reward"].mean()), "tasks": group["task_id"].nunique()}
-        for name, group in scored.groupby(column)
-    }
+def _by(rows: pl.DataFrame, column: str) -> dict[str, Accuracy]:
+    import polars as pl
+
+    groups = rows.drop_nulls(["reward", column]).group_by(column).agg(pl.mean("reward"), pl.n_unique("task_id"))
+    return {name: {"accuracy": mean, "tasks": tasks} for name, mean, tasks in groups.sort(column).rows()}
 
 
 def _tools_s(calls: str | None) -> float:
@@ -208,8 +205,6 @@ def _tools_s(calls: str | None) -> float:
     return float(sum(call["elapsed_s"] for call in orjson.loads(calls))) if calls else 0.0
 
 
-def _median_ms(table: pd.DataFrame | None, column: str) -> float | None:
-    if table is None or not len(table):
-        return None
-    found = table[column].median()
-    return None if math.isnan(found) else float(found) * 1000
+def _median_ms(seconds: pl.Series) -> float | None:
+    found = cast(float | None, seconds.cast(float).median())
+    return None if found is None else found * 1000

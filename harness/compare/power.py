@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.compare.estimates import crossed_df, detectable_effect, share_df
+from harness.compare.estimates import codes, crossed_df, detectable_effect, root, share_df
 from harness.compare.scores import paired_differences, scores
 from harness.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np
-    import pandas as pd
+    import polars as pl
 
     from harness.compare.model import Plan
     from harness.compare.runs import Run
@@ -61,8 +61,7 @@ class Variances:
             sizes: Questions of every cluster.
         """
         import numpy as np
-        from scipy import stats
-        from scipy.optimize import brentq
+        from scipy.special import ndtr, stdtrit
 
         share = np.array(sizes, float) / sum(sizes)
         spread = float((share**2).sum())
@@ -86,12 +85,12 @@ class Variances:
         ]
         variance = np.maximum(drawn[0] + drawn[1] - drawn[2], np.maximum(drawn[0], drawn[1]))
         df = crossed_df(variance, drawn[0], drawn[1], drawn[2], seeds - 1.0, share_df(share))
-        needed = stats.t.ppf(1 - alpha / 2, df) * np.sqrt(variance) / error
+        needed = stdtrit(df, 1 - alpha / 2) * np.sqrt(variance) / error
 
         def lacking(effect: float) -> float:
-            return float((stats.norm.sf(needed - effect) + stats.norm.cdf(-needed - effect)).mean()) - power
+            return float((ndtr(effect - needed) + ndtr(-needed - effect)).mean()) - power
 
-        return error * float(brentq(lacking, 0.0, float(needed.max()) + 10.0))
+        return error * root(lacking, 0.0, float(needed.max()) + 10.0)
 
 
 def variances(arms: dict[str, list[Run]], baseline: str | None = None) -> Variances:
@@ -104,6 +103,7 @@ def variances(arms: dict[str, list[Run]], baseline: str | None = None) -> Varian
         UserError: There are too few runs to see any variance.
     """
     import numpy as np
+    import polars as pl
 
     names = list(arms)
     base = baseline if baseline in arms else names[0]
@@ -111,7 +111,7 @@ def variances(arms: dict[str, list[Run]], baseline: str | None = None) -> Varian
         name: paired_differences(scores(runs), scores(arms[base]))[0] for name, runs in arms.items() if name != base
     }
     source = f"{len(tables)} arm(s) against {base}"
-    usable = [table for table in tables.values() if table["seed"].nunique() > 1]
+    usable = [table for table in tables.values() if table["seed"].n_unique() > 1]
     around = not usable
     if around:
         usable, source = _within(arms), "differences between seeds of one arm"
@@ -120,12 +120,12 @@ def variances(arms: dict[str, list[Run]], baseline: str | None = None) -> Varian
             "no variance between seeds is known: give runs of one arm with at least three seeds, or a study"
         )
     parts = np.mean([_components(table, around) for table in usable], axis=0)
-    sizes = usable[0].groupby("cluster")["task_id"].nunique()
+    sizes = usable[0].group_by("cluster").agg(pl.n_unique("task_id")).sort("cluster")["task_id"]
     if not parts.any():
         raise UserError("every difference is the same, so there is no variance to plan with: give runs that differ")
     seed, cluster, question, cell, score = map(float, parts)
-    seeds = int(usable[0]["seed"].nunique())
-    return Variances(seed, cluster, question, cell, score, tuple(map(int, sizes)), seeds, source)
+    seeds = usable[0]["seed"].n_unique()
+    return Variances(seed, cluster, question, cell, score, tuple(sizes), seeds, source)
 
 
 def needed(found: Variances, effect: float, power: float, alpha: float, sizes: Sequence[int]) -> int | None:
@@ -164,7 +164,7 @@ def plan(found: Variances, effect: float, power: float, alpha: float, run_s: flo
     return rows
 
 
-def _components(table: pd.DataFrame, around: bool = False) -> np.ndarray:
+def _components(table: pl.DataFrame, around: bool = False) -> np.ndarray:
     """Variances between seeds, clusters, questions, cells (seed and cluster) and scores of one table of differences.
 
     Sums of squares of every grouping are set to what they are expected to be, and the equations solved. It holds for
@@ -181,17 +181,16 @@ def _components(table: pd.DataFrame, around: bool = False) -> np.ndarray:
             of freedom: what n seeds differ by comes out n / (n - 1) times too large, and is brought back.
     """
     import numpy as np
-    import pandas as pd
 
-    values = table["value"].to_numpy(float)
-    codes = {name: pd.factorize(table[name])[0] for name in ("seed", "cluster", "task_id")}
-    several = codes["cluster"].max() > 0
+    values = table["value"].to_numpy()
+    seed, cluster, question = (codes(table[name]) for name in ("seed", "cluster", "task_id"))
+    several = cluster.max() > 0
     group = {
         "mean": np.zeros(len(values), int),
-        "seed": codes["seed"],
-        "cluster": codes["cluster"],
-        "question": codes["task_id"],
-        "cell": codes["seed"] * (codes["cluster"].max() + 1) + codes["cluster"],
+        "seed": seed,
+        "cluster": cluster,
+        "question": question,
+        "cell": seed * (cluster.max() + 1) + cluster,
         "score": np.arange(len(values)),
     }
     names = ["mean", "seed", *(["cluster", "question", "cell"] if several else ["question"]), "score"]
@@ -218,9 +217,9 @@ def _components(table: pd.DataFrame, around: bool = False) -> np.ndarray:
     return np.array([part * max(0.0, float(solved.get(name, 0.0))) for name in order])
 
 
-def _within(arms: dict[str, list[Run]]) -> list[pd.DataFrame]:
+def _within(arms: dict[str, list[Run]]) -> list[pl.DataFrame]:
     """Differences of neighbouring seeds within the arms that have three or more."""
-    import pandas as pd
+    import polars as pl
 
     found = []
     for runs in arms.values():
@@ -228,9 +227,9 @@ def _within(arms: dict[str, list[Run]]) -> list[pd.DataFrame]:
             continue
         pairs = []
         for place, (one, other) in enumerate(_neighbours(runs)):
-            mine, theirs = scores([one]).assign(seed=place), scores([other]).assign(seed=place)
+            mine, theirs = (scores([run]).with_columns(seed=place) for run in (one, other))
             pairs.append(paired_differences(mine, theirs)[0])
-        found.append(pd.concat(pairs, ignore_index=True))
+        found.append(pl.concat(pairs))
     return found
 
 

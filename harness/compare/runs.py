@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from harness.compare.model import Asked, StudyState, Trained
+from harness.compare.model import Asked, Figures, StudyState, Trained
 from harness.errors import UserError
 from harness.layers import at
 from harness.results.folder import RunFolder, read_json
@@ -19,7 +19,7 @@ from harness.trainers.measures import columns
 from harness.wording import is_graded
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import polars as pl
 
 STUDY_FILE = "study.json"
 _NEEDED = {"episodes": {"phase", "step", "reward"}, "transitions": {"role", "trained"}, "steps": {"step"}}
@@ -73,24 +73,25 @@ class Run:
         return self.record["kind"] == "train"
 
     @cached_property
-    def episodes(self) -> pd.DataFrame:
-        """One row a rollout; rewards are NaN where unscored.
+    def episodes(self) -> pl.DataFrame:
+        """One row a rollout; rewards are null where unscored.
 
         A validation rollout that the agent itself failed is wrong, in older records too, which left it unscored.
         """
         from harness.records import AGENT_OUTCOMES
 
         rows = self._table("episodes")
-        if not len(rows) or "outcome" not in rows:
+        if "outcome" not in rows.columns:
             return rows
-        failed = (rows["phase"] == "val") & rows["outcome"].isin(AGENT_OUTCOMES) & rows["reward"].isna()
-        return rows.assign(reward=rows["reward"].mask(failed, 0.0)) if failed.any() else rows
+        import polars as pl
+
+        failed = (pl.col("phase") == "val") & pl.col("outcome").is_in(AGENT_OUTCOMES) & pl.col("reward").is_null()
+        return rows.with_columns(reward=pl.when(failed).then(0.0).otherwise("reward"))
 
     @cached_property
-    def steps(self) -> pd.DataFrame:
+    def steps(self) -> pl.DataFrame:
         """One row a step."""
-        rows = self._table("steps")
-        return rows.sort_values("step") if len(rows) else rows
+        return self._table("steps").sort("step")
 
     @cached_property
     def gradients(self) -> dict[int, float]:
@@ -98,73 +99,63 @@ class Run:
         norm = self.columns("gradient_norm")
         if not norm:
             return {}
-        rows = self.steps.dropna(subset=norm)
-        return dict(zip(map(int, rows["step"].tolist()), map(float, rows[norm].sum(axis=1).tolist()), strict=True))
+        rows = self.steps.drop_nulls(norm)
+        return dict(zip(rows["step"].to_list(), rows.select(norm).sum_horizontal().to_list(), strict=True))
 
     def columns(self, measure: str) -> list[str]:
         """The columns of `steps` that add up to one of `harness.trainers.MEASURES`; empty where it was not logged."""
-        return columns(str(at(self.record, "identity.train.trainer")), measure, map(str, self.steps))
+        return columns(str(at(self.record, "identity.train.trainer")), measure, self.steps.columns)
 
     @cached_property
-    def transitions(self) -> pd.DataFrame | None:
-        """One row a call, without token ids; None where the run kept none."""
-        table = self._table("transitions", drop=("prompt_ids", "response_ids", "logprobs"))
+    def transitions(self) -> pl.DataFrame | None:
+        """One row a call, with the number of its `response_tokens`, not their ids; None where the run kept none."""
+        import polars as pl
+
+        table = self._table("transitions", drop=("prompt_ids", "logprobs"))
+        if "response_ids" in table.columns:
+            lengths = pl.col("response_ids").list.len().fill_null(0).cast(int)
+            table = table.with_columns(response_tokens=lengths).drop("response_ids")
         return table if len(table) else None
 
     @cached_property
     def trained_by_role(self) -> dict[str, Trained]:
         """Trained transitions and their response tokens by role; empty where transitions were not kept."""
-        table = self._table("transitions", only=("role", "trained", "response_ids", "response_tokens"))
-        if not len(table):
-            return {}
-        table = table[table["trained"].astype(bool)]
-        if "response_tokens" in table:  # a published copy, without the ids
-            lengths = table["response_tokens"]
-        else:
-            lengths = table["response_ids"].map(lambda ids: 0 if ids is None else len(ids))
-        return {
-            str(role): {"transitions": len(group), "tokens": int(lengths[group.index].sum())}
-            for role, group in table.groupby("role")
-        }
+        import polars as pl
 
-    def validation(self, step: int | None = None) -> pd.DataFrame:
+        if self.transitions is None:
+            return {}
+        tokens = pl.col("response_tokens").cast(int).sum()
+        groups = self.transitions.filter("trained").group_by("role").agg(pl.len(), tokens)
+        return {role: {"transitions": calls, "tokens": tokens} for role, calls, tokens in groups.sort("role").rows()}
+
+    def validation(self, step: int | None = None) -> pl.DataFrame:
         """Validation episodes of one step; of the last one where none is named."""
         found = self._validated
-        return found.get(max(found, default=0) if step is None else step, self.episodes.iloc[:0])
+        return found.get(max(found, default=0) if step is None else step, self.episodes.clear())
 
-    def scores(self, step: int | None = None) -> pd.DataFrame:
+    def scores(self, step: int | None = None) -> pl.DataFrame:
         """Scored validation episodes of one step, or the last: columns seed, cluster, task_id, difficulty, value."""
+        import polars as pl
+
         if step not in self._scores:
-            rows = self.validation(step)
-            rows = rows[rows["reward"].notna()]
-            keys = ["seed", "cluster", "task_id", "difficulty"]
-            frame = rows[keys[1:]].assign(seed=self.seed, value=rows["reward"].astype(float))
-            self._scores[step] = frame.groupby(keys, as_index=False)[["value"]].mean()
+            keys = ["cluster", "task_id", "difficulty"]
+            rows = self.validation(step).drop_nulls("reward").group_by(keys).agg(value=pl.mean("reward")).sort(keys)
+            self._scores[step] = rows.select(pl.lit(self.seed).alias("seed"), pl.all())
         return self._scores[step]
 
     @cached_property
-    def _scores(self) -> dict[int | None, pd.DataFrame]:
+    def _scores(self) -> dict[int | None, pl.DataFrame]:
         return {}
 
     @cached_property
-    def _validated(self) -> dict[int, pd.DataFrame]:
-        """Validation episodes by step; a table of all steps is long to filter each time."""
-        rows = self.episodes
-        if not len(rows):
-            return {}
-        rows = rows[(rows["phase"] == "val").to_numpy()]
-        return {step: rows[(rows["step"] == step).to_numpy()] for step in map(int, rows["step"].unique().tolist())}
+    def _validated(self) -> dict[int, pl.DataFrame]:
+        """Validation episodes by step."""
+        return {rows["step"][0]: rows for rows in self.episodes.filter(phase="val").partition_by("step")}
 
     @cached_property
-    def training(self) -> pd.DataFrame:
+    def training(self) -> pl.DataFrame:
         """Training episodes."""
-        rows = self.episodes
-        return rows[(rows["phase"] == "train").to_numpy()] if len(rows) else rows
-
-    @property
-    def validated_steps(self) -> list[int]:
-        """Steps with a validation, in order."""
-        return sorted(self._validated)
+        return self.episodes.filter(phase="train")
 
     def validated_tasks(self) -> int:
         """Questions of the run's fullest validation."""
@@ -173,8 +164,7 @@ class Run:
     @cached_property
     def graded(self) -> bool:
         """Whether means of its rewards are no accuracy, as the record says or, of an older run, a value."""
-        values = self.episodes["reward"].unique().tolist() if len(self.episodes) else []
-        return self.record.get("graded", False) or is_graded(values)
+        return self.record.get("graded", False) or is_graded(self.episodes["reward"].unique().drop_nulls())
 
     @property
     def span(self) -> tuple[float, float]:
@@ -190,6 +180,13 @@ class Run:
         later = record.get("agent_fingerprint")
         return record["parity"] or (certificate_of(record["agent"], later) if later else None)
 
+    @cached_property
+    def figures(self) -> Figures:
+        """All that is measured of it."""
+        from harness.compare.measures import measure
+
+        return measure(self)
+
     @property
     def samples(self) -> int:
         """Rollouts of a validation task."""
@@ -201,41 +198,34 @@ class Run:
 
     @cached_property
     def _curve(self) -> dict[int, float]:
-        scored = {step: rows["reward"].dropna() for step, rows in self._validated.items()}
-        return {step: float(scored[step].mean()) for step in sorted(scored) if len(scored[step])}
+        scored = {step: rows["reward"].drop_nulls() for step, rows in sorted(self._validated.items())}
+        return {step: float(rewards.mean()) for step, rewards in scored.items() if len(rewards)}
 
-    def _table(self, kind: str, only: Sequence[str] = (), drop: Sequence[str] = ()) -> pd.DataFrame:
-        import pandas as pd
+    def _table(self, kind: str, drop: Sequence[str] = ()) -> pl.DataFrame:
+        """A table under the names of today, with nulls where a number is not known, however it was written."""
+        import polars as pl
 
         path = self.folder.path / f"{kind}.parquet"
         if path.is_file():
-            return _read_table(path, _NEEDED[kind], only, drop)
-        if kind == "steps":
-            from harness.results.tables import step_rows
-
-            rows = step_rows(list(self.folder.rows("steps")), list(self.folder.rows("episodes")))
+            table = _read_table(path, _NEEDED[kind], drop)
         else:
-            rows = list(self.folder.rows(kind))
-        frame = pd.DataFrame(rows).rename(columns=OLDER)
-        if kind == "episodes" and len(frame):
-            frame["reward"] = frame["reward"].astype(float)
-            frame["first_reward"] = frame["first_reward"].astype(float)
-        return frame.drop(columns=[name for name in drop if name in frame.columns])
+            from harness.results.tables import logged_table
+
+            table = pl.DataFrame(logged_table(self.folder, kind)).drop(drop, strict=False)
+        return table.with_columns(pl.col(pl.Float32, pl.Float64).fill_nan(None))
 
 
-def _read_table(path: Path, needed: set[str], only: Sequence[str], drop: Sequence[str]) -> pd.DataFrame:
-    import pandas as pd
-    import pyarrow as pa
-    import pyarrow.parquet as pq
+def _read_table(path: Path, needed: set[str], drop: Sequence[str]) -> pl.DataFrame:
+    import polars as pl
 
     advice = "Restore it from a copy, or remove it: where the run's logs/ still has the rows, they are read instead"
     try:
-        there = {OLDER.get(name, name): name for name in pq.read_schema(path).names}
+        there = {OLDER.get(name, name): name for name in pl.read_parquet_schema(path)}
         if missing := needed.difference(there):
             raise UserError(f"{path} has no column {', '.join(sorted(missing))}. {advice}")
-        wanted = [there[name] for name in there if name not in drop and (not only or name in only)]
-        return pd.read_parquet(path, columns=wanted).rename(columns=OLDER)
-    except (pa.ArrowException, OSError) as error:
+        wanted = [there[name] for name in there if name not in drop]
+        return pl.read_parquet(path, columns=wanted).rename(OLDER, strict=False)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         why = str(error).partition("\n")[0]
         raise UserError(f"{path} is damaged, not a Parquet file ({why}). {advice}") from error
 

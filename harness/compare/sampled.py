@@ -16,7 +16,7 @@ from harness.compare.learning import held_against
 from harness.wording import mean
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import polars as pl
 
     from harness.compare.model import Sampled
     from harness.compare.runs import Run
@@ -83,43 +83,42 @@ def lines(found: Samples, graded: bool) -> list[str]:
     ]
 
 
-def by_task(rows: pd.DataFrame, samples: int) -> pd.DataFrame:
+def by_task(rows: pl.DataFrame, samples: int) -> pl.DataFrame:
     """One row a seed and task that has a scored sample: `scored`, how many it has, and every measure.
 
     Args:
         rows: Episodes with `COLUMNS`; those without a reward are in nothing.
     """
-    import pandas as pd
+    import polars as pl
 
-    found = []
-    scored = rows[rows["reward"].notna()].sort_values("session", kind="stable")
-    for (seed, cluster, task), group in scored.groupby(["seed", "cluster", "task_id"]):
-        values = group["reward"].astype(float).tolist()
-        meanings = [one if isinstance(one, str) else None for one in group["meaning"]]
-        row = {"seed": seed, "cluster": cluster, "task_id": task, "scored": len(values)}
+    keys, found = ["seed", "cluster", "task_id"], []
+    groups = rows.drop_nulls("reward").sort("session").group_by(keys, maintain_order=True)
+    for *key, rewards, meanings in groups.agg(pl.col("reward").cast(float), "meaning").sort(keys).rows():
+        row = dict(zip(keys, key, strict=True)) | {"scored": len(rewards)}
         for name in measures(samples):
             kind, _, k = name.partition("_")
             row[name] = (
-                agreed(list(zip(meanings, values, strict=True)))
+                agreed(list(zip(meanings, rewards, strict=True)))
                 if kind == "agreed"
-                else (best_of if kind == "best" else worst_of)(values, int(k))
+                else (best_of if kind == "best" else worst_of)(rewards, int(k))
             )
         found.append(row)
-    return pd.DataFrame(found, columns=["seed", "cluster", "task_id", "scored", *measures(samples)])
+    types = {"scored": pl.Int64, **dict.fromkeys(measures(samples), pl.Float64)}
+    return pl.DataFrame(found, schema_overrides=types) if found else pl.DataFrame(schema=dict.fromkeys(keys) | types)
 
 
-def summary(rows: pd.DataFrame, samples: int, span: tuple[float, float]) -> Samples:
+def summary(rows: pl.DataFrame, samples: int, span: tuple[float, float]) -> Samples:
     """Every measure of one evaluation, with the interval that its accuracy has.
 
     Args:
         span: Between which values rewards lie.
     """
     table = by_task(rows, samples)
-    found = {name: accuracy(table.assign(value=table[name]), span) for name in measures(samples)}
+    found = {name: accuracy(table.with_columns(value=name), span) for name in measures(samples)}
     return {
         "samples": samples,
         "tasks": len(table),
-        "short": int((table["scored"] < samples).sum()),
+        "short": (table["scored"] < samples).sum(),
         "measures": {
             name: {"mean": one.mean, "interval_95": [round(one.low, 4), round(one.high, 4)]}
             for name, one in found.items()
@@ -135,19 +134,19 @@ def sampled(arms: Mapping[str, Sequence[Run]], baseline: str, span: tuple[float,
         return None
     tables = {name: by_task(_episodes(runs), samples) for name, runs in arms.items()}
     taken = {
-        name: {arm: table.assign(value=table[name]) for arm, table in tables.items()}
+        name: {arm: table.with_columns(value=name) for arm, table in tables.items()}
         for name in measures(samples)
         if name != "best_1"  # the mean, which is compared by itself
     }
     return {
         "samples": samples,
         "measures": list(taken),
-        "short": {arm: int((table["scored"] < samples).sum()) for arm, table in tables.items()},
+        "short": {arm: (table["scored"] < samples).sum() for arm, table in tables.items()},
         "arms": held_against(taken, baseline, span),
     }
 
 
-def _episodes(runs: Sequence[Run]) -> pd.DataFrame:
-    import pandas as pd
+def _episodes(runs: Sequence[Run]) -> pl.DataFrame:
+    import polars as pl
 
-    return pd.concat([run.validation().assign(seed=run.seed)[list(COLUMNS)] for run in runs], ignore_index=True)
+    return pl.concat([run.validation().with_columns(seed=run.seed).select(COLUMNS) for run in runs])

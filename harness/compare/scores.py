@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import polars as pl
 
     from harness.compare.model import PairedBy
     from harness.compare.runs import Run
 
 
-def scores(runs: Sequence[Run], step: int | None = None) -> pd.DataFrame:
+def scores(runs: Sequence[Run], step: int | None = None) -> pl.DataFrame:
     """Scored validation episodes of several runs: columns seed, cluster, task_id, difficulty, value."""
-    import pandas as pd
+    import polars as pl
 
-    return pd.concat([run.scores(step) for run in runs], ignore_index=True)
+    return pl.concat([run.scores(step) for run in runs])
 
 
 def span_of(runs: Sequence[Run]) -> tuple[float, float]:
@@ -30,32 +31,34 @@ def worst_cases(runs: Sequence[Run]) -> tuple[float, float] | None:
     Returns:
         None where everything was scored.
     """
-    import pandas as pd
-
-    rewards = pd.concat([run.validation()["reward"] for run in runs])
-    if not rewards.isna().any():
+    rewards = [value for run in runs for value in run.validation()["reward"].to_list()]
+    known, unscored = [value for value in rewards if value is not None], rewards.count(None)
+    if not unscored:
         return None
-    least, most = span_of(runs)
-    return float(rewards.fillna(least).mean()), float(rewards.fillna(most).mean())
+    least, most = ((sum(known) + unscored * end) / len(rewards) for end in span_of(runs))
+    return least, most
 
 
-def paired_differences(first: pd.DataFrame, second: pd.DataFrame) -> tuple[pd.DataFrame, PairedBy]:
+def paired_differences(first: pl.DataFrame, second: pl.DataFrame) -> tuple[pl.DataFrame, PairedBy]:
     """First minus second, question by question, and how they were paired: `seed` or `task`.
 
     Arms without a common seed are averaged over their seeds first; the doubt of training is then lost.
     """
-    common = set(first["seed"]) & set(second["seed"])
+    import polars as pl
+
     keys = ["seed", "cluster", "task_id"]
     paired: PairedBy = "seed"
-    if not common:
+    if not set(first["seed"]) & set(second["seed"]):
         keys, paired = ["cluster", "task_id"], "task"
-        first, second = (table.groupby(keys, as_index=False)[["value"]].mean() for table in (first, second))
-    both = first[[*keys, "value"]].merge(second[[*keys, "value"]], on=keys, suffixes=("_first", "_second"))
-    both["value"] = both["value_first"] - both["value_second"]
-    return (both if common else both.assign(seed=0)), paired
+        first, second = (table.group_by(keys).agg(pl.mean("value")).sort(keys) for table in (first, second))
+    both = first.select(*keys, value_first="value").join(
+        second.select(*keys, value_second="value"), on=keys, maintain_order="left"
+    )
+    both = both.with_columns(value=pl.col("value_first") - pl.col("value_second"))
+    return (both if paired == "seed" else both.with_columns(seed=0)), paired
 
 
-def areas(runs: Sequence[Run]) -> pd.DataFrame:
+def areas(runs: Sequence[Run]) -> pl.DataFrame:
     """The area under every question's own curve over the validated steps, by the trapezoid, divided by their range.
 
     It is linear in the answers, so its mean over questions is the area under the curve of accuracy. Questions
@@ -64,17 +67,19 @@ def areas(runs: Sequence[Run]) -> pd.DataFrame:
     Returns:
         Columns seed, cluster, task_id, value (0 to 1); no rows where a run was validated less than twice.
     """
-    import numpy as np
-    import pandas as pd
+    import polars as pl
 
     frames = []
     for run in runs:
-        if len(run.validated_steps) < 2:
-            return pd.DataFrame(columns=["seed", "cluster", "task_id", "value"])
-        columns = ["step", "cluster", "task_id", "reward"]
-        rows = pd.concat([run.validation(step)[columns] for step in run.validated_steps])
-        table = rows.pivot_table(index=["cluster", "task_id"], columns="step", values="reward", aggfunc="mean").dropna()
-        steps = table.columns.to_numpy(float)
-        area = np.trapezoid(table.to_numpy(float), steps, axis=1) / (steps[-1] - steps[0])
-        frames.append(table.reset_index()[["cluster", "task_id"]].assign(seed=run.seed, value=area))
-    return pd.concat(frames, ignore_index=True)
+        steps = list(run.val_curve())
+        if len(steps) < 2:
+            return pl.DataFrame(schema={"seed": int, "cluster": str, "task_id": str, "value": float})
+        keys = ["cluster", "task_id"]
+        scored = run.episodes.filter(phase="val").drop_nulls("reward")
+        table = scored.pivot("step", index=keys, values="reward", aggregate_function="mean").drop_nulls().sort(keys)
+        parts = [
+            (pl.col(str(one)) + pl.col(str(other))) * (other - one) / 2 for one, other in itertools.pairwise(steps)
+        ]
+        area = pl.sum_horizontal(parts) / (steps[-1] - steps[0])
+        frames.append(table.select(*keys, value=area).with_columns(seed=run.seed))
+    return pl.concat(frames)

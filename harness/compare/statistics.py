@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import comb
 from typing import TYPE_CHECKING, Any
+
+from harness.compare.estimates import codes
 
 if TYPE_CHECKING:
     import numpy as np
-    import pandas as pd
+    import polars as pl
 
 RESAMPLES = 4000
 FEW_CLUSTERS = 20
@@ -27,25 +30,23 @@ class McNemar:
 def mcnemar_exact(first: Sequence[float], second: Sequence[float]) -> McNemar:
     """The exact McNemar test of paired right-or-wrong answers of two checkpoints. Takes questions as independent.
 
-    Source: McNemar 1947, Psychometrika 12, 153-157, in its exact binomial form; statsmodels.
+    Source: McNemar 1947, Psychometrika 12, 153-157, in its exact binomial form.
 
     Args:
         first, second: 1 for right and 0 for wrong, question by question, [questions].
     """
-    import numpy as np
-    from statsmodels.stats.contingency_tables import mcnemar
-
-    a, b = np.asarray(first) >= 1.0, np.asarray(second) >= 1.0
-    table = [[int((a & b).sum()), int((a & ~b).sum())], [int((~a & b).sum()), int((~a & ~b).sum())]]
-    return McNemar(table[0][1], table[1][0], float(mcnemar(table, exact=True).pvalue))
+    ahead = sum(a >= 1 > b for a, b in zip(first, second, strict=True))
+    behind = sum(b >= 1 > a for a, b in zip(first, second, strict=True))
+    as_few = sum(comb(ahead + behind, k) for k in range(min(ahead, behind) + 1))
+    return McNemar(ahead, behind, min(1.0, 2 * as_few / 2 ** (ahead + behind)))
 
 
-def cluster_bootstrap(rows: pd.DataFrame, seed: int = 0, resamples: int = RESAMPLES) -> tuple[float, float] | None:
+def cluster_bootstrap(rows: pl.DataFrame, seed: int = 0, resamples: int = RESAMPLES) -> tuple[float, float] | None:
     """95 % percentile interval of the mean of `value`, whole clusters resampled.
 
     It holds for these very checkpoints and other clusters: what another training changes is not in it.
 
-    Source: Davison and Hinkley 1997, Bootstrap Methods, section 3.8; scipy's `bootstrap` over clusters.
+    Source: Davison and Hinkley 1997, Bootstrap Methods, section 3.8.
 
     Args:
         rows: Columns `cluster` and `value`, for example paired differences.
@@ -54,31 +55,18 @@ def cluster_bootstrap(rows: pd.DataFrame, seed: int = 0, resamples: int = RESAMP
         None with fewer than two clusters.
     """
     import numpy as np
-    from scipy.stats import bootstrap
 
-    grouped = rows.groupby("cluster")["value"]
-    sums, counts = grouped.sum().to_numpy(float), grouped.count().to_numpy(float)
+    cluster, value = codes(rows["cluster"]), rows["value"].to_numpy()
+    sums, counts = np.bincount(cluster, value), np.bincount(cluster)
     if len(sums) < 2:
         return None
     if np.ptp(sums / counts) == 0:
         return float(sums[0] / counts[0]), float(sums[0] / counts[0])
-
-    def ratio(total: np.ndarray, count: np.ndarray, axis: int = -1) -> Any:
-        return total.sum(axis=axis) / count.sum(axis=axis)
-
-    found = bootstrap(
-        (sums, counts),
-        ratio,
-        paired=True,
-        vectorized=True,
-        n_resamples=resamples,
-        method="percentile",
-        rng=np.random.default_rng(seed),
-    ).confidence_interval
-    return float(found.low), float(found.high)
+    drawn = np.random.default_rng(seed).integers(len(sums), size=(resamples, len(sums)))
+    return _percentiles(sums[drawn].sum(axis=1) / counts[drawn].sum(axis=1))
 
 
-def hierarchical_bootstrap(rows: pd.DataFrame, seed: int = 0, resamples: int = RESAMPLES) -> tuple[float, float] | None:
+def hierarchical_bootstrap(rows: pl.DataFrame, seed: int = 0, resamples: int = RESAMPLES) -> tuple[float, float] | None:
     """95 % percentile interval of the mean of `value`, seeds and clusters both resampled.
 
     Every seed meets every cluster, so both are drawn and the cells of the drawn rows and columns averaged
@@ -91,52 +79,59 @@ def hierarchical_bootstrap(rows: pd.DataFrame, seed: int = 0, resamples: int = R
     """
     import numpy as np
 
-    if rows["seed"].nunique() < 2:
+    if rows["seed"].n_unique() < 2:
         return None
-    sums = rows.pivot_table(index="seed", columns="cluster", values="value", aggfunc="sum").fillna(0).to_numpy(float)
-    counts = (
-        rows.pivot_table(index="seed", columns="cluster", values="value", aggfunc="count").fillna(0).to_numpy(float)
-    )
+    sums, counts = cells(rows)
     generator = np.random.default_rng(seed)
     seeds = _draws(generator, sums.shape[0], resamples)
     clusters = _draws(generator, sums.shape[1], resamples)
     total = np.einsum("bs,sd,bd->b", seeds, sums, clusters)
     count = np.einsum("bs,sd,bd->b", seeds, counts, clusters)
-    means = total[count > 0] / count[count > 0]
-    return float(np.quantile(means, 0.025)), float(np.quantile(means, 0.975))
+    return _percentiles(total[count > 0] / count[count > 0])
+
+
+def cells(rows: pl.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    """Sums of `value` and numbers of rows, [seeds, clusters] each."""
+    import numpy as np
+
+    seed, cluster = codes(rows["seed"]), codes(rows["cluster"])
+    shape = int(seed.max()) + 1, int(cluster.max()) + 1
+    cell = seed * shape[1] + cluster
+    sums, counts = (
+        np.bincount(cell, rows["value"].to_numpy(), shape[0] * shape[1]),
+        np.bincount(cell, minlength=shape[0] * shape[1]),
+    )
+    return sums.reshape(shape), counts.astype(float).reshape(shape)
 
 
 def interquartile_mean(scores: Sequence[float] | np.ndarray) -> float:
     """The mean of the middle half, robust to one lucky or failed training.
 
-    Source: Agarwal et al. 2021, NeurIPS, "Deep RL at the edge of the statistical precipice"; scipy's `trim_mean`.
+    Source: Agarwal et al. 2021, NeurIPS, "Deep RL at the edge of the statistical precipice".
     """
-    from scipy.stats import trim_mean
+    import numpy as np
 
-    return float(trim_mean(list(scores), 0.25))
+    return float(_middle(np.array(scores, float)))
 
 
 def probability_of_improvement(first: Sequence[float], second: Sequence[float]) -> float:
     """The chance that a training of the first kind beats one of the second, ties counting half.
 
-    Source: Agarwal et al. 2021; the Mann-Whitney U statistic over the number of pairs, by scipy.
+    Source: Agarwal et al. 2021; the Mann-Whitney U statistic over the number of pairs.
     """
-    from scipy.stats import mannwhitneyu
-
-    u = mannwhitneyu(list(first), list(second), method="asymptotic").statistic if _varies(first, second) else None
-    return 0.5 if u is None else float(u) / (len(first) * len(second))
+    wins = sum((one > other) + (one == other) / 2 for one in first for other in second)
+    return wins / (len(first) * len(second))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """p values corrected for being one family, step down.
 
-    Source: Holm 1979, Scand. J. Stat. 6, 65-70; statsmodels' `multipletests`.
+    Source: Holm 1979, Scand. J. Stat. 6, 65-70.
     """
-    if not p_values:
-        return []
-    from statsmodels.stats.multitest import multipletests
-
-    return [float(p) for p in multipletests(list(p_values), method="holm")[1]]
+    corrected, least = [0.0] * len(p_values), 0.0
+    for place, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        corrected[index] = least = max(least, min(1.0, (len(p_values) - place) * p_values[index]))
+    return corrected
 
 
 def interquartile_mean_interval(matrix: np.ndarray, seed: int = 0) -> tuple[float, float] | None:
@@ -145,13 +140,27 @@ def interquartile_mean_interval(matrix: np.ndarray, seed: int = 0) -> tuple[floa
     Source: the stratified bootstrap of Agarwal et al. 2021.
     """
     import numpy as np
-    from scipy.stats import trim_mean
 
     if matrix.shape[0] < 2:
         return None
     index = np.random.default_rng(seed).integers(matrix.shape[0], size=(1000, *matrix.shape))
-    found = trim_mean(np.take_along_axis(matrix[None], index, axis=1).reshape(1000, -1), 0.25, axis=1)
-    return float(np.quantile(found, 0.025)), float(np.quantile(found, 0.975))
+    return _percentiles(_middle(np.take_along_axis(matrix[None], index, axis=1).reshape(1000, -1)))
+
+
+def _middle(scores: np.ndarray) -> Any:
+    """The mean of the middle half of [..., scores]."""
+    import numpy as np
+
+    cut = scores.shape[-1] // 4
+    return np.sort(scores)[..., cut : scores.shape[-1] - cut].mean(axis=-1)
+
+
+def _percentiles(drawn: np.ndarray) -> tuple[float, float]:
+    """The 95 % percentile interval."""
+    import numpy as np
+
+    low, high = np.quantile(drawn, (0.025, 0.975)).tolist()
+    return low, high
 
 
 def _draws(generator: np.random.Generator, size: int, resamples: int) -> Any:
@@ -159,7 +168,3 @@ def _draws(generator: np.random.Generator, size: int, resamples: int) -> Any:
     import numpy as np
 
     return generator.multinomial(size, np.full(size, 1 / size), size=resamples).astype(float)
-
-
-def _varies(first: Sequence[float], second: Sequence[float]) -> bool:
-    return len({*first, *second}) > 1

@@ -96,11 +96,10 @@ def training_curve(arms: Arms) -> Figure:
     for index, (arm, runs) in enumerate(arms.items()):
         by_step: dict[int, list[float]] = {}
         for run in runs:
-            if "rollout/reward" not in run.steps:
+            if "rollout/reward" not in run.steps.columns:
                 continue
-            rows = run.steps[run.steps["rollout/reward"].notna()]
-            for step, value in zip(rows["step"].tolist(), rows["rollout/reward"].tolist(), strict=True):
-                by_step.setdefault(int(step), []).append(float(value))
+            for step, value in run.steps.select("step", "rollout/reward").drop_nulls().rows():
+                by_step.setdefault(step, []).append(value)
         if not by_step:
             continue
         steps = sorted(by_step)
@@ -206,17 +205,19 @@ def cost_split(figures: Mapping[str, list[Figures]]) -> Figure:
 
 def rewrites(arms: Arms) -> Figure:
     """Share of validation questions whose rewrite helped (up) or hurt (down), by step."""
+    import polars as pl
+
     data: list[Figure] = []
+    first, last = pl.col("first_reward"), pl.col("reward")
     for index, (arm, runs) in enumerate(arms.items()):
         helped: dict[int, list[float]] = {}
         hurt: dict[int, list[float]] = {}
         for run in runs:
-            rows = run.episodes
-            rows = rows[(rows["phase"] == "val") & rows["reward"].notna() & rows["first_reward"].notna()]
-            for step in sorted(set(rows["step"].tolist())):
-                group = rows[rows["step"] == step]
-                helped.setdefault(step, []).append(float((group["reward"] > group["first_reward"]).mean()))
-                hurt.setdefault(step, []).append(-float((group["reward"] < group["first_reward"]).mean()))
+            rows = run.episodes.filter(phase="val").drop_nulls(["reward", "first_reward"]).group_by("step")
+            shares = rows.agg((last > first).mean().alias("up"), (last < first).mean().alias("down"))
+            for step, up, down in shares.sort("step").rows():
+                helped.setdefault(step, []).append(up)
+                hurt.setdefault(step, []).append(-down)
         if not any(any(values) for values in (*helped.values(), *hurt.values())):
             continue
         for name, found in (("helped", helped), ("hurt", hurt)):
@@ -249,7 +250,7 @@ def turns(arms: Arms) -> Figure:
         counts: dict[int, int] = {}
         for run in runs:
             for value in _ended(run, "rewrites"):
-                counts[int(value) + 1] = counts.get(int(value) + 1, 0) + 1
+                counts[value + 1] = counts.get(value + 1, 0) + 1
         several = several or any(one > 1 for one in counts)
         total = sum(counts.values())
         if total:
@@ -264,19 +265,16 @@ def turns(arms: Arms) -> Figure:
 
 def by_group(arms: Arms, column: str, title: str) -> Figure:
     """Final accuracy within each difficulty or cluster, where it has several: bars, or dots where there are many."""
-    import pandas as pd
+    import polars as pl
 
     means: dict[str, dict[str, float]] = {}
     sizes: dict[str, int] = {}
     for arm, runs in arms.items():
-        tables = [run.validation() for run in runs if len(run.validation())]
-        if not tables:
-            continue
-        rows = pd.concat(tables)
-        groups = rows[rows["reward"].notna() & (rows[column] != "")].groupby(column)
+        rows = pl.concat([run.validation().select(column, "task_id", "reward") for run in runs]).drop_nulls()
+        groups = rows.filter(pl.col(column) != "").group_by(column).agg(pl.mean("reward"), pl.n_unique("task_id"))
         if len(groups):
-            means[arm] = {str(name): float(mean) for name, mean in groups["reward"].mean().items()}
-            sizes |= {str(name): int(size) for name, size in groups["task_id"].nunique().items()}
+            means[arm] = dict(groups.select(column, "reward").rows())
+            sizes |= dict(groups.select(column, "task_id").rows())
     names = sorted(sizes, key=lambda name: (_LEVELS.index(name) if name in _LEVELS else len(_LEVELS), name))
     labels = [f"{name} ({sizes[name]})" for name in names]
     caption = f"{_last(arms).capitalize()}, mean over seeds; in brackets the number of questions."
@@ -358,7 +356,7 @@ def failures(figures: Mapping[str, list[Figures]]) -> Figure:
 def _ended(run: Run, column: str) -> list[Any]:
     """A column over the rollouts of the last validation that ended well."""
     rows = run.validation()
-    return list(rows.loc[rows["outcome"] == "ok", column]) if len(rows) else []
+    return list(rows.filter(outcome="ok")[column])
 
 
 def _band(

@@ -14,7 +14,7 @@ from harness.records import arguments_text
 from harness.results.renamed import tool_calls
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import polars as pl
 
     from harness.compare.runs import Run
 
@@ -45,25 +45,27 @@ def sample(arms: Mapping[str, Sequence[Run]], cap: int) -> dict[str, Any]:
             golds = known[key] = known[key] if key in known else _golds(task)
             for table in shown(run, each):
                 calls = _calls(run, table)
-                rows += [_episode(arm, run, row, calls, texts, golds) for row in _records(table)]
+                rows += [_episode(arm, run, row, calls, texts, golds) for row in table.rows(named=True)]
     rows.sort(key=lambda row: (row["phase"] == "train", _rank(row["task"]), row["seed"]))  # one question side by side
     return {"episodes": rows[:cap], "texts": list(texts), "total": total, "shown": min(len(rows), cap)}
 
 
-def shown(run: Run, count: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+def shown(run: Run, count: int) -> tuple[pl.DataFrame, pl.DataFrame]:
     """What `count` episodes of a run are: of its last validation, and a few of its last training step."""
+    import polars as pl
+
     train = run.training
-    train = train[train["step"] == train["step"].max()] if len(train) else train
+    train = train.filter(pl.col("step") == pl.col("step").max())
     few = _spread(train, int(count * _TRAIN_SHARE))
     return _spread(run.validation(), count - len(few)), few
 
 
-def _spread(table: pd.DataFrame, count: int) -> pd.DataFrame:
+def _spread(table: pl.DataFrame, count: int) -> pl.DataFrame:
     """A fixed sample of questions: those with the smallest hash, so that all runs show the same."""
     if len(table) <= count:
         return table
-    ranks = table["task_id"].map(_rank)
-    return table.loc[ranks.sort_values(kind="stable").index[:count]]
+    ranks = [_rank(task) for task in table["task_id"]]
+    return table[sorted(range(len(table)), key=ranks.__getitem__)[:count]]
 
 
 def _rank(task: str) -> str:
@@ -83,16 +85,12 @@ def _golds(task: Mapping[str, Any]) -> dict[str, str]:
     return {question: gold for question, (gold, *others) in found.items() if not others}
 
 
-def _records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    return [{str(name): value for name, value in row.items()} for row in table.to_dict("records")]
-
-
-def _calls(run: Run, table: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
-    if run.transitions is None or "messages" not in run.transitions or not len(table):
+def _calls(run: Run, table: pl.DataFrame) -> dict[str, list[dict[str, Any]]]:
+    if run.transitions is None or "messages" not in run.transitions.columns or not len(table):
         return {}  # published copies keep no prompts
     found: dict[str, list[dict[str, Any]]] = {}
-    wanted = run.transitions[run.transitions["attempt_id"].isin(set(table["attempt_id"]))]
-    for row in _records(wanted.sort_values("index")):
+    wanted = run.transitions.filter(run.transitions["attempt_id"].is_in(table["attempt_id"].to_list()))
+    for row in wanted.sort("index", maintain_order=True).rows(named=True):
         found.setdefault(row["attempt_id"], []).append(row)
     return found
 
@@ -105,7 +103,7 @@ def _episode(
     texts: dict[str, int],
     golds: Mapping[str, str],
 ) -> dict[str, Any]:
-    reward, first = _number(row["reward"]), _number(row["first_reward"])
+    reward, first = row["reward"], row["first_reward"]
     return {
         "arm": arm,
         "seed": run.seed,
@@ -179,13 +177,9 @@ def _said(message: Mapping[str, Any]) -> str:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""  # null text columns read as NaN
+    return value or ""
 
 
 def _cut(value: Any) -> str:
     text = _text(value)
     return text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]} ... ({len(text) - TEXT_LIMIT} more characters)"
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None or value != value else float(value)

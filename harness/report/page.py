@@ -63,7 +63,6 @@ def render(
     from harness.compare.comparison import compare
     from harness.compare.formats import html_tables, inline
     from harness.compare.layout import sentences, tables
-    from harness.compare.measures import measure
     from harness.compare.references import reference_rows
     from harness.report.charts import charts
     from harness.report.episodes import sample
@@ -83,7 +82,7 @@ def render(
         if len(run.episodes) and (not shown or (run.finished and run.arm in shown)):
             arms.setdefault(run.arm, []).append(run)
     arms = {name: arms[name] for name in shown if name in arms} if shown else arms
-    figures = {arm: [measure(run) for run in runs] for arm, runs in arms.items()}
+    figures = {arm: [run.figures for run in runs] for arm, runs in arms.items()}
     task_sets = {str(run.record["identity"]["task_set"].get("name")) for run in selection.runs}
     published = [] if references is False else reference_rows(None if references else next(iter(task_sets)))
     found = tables(comparison, published) if comparison else []

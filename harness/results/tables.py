@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.results.episodes import EPISODE_COLUMNS, TRANSITION_COLUMNS
-from harness.results.folder import RunFolder
+from harness.results.folder import ROWS, RunFolder
+from harness.results.renamed import OLDER
 
 _TYPES: dict[str, pa.DataType] = {
     "int64": pa.int64(),
@@ -45,16 +45,29 @@ def conclude(folder: RunFolder, record: Mapping[str, Any]) -> str:
 
 def write_tables(folder: RunFolder) -> None:
     """Write `episodes.parquet`, `transitions.parquet` and `steps.parquet` from the row logs; safe to repeat."""
-    episodes = list(folder.rows("episodes"))
-    if episodes:
-        _write(folder.path / "episodes.parquet", episodes, EPISODE_COLUMNS)
-    transitions = list(folder.rows("transitions"))
-    if transitions:
-        _write(folder.path / "transitions.parquet", transitions, TRANSITION_COLUMNS)
-    steps = step_rows(list(folder.rows("steps")), episodes)
-    if steps:
-        names = sorted({name for row in steps for name in row} - {"step"})
-        _write(folder.path / "steps.parquet", steps, {"step": "int64", **dict.fromkeys(names, "double")})
+    for kind in ROWS:
+        table = logged_table(folder, kind)
+        if not len(table):
+            continue
+        path = folder.path / f"{kind}.parquet"
+        temporary = path.with_suffix(".tmp")
+        try:
+            pq.write_table(table, temporary, compression="zstd")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def logged_table(folder: RunFolder, kind: str) -> pa.Table:
+    """`episodes`, `transitions` or `steps` as the row logs have them, with every column of its kind."""
+    rows = [{OLDER.get(name, name): value for name, value in row.items()} for row in folder.rows(kind)]
+    columns = EPISODE_COLUMNS if kind == "episodes" else TRANSITION_COLUMNS
+    if kind == "steps":
+        rows = step_rows(rows, list(folder.rows("episodes")))
+        names = sorted({name for row in rows for name in row} - {"step"})
+        columns = {"step": "int64", **dict.fromkeys(names, "double")}
+    schema = pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])
+    return pa.Table.from_pylist([{name: row.get(name) for name in columns} for row in rows], schema=schema)
 
 
 def step_rows(logged: list[dict[str, Any]], episodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -96,14 +109,3 @@ def rollout_figures(group: list[dict[str, Any]]) -> dict[str, float]:
     for outcome in {episode["outcome"] for episode in group}:
         figures[f"outcome/{outcome}"] = float(sum(episode["outcome"] == outcome for episode in group))
     return figures
-
-
-def _write(path: Path, rows: list[dict[str, Any]], columns: dict[str, str]) -> None:
-    schema = pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])
-    table = pa.Table.from_pylist([{name: row.get(name) for name in columns} for row in rows], schema=schema)
-    temporary = path.with_suffix(".tmp")
-    try:
-        pq.write_table(table, temporary, compression="zstd")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)

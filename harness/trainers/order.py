@@ -53,7 +53,8 @@ def order_hash(tasks: Sequence[Task]) -> str:
 
 def write_dataset(path: Path, tasks: Sequence[Task], split: str) -> None:
     """The Parquet file that verl's dataset reads. It names tasks; gold is not in it."""
-    import pandas as pd
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
     rows = [
         {
@@ -66,4 +67,4 @@ def write_dataset(path: Path, tasks: Sequence[Task], split: str) -> None:
         for index, task in enumerate(tasks)
     ]
     path.parent.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame(rows).to_parquet(path)
+    pq.write_table(pa.Table.from_pylist(rows), path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, cast
 
-import pandas as pd
+import polars as pl
 import pytest
 
 from harness.compare.agreement import agree
@@ -16,8 +16,8 @@ from harness.compare.runs import Run
 @dataclass
 class Recorded:
     seed: int
-    episodes: pd.DataFrame
-    steps: pd.DataFrame
+    episodes: pl.DataFrame
+    steps: pl.DataFrame
 
     gradients = vars(Run)["gradients"]
 
@@ -31,8 +31,8 @@ def run(seed: int, answers: dict[tuple[str, int], list[str]], outcome: str = "ok
         for (phase, step), given in answers.items()
         for i, answer in enumerate(given)
     ]
-    steps = pd.DataFrame({"step": [0, 1, 2], "gradient_norm": [float("nan"), 0.1, norm]})
-    return cast(Run, Recorded(seed, pd.DataFrame(rows), steps))
+    steps = pl.DataFrame({"step": [0, 1, 2], "gradient_norm": [None, 0.1, norm]})
+    return cast(Run, Recorded(seed, pl.DataFrame(rows), steps))
 
 
 BASE = {("val", 0): ["a", "b"], ("train", 1): ["c", "d"], ("train", 2): ["c", "d"], ("val", 2): ["e", "f", "g", "h"]}
@@ -63,7 +63,7 @@ def test_what_cannot_be_paired_is_left_out() -> None:
     assert agree({"base": [run(0, BASE)], "other": [run(5, BASE)]}, "base") == {}
     lost = agree({"base": [run(0, BASE)], "other": [run(0, BASE, outcome="endpoint_error")]}, "base")["other"]
     assert lost["draws"] == 0 and lost["start"] is lost["training"] is lost["gradient"] is None and lost["steps"] == []
-    bare = cast(Run, Recorded(0, pd.DataFrame({"step": [0]}), pd.DataFrame()))
+    bare = cast(Run, Recorded(0, pl.DataFrame({"step": [0]}), pl.DataFrame()))
     assert agree({"base": [bare], "other": [bare]}, "base") == {}
 
 
@@ -75,17 +75,17 @@ def test_a_failure_of_the_agent_is_an_answer_of_its_own() -> None:
 
 def test_rows_of_dialogues_are_told_as_shares_of_calls_and_of_tokens() -> None:
     columns = ("training/calls", "training/merged_calls", "training/tokens", "training/saved_tokens")
-    steps = pd.DataFrame([(float("nan"),) * 4, (6.0, 2.0, 60.0, 20.0), (4.0, 3.0, 20.0, 20.0)], columns=list(columns))
+    steps = pl.DataFrame([(None,) * 4, (6.0, 2.0, 60.0, 20.0), (4.0, 3.0, 20.0, 20.0)], columns, orient="row")
 
     class Merged(Recorded):
         def columns(self, measure: str) -> list[str]:
             return [f"training/{measure}"] if measure != "gradient_norm" else []
 
-    assert dialogues(cast(Run, Merged(0, pd.DataFrame(), steps))) == (0.5, 40 / 120)
-    assert dialogues(cast(Run, Merged(0, pd.DataFrame(), steps.iloc[:1]))) is None
+    assert dialogues(cast(Run, Merged(0, pl.DataFrame(), steps))) == (0.5, 40 / 120)
+    assert dialogues(cast(Run, Merged(0, pl.DataFrame(), steps[:1]))) is None
 
     class Apart(Recorded):
         def columns(self, measure: str) -> list[str]:
             return []
 
-    assert dialogues(cast(Run, Apart(0, pd.DataFrame(), steps))) is None
+    assert dialogues(cast(Run, Apart(0, pl.DataFrame(), steps))) is None

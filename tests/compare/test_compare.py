@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from rich.cells import cell_len
@@ -538,7 +539,7 @@ def test_show_and_power_learn_from_runs(three_arms: Path, capsys: pytest.Capture
 
 def test_power_recovers_known_variances_from_databases_of_unequal_size() -> None:
     import numpy as np
-    import pandas as pd
+    import polars as pl
 
     from harness.compare.power import Variances, _components, needed
 
@@ -550,7 +551,7 @@ def test_power_recovers_known_variances_from_databases_of_unequal_size() -> None
     values = values + generator.normal(0, 0.2, len(database)) + generator.normal(0, 0.08, (60, 120))[:, database]
     values = values + generator.normal(0, 0.5, shape)
     seed, task = np.indices(shape).reshape(2, -1)
-    rows = pd.DataFrame({"seed": seed, "cluster": database[task], "task_id": task, "value": values.ravel()})
+    rows = pl.DataFrame({"seed": seed, "cluster": database[task], "task_id": task, "value": values.ravel()})
     found = _components(rows)
     assert list(found**0.5) == pytest.approx([0.1, 0.05, 0.2, 0.08, 0.5], rel=0.25)
     truth = Variances(0.1**2, 0.05**2, 0.0, 0.0, 0.5**2, (10,) * 20, 3, "truth")
@@ -563,7 +564,7 @@ def test_power_recovers_known_variances_from_databases_of_unequal_size() -> None
 def test_the_planned_power_is_that_of_the_verdict_s_own_test() -> None:
     """On databases of unequal size, with the seeds that were planned for: 80 % of such studies find the effect."""
     import numpy as np
-    import pandas as pd
+    import polars as pl
 
     from harness.compare.estimates import crossed_mean
     from harness.compare.power import Variances
@@ -573,10 +574,10 @@ def test_the_planned_power_is_that_of_the_verdict_s_own_test() -> None:
     effect, generator, repeats, hits = planned.detectable(4, sizes, 0.8, 0.05), np.random.default_rng(5), 300, 0
     database = np.repeat(np.arange(len(sizes)), sizes)
     seed, task = np.indices((4, len(database))).reshape(2, -1)
-    rows = pd.DataFrame({"seed": seed, "cluster": database[task], "task_id": task})
+    rows = pl.DataFrame({"seed": seed, "cluster": database[task], "task_id": task})
     for _ in range(repeats):
         shift = effect + generator.normal(0, 0.01, (4, 1)) + generator.normal(0, 0.02, len(sizes))[database]
-        found = crossed_mean(rows.assign(value=(shift + generator.normal(0, 0.2, shift.shape)).ravel()))
+        found = crossed_mean(rows.with_columns(value=(shift + generator.normal(0, 0.2, shift.shape)).ravel()))
         hits += found is not None and found.p_difference() < 0.05
     assert hits / repeats == pytest.approx(0.8, abs=2.6 * (0.8 * 0.2 / repeats) ** 0.5)
 
@@ -584,7 +585,7 @@ def test_the_planned_power_is_that_of_the_verdict_s_own_test() -> None:
 def test_power_planned_from_skewed_graded_pilots_is_that_of_the_test() -> None:
     """Differences of rewards that are mostly 0 or 1: four seeds find in 80 % of studies what a pilot says they do."""
     import numpy as np
-    import pandas as pd
+    import polars as pl
 
     from harness.compare.estimates import crossed_mean
     from harness.compare.power import Variances, _components
@@ -592,7 +593,7 @@ def test_power_planned_from_skewed_graded_pilots_is_that_of_the_test() -> None:
     sizes = [1] * 8 + [4] * 8 + [10] * 10 + [24] * 6
     cluster, generator, repeats = np.repeat(np.arange(len(sizes)), sizes), np.random.default_rng(11), 300
 
-    def differences(seeds: int) -> pd.DataFrame:
+    def differences(seeds: int) -> pl.DataFrame:
         seed, task = np.indices((seeds, len(cluster))).reshape(2, -1)
         level = generator.normal(1, 0.8, len(sizes))[cluster] + generator.normal(0, 0.2, (2, seeds, 1))
         level = level + generator.normal(0, 0.4, (2, 1, len(sizes)))[:, :, cluster]
@@ -600,27 +601,27 @@ def test_power_planned_from_skewed_graded_pilots_is_that_of_the_test() -> None:
         graded = np.where(generator.random(share.shape) < 0.25, generator.beta(1 + share, 2 - share), 0.0)
         rewards = np.where(graded > 0, graded, generator.random(share.shape) < share)
         value = (rewards[0] - rewards[1]).ravel()
-        return pd.DataFrame({"seed": seed, "cluster": cluster[task], "task_id": task, "value": value})
+        return pl.DataFrame({"seed": seed, "cluster": cluster[task], "task_id": task, "value": value})
 
     parts = np.mean([_components(differences(4)) for _ in range(40)], axis=0)
     planned = Variances(*map(float, parts), tuple(sizes), 4, "pilots")
     effect, hits = planned.detectable(4, sizes, 0.8, 0.05), 0
     for _ in range(repeats):
         rows = differences(4)
-        found = crossed_mean(rows.assign(value=rows["value"] + effect))
+        found = crossed_mean(rows.with_columns(pl.col("value") + effect))
         hits += found is not None and found.p_difference() < 0.05
     assert hits / repeats == pytest.approx(0.8, abs=0.08)
 
 
 def regraded(folder: Any, scale: float, low: float) -> Path:
     """A run whose rewards are graded, from `low` to `low + scale`: a third of them between."""
-    import pandas as pd
+    import polars as pl
 
     file = folder.path / "episodes.parquet"
-    rows = pd.read_parquet(file)
-    between = pd.util.hash_pandas_object(rows["task_id"], index=False) % 3 == 0
-    value = rows["reward"].where(~between, 0.25 + 0.5 * rows["reward"])
-    rows.assign(reward=low + scale * value).to_parquet(file)
+    rows = pl.read_parquet(file)
+    between = pl.Series([crc32(task.encode()) % 3 == 0 for task in rows["task_id"]])
+    value = pl.when(between).then(0.25 + 0.5 * pl.col("reward")).otherwise("reward")
+    rows.with_columns(reward=low + scale * value).write_parquet(file)
     folder.update(identity=folder.read()["identity"] | {"reward_range": [low, low + scale]})
     return Path(folder.path)
 
@@ -698,12 +699,12 @@ class Scored:
 
     def __init__(self, seed: int, values: Any) -> None:
         import numpy as np
-        import pandas as pd
+        import polars as pl
 
         database, task = np.indices(values.shape).reshape(2, -1)
         self.seed = seed
-        self._rows = pd.DataFrame({"seed": seed, "cluster": database, "task_id": database * 1000 + task})
-        self._rows = self._rows.assign(difficulty="easy", value=values.ravel())
+        self._rows = pl.DataFrame({"seed": seed, "cluster": database, "task_id": database * 1000 + task})
+        self._rows = self._rows.with_columns(difficulty=pl.lit("easy"), value=values.ravel())
 
     def scores(self, step: int | None = None) -> Any:
         return self._rows

@@ -94,10 +94,10 @@ def test_a_damaged_table_is_named_and_its_rows_are_read_once_it_is_gone(
 
 
 def test_a_table_of_something_else_is_named(tmp_path: Path) -> None:
-    import pandas as pd
+    import polars as pl
 
     run = write_run(tmp_path, val_limit=4, steps=2).path
-    pd.DataFrame({"a": [1]}).to_parquet(run / "episodes.parquet")
+    pl.DataFrame({"a": [1]}).write_parquet(run / "episodes.parquet")
     with pytest.raises(UserError, match=r"episodes\.parquet has no column phase, reward, step"):
         read_run(run).validation()
 

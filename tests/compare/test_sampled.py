@@ -9,7 +9,7 @@ from math import comb
 from typing import Any
 
 import numpy as np
-import pandas as pd
+import polars as pl
 import pytest
 from pydantic import ConfigDict, TypeAdapter, with_config
 
@@ -59,8 +59,8 @@ def test_measures_are_taken_at_powers_of_two_and_at_all() -> None:
     assert measures(2) == ["best_1", "best_2", "worst_2", "agreed"]
 
 
-def rows(rewards: list[list[float | None]]) -> pd.DataFrame:
-    return pd.DataFrame(
+def rows(rewards: list[list[float | None]]) -> pl.DataFrame:
+    return pl.DataFrame(
         [
             {"seed": 0, "cluster": f"c{task % 3}", "task_id": f"t{task}", "session": session, "reward": reward}
             | {"meaning": None if reward is None else str(reward)}
@@ -72,15 +72,15 @@ def rows(rewards: list[list[float | None]]) -> pd.DataFrame:
 
 def test_unscored_samples_are_no_zeros_and_tasks_with_fewer_are_counted() -> None:
     table = rows([[1.0, None, None, None], [None] * 4, [0.0, 1.0, 1.0, 0.0]])
-    found = by_task(table, 4).set_index("task_id")
-    assert list(found.index) == ["t0", "t2"] and found.loc["t0", "best_4"] == found.loc["t0", "worst_4"] == 1.0
-    assert found.loc["t2", "best_2"] == pytest.approx(5 / 6) and found.loc["t2", "agreed"] == 0.0
+    found = {row["task_id"]: row for row in by_task(table, 4).rows(named=True)}
+    assert list(found) == ["t0", "t2"] and found["t0"]["best_4"] == found["t0"]["worst_4"] == 1.0
+    assert found["t2"]["best_2"] == pytest.approx(5 / 6) and found["t2"]["agreed"] == 0.0
     summed = summary(table, 4, (0.0, 1.0))
     assert (summed["tasks"], summed["short"]) == (2, 1)
     assert summed["measures"]["best_4"]["mean"] == 1.0 and summed["measures"]["best_4"]["interval_95"][0] < 0.5
     assert "1 of them with fewer scored ones" in lines(summed, False)[0] and "pass^4" in "".join(lines(summed, False))
     assert "pass" not in "".join(lines(summed, True)) and "best of 4, oracle" in "".join(lines(summed, True))
-    assert summary(table.iloc[:0], 4, (0.0, 1.0))["measures"] == {}
+    assert summary(table.clear(), 4, (0.0, 1.0))["measures"] == {}
 
 
 def test_graded_rewards_of_a_range_stay_in_it() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pandas as pd
+import polars as pl
 import pytest
 from scipy import stats
 
@@ -25,10 +25,10 @@ from harness.compare.estimates import (
 )
 
 
-def frame(values: np.ndarray) -> pd.DataFrame:
+def frame(values: np.ndarray) -> pl.DataFrame:
     """Rows of an array [seeds, databases, tasks]."""
     seed, database, task = np.indices(values.shape).reshape(3, -1)
-    return pd.DataFrame(
+    return pl.DataFrame(
         {"seed": seed, "cluster": database.astype(str), "task_id": database * 10_000 + task, "value": values.ravel()}
     )
 
@@ -77,7 +77,7 @@ def test_two_way_variance_is_that_of_statsmodels() -> None:
     generator = np.random.default_rng(3)
     values = generator.normal(size=(5, 8, 4)) + generator.normal(size=(5, 1, 1)) + generator.normal(size=(1, 8, 1))
     rows = frame(values)
-    groups = np.column_stack([rows["seed"], rows["cluster"].astype(int)])
+    groups = np.column_stack([rows["seed"], rows["cluster"].cast(int)])
     fit = OLS(rows["value"].to_numpy(), np.ones((len(rows), 1))).fit(
         cov_type="cluster", cov_kwds={"groups": groups, "use_correction": True}
     )
@@ -226,7 +226,7 @@ def estimates(
     generator = np.random.default_rng([repeats, seeds, len(sizes), int(1000 * mean), int(1000 * by_seed)])
     database = np.repeat(np.arange(len(sizes)), sizes)
     seed, task = np.indices((seeds, len(database))).reshape(2, -1)
-    rows = pd.DataFrame({"seed": seed, "cluster": database[task], "task_id": task, "value": 0.0})
+    rows = pl.DataFrame({"seed": seed, "cluster": database[task], "task_id": task, "value": 0.0})
     found = []
     for _ in range(repeats):
         shift = generator.normal(0, by_seed, (seeds, 1)) + generator.normal(0, by_database, len(sizes))[database]
@@ -237,7 +237,7 @@ def estimates(
         else:
             draw = generator.random(up.shape)
             values = (draw < up).astype(float) - (draw > 1 - down)
-        one = crossed_mean(rows.assign(value=values.ravel()))
+        one = crossed_mean(rows.with_columns(value=values.ravel()))
         assert one is not None
         found.append(one)
     return found
@@ -309,14 +309,14 @@ def test_intervals_of_accuracy_cover_and_hold_their_mean(level: float, graded: b
     generator, repeats, covered = np.random.default_rng(int(100 * level)), 300, 0
     database = np.repeat(np.arange(len(UNEQUAL)), UNEQUAL)
     seed, task = np.indices((8, len(database))).reshape(2, -1)
-    rows = pd.DataFrame({"seed": seed, "cluster": database[task], "task_id": task, "value": 0.0})
+    rows = pl.DataFrame({"seed": seed, "cluster": database[task], "task_id": task, "value": 0.0})
     centre = math.log(level / (1 - level))
     true = float((1 / (1 + np.exp(-centre - generator.normal(0, math.hypot(0.5, 0.3), 400_000)))).mean())
     for _ in range(repeats):
         odds = centre + generator.normal(0, 0.5, len(UNEQUAL))[database] + generator.normal(0, 0.3, (8, 1))
         share = 1 / (1 + np.exp(-odds))
         values = generator.beta(4 * share, 4 - 4 * share) if graded else (generator.random(share.shape) < share) * 1.0
-        found = accuracy(rows.assign(value=values.ravel()))
+        found = accuracy(rows.with_columns(value=values.ravel()))
         assert found is not None and 0 <= found.low <= found.mean <= found.high <= 1
         covered += found.low <= true <= found.high
     assert covered / repeats >= 0.93 - 2.6 * math.sqrt(0.05 * 0.95 / repeats)
@@ -339,7 +339,7 @@ def test_skewed_graded_rewards_raise_no_false_alarms_and_intervals_cover(
     by_seed = 0.3 if seeds > 1 else 0.0
     cluster = np.repeat(np.arange(len(sizes)), sizes)
     seed, task = np.indices((seeds, len(cluster))).reshape(2, -1)
-    rows = pd.DataFrame({"seed": seed, "cluster": cluster[task], "task_id": task, "value": 0.0})
+    rows = pl.DataFrame({"seed": seed, "cluster": cluster[task], "task_id": task, "value": 0.0})
 
     def drawn(level: np.ndarray) -> np.ndarray:
         each = level + generator.normal(0, 0.25, len(sizes))[cluster] + generator.normal(0, by_seed, (seeds, 1))
@@ -351,8 +351,8 @@ def test_skewed_graded_rewards_raise_no_false_alarms_and_intervals_cover(
     for _ in range(repeats):
         level = centre + generator.normal(0, 0.5, len(sizes))[cluster]
         first, second = drawn(level), drawn(level)
-        apart = crossed_mean(rows.assign(value=(first - second).ravel()), width=5.0)
-        found = accuracy(rows.assign(value=first.ravel()), (-1.0, 4.0))
+        apart = crossed_mean(rows.with_columns(value=(first - second).ravel()), width=5.0)
+        found = accuracy(rows.with_columns(value=first.ravel()), (-1.0, 4.0))
         assert apart is not None and found is not None and -1 <= found.low <= found.mean <= found.high <= 4
         alarms += apart.p_difference() < 0.05
         within += apart.low <= 0 <= apart.high
@@ -395,7 +395,7 @@ def test_an_evaluation_and_a_comparison_give_one_interval_and_graded_rewards_are
     found = accuracy_of(rows, 30)
     low, high = found["interval_95"]
     assert 0 <= low <= found["accuracy"] <= high <= 1 and found["accuracy"] == pytest.approx(0.5)
-    table = pd.DataFrame(rows).rename(columns={"reward": "value"}).assign(seed=0)
+    table = pl.DataFrame(rows).rename({"reward": "value"}).with_columns(seed=0)
     one = accuracy(table)
     assert one is not None and (low, high) == (round(one.low, 4), round(one.high, 4))
     lost = accuracy_of([*rows[:-2], {**rows[-1], "reward": 0.0, "outcome": "timeout"}], 30)

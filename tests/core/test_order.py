@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pandas as pd
+import polars as pl
 import pytest
 
 from harness.config import Config, load_config
@@ -50,4 +50,4 @@ def test_gold_is_not_in_the_files_that_verl_reads(tmp_path: object) -> None:
     path = Path(str(tmp_path)) / "train.parquet"
     write_dataset(path, TASKS, "train")
     assert b"gold-canary" not in path.read_bytes()
-    assert "gold-canary" not in pd.read_parquet(path).to_json()
+    assert "gold-canary" not in pl.read_parquet(path).write_json()

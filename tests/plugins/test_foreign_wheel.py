@@ -10,7 +10,7 @@ import sysconfig
 import venv
 from pathlib import Path
 
-import pandas as pd
+import polars as pl
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -83,7 +83,7 @@ def test_a_task_without_a_database_is_trained_and_its_reward_s_parts_are_kept(tm
     (run,) = Path(runs).glob("*/run.json")
     record = json.loads(run.read_text())
     assert (record["status"], record["result"]["steps"]) == ("finished", 2)
-    rows = pd.read_parquet(run.with_name("episodes.parquet"))
+    rows = pl.read_parquet(run.with_name("episodes.parquet"))
     assert len(rows) == 2 * 4 * 4 + 2 * 8 and (rows["outcome"] == "ok").all()
     assert all(json.loads(parts).keys() == {"near", "calculated"} for parts in rows["reward_parts"])
 

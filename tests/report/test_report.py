@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from harness.compare.runs import Selection, select
@@ -56,11 +57,12 @@ def test_groups_are_bars_few_and_dots_many_and_none_is_no_chart(runs: Path) -> N
     run = next(run for run in select([runs]).runs if run.finished)
     table = run.episodes
     for databases, kind, axis in ((3, "bar", "x"), (30, "scatter", "y")):
-        table["cluster"] = [f"db_{int(task.rsplit('/', 1)[1]) % databases:02}" for task in table["task_id"]]
+        clusters = [f"db_{int(task.rsplit('/', 1)[1]) % databases:02}" for task in table["task_id"]]
+        run.episodes = table.with_columns(cluster=pl.Series(clusters))
         vars(run).pop("_validated", None)  # what was made of the table before
         (trace,) = by_group({run.id: [run]}, "cluster", "")["data"]
-        assert trace["type"] == kind and len(trace[axis]) == run.validation()["cluster"].nunique() > databases / 2
-    table["difficulty"] = ""
+        assert trace["type"] == kind and len(trace[axis]) == run.validation()["cluster"].n_unique() > databases / 2
+    run.episodes = table.with_columns(difficulty=pl.lit(""))
     vars(run).pop("_validated")
     assert not by_group({run.id: [run]}, "difficulty", "")["data"]
 
@@ -151,10 +153,12 @@ def test_tools_are_shown_with_arguments_results_and_faults(runs: Path, tmp_path:
     called = [{**dict(zip(names, one, strict=True)), "started_s": 1.0, "elapsed_s": 0.1} for one in made]
     said = {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "function": {"name": "add"}}]}
     for run in chosen.runs:
-        run.episodes["tool_calls"] = json.dumps(called)
+        run.episodes = run.episodes.with_columns(tool_calls=pl.lit(json.dumps(called)))
         if run.transitions is not None:
-            run.transitions["messages"] = json.dumps([said, {"role": "tool", "content": "3"}])
-            run.transitions["finish_reason"] = "tool_calls"
+            messages = json.dumps([said, {"role": "tool", "content": "3"}])
+            run.transitions = run.transitions.with_columns(
+                messages=pl.lit(messages), finish_reason=pl.lit("tool_calls")
+            )
     out = write_report(chosen, tmp_path / "report.html", episodes=10)
     browser = embedded(out)["browser"]
     steps = browser["episodes"][0]["steps"]
@@ -180,7 +184,7 @@ def test_text_from_a_model_cannot_break_out_of_the_page(runs: Path, tmp_path: Pa
     chosen = selection(runs)
     chosen.name = "</script><script>alert(1)</script>"
     run = chosen.runs[0]
-    run.episodes.loc[:, "question"] = "</script><img src=x onerror=alert(1)>"
+    run.episodes = run.episodes.with_columns(question=pl.lit("</script><img src=x onerror=alert(1)>"))
     text = write_report(chosen, tmp_path / "report.html", margin=0.1, episodes=30).read_text()
     assert "</script><script>alert(1)" not in text and "<img src=x" not in text
 
@@ -199,7 +203,7 @@ def test_the_title_says_what_was_done_with_what(report: Path) -> None:
 
 def test_a_run_of_one_step_is_seen(runs: Path) -> None:
     run = next(run for run in select([runs]).runs if run.finished)
-    run.steps = run.steps[run.steps["step"] <= 1]
+    run.steps = run.steps.filter(pl.col("step") <= 1)
     *_, line = training_curve({run.id: [run]})["data"]
     assert len(line["x"]) == 1 and "markers" in line["mode"]
 
@@ -248,7 +252,7 @@ def test_what_was_reached_is_the_first_column(report: Path) -> None:
 def test_graded_rewards_are_called_mean_reward(runs: Path, tmp_path: Path) -> None:
     chosen = select([run.folder.path for run in selection(runs).runs if run.arm == "reference_sql"])
     for run in chosen.runs:
-        run.episodes["reward"] = run.episodes["reward"] * 0.5
+        run.episodes = run.episodes.with_columns(pl.col("reward") * 0.5)
     out = write_report(chosen, tmp_path / "report.html", episodes=10)
     charts = {one["id"]: one for one in embedded(out)["charts"]}
     assert charts["validation"]["title"] == "Validation mean reward"

@@ -22,7 +22,7 @@ out = []
 for gold, pred in cases:
     verdict = evaluate(path, gold, pred, timeout_s=0.3)
     out.append([verdict.match, verdict.reason, sorted(verdict.flags), execute(path, pred).error_type])
-loaded = [name for name in ("pydantic", "numpy", "pandas", "pyarrow", "typer") if name in sys.modules]
+loaded = [name for name in ("pydantic", "numpy", "pandas", "polars", "pyarrow", "typer") if name in sys.modules]
 print(json.dumps([loaded, out]))
 """
 CASES = [

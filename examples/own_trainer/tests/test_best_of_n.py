@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
-import pandas as pd
+import polars as pl
 
 from harness.config import Config, load_config
 from harness.results.folder import RunFolder
@@ -33,9 +34,9 @@ def test_trains_validates_and_goes_on_from_its_checkpoint(tmp_path: Path) -> Non
     record = folder.read()
     assert (record["status"], record["result"]["steps"]) == ("finished", 2)
     assert list(BestOfN().checkpoints(folder)) == [1, 2]
-    rows = pd.read_parquet(folder.path / "episodes.parquet")
+    rows = pl.read_parquet(folder.path / "episodes.parquet")
     assert (rows["outcome"] == "ok").all()
-    assert rows.groupby(["phase", "step"]).size().to_dict() == {
+    assert Counter(rows.select("phase", "step").rows()) == {
         ("train", 1): 8,
         ("train", 2): 8,
         ("val", 0): 8,
@@ -44,7 +45,7 @@ def test_trains_validates_and_goes_on_from_its_checkpoint(tmp_path: Path) -> Non
 
     folder.checkpoints.joinpath("2.safetensors").unlink()  # as if it had been killed in the second step
     train(_config(2), folder, resume=True)
-    again = pd.read_parquet(folder.path / "episodes.parquet")
+    again = pl.read_parquet(folder.path / "episodes.parquet")
     keys = ["phase", "step", "task_id", "session"]
-    answers = [table.sort_values(keys)["answer"].tolist() for table in (rows, again)]
+    answers = [table.sort(keys)["answer"].to_list() for table in (rows, again)]
     assert answers[0] == answers[1], "a resumed run is another one"
