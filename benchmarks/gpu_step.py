@@ -21,7 +21,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import polars as pl
 import yaml
 from rollout_profile import profile, spans_of
 
@@ -42,56 +42,53 @@ in `rollout`.
 """
 
 
-def read(run: Path, name: str) -> pd.DataFrame | None:
+def read(run: Path, name: str) -> pl.DataFrame | None:
     path = run / f"{name}.parquet"
-    return pd.read_parquet(path) if path.is_file() else None
+    return pl.read_parquet(path).rename(renamed.OLDER, strict=False) if path.is_file() else None
 
 
-def phases(steps: pd.DataFrame) -> pd.DataFrame:
-    """Seconds by phase, one row a step from the second on: the first one warms up."""
-    timed = steps[steps["timing_s/step"].notna()].set_index("step")
-    timed = timed[timed.index >= 2] if (timed.index >= 2).any() else timed
-    table = pd.DataFrame({"step": timed["timing_s/step"]})
-    generation = timed.get("timing_s/gen", pd.Series(0.0, timed.index)).fillna(0.0)
-    rollout = timed.get("timing_s/sample", generation).fillna(0.0)
-    timed = timed.assign(**{"timing_s/sample": rollout, "timing_s/release": generation - rollout})
-    for phase, names in PHASES.items():
-        table[phase] = sum(timed.get(f"timing_s/{name}", pd.Series(0.0, timed.index)).fillna(0.0) for name in names)
-    table["rest"] = table["step"] - table[list(PHASES)].sum(axis=1)
-    return table
+def phases(steps: pl.DataFrame) -> pl.DataFrame:
+    """Seconds by phase and of the whole (`step`), one row a step (`number`) from the second on: the first warms up."""
+    timed = steps.drop_nulls("timing_s/step").rename({"step": "number"})
+    timed = timed.filter(pl.col("number") >= 2) if (timed["number"] >= 2).any() else timed
+    timing = [name for name in timed.columns if name.startswith("timing_s/")]
+    timed = timed.select("number", pl.col(timing).fill_null(0.0).name.map(lambda name: name.removeprefix("timing_s/")))
+    generation = pl.col("gen") if "gen" in timed.columns else pl.lit(0.0)
+    rollout = pl.col("sample") if "sample" in timed.columns else generation
+    timed = timed.with_columns(sample=rollout, release=generation - rollout)
+    there = {phase: [name for name in names if name in timed.columns] for phase, names in PHASES.items()}
+    table = timed.select(
+        "number", "step", **{phase: pl.sum_horizontal(pl.lit(0.0), *names) for phase, names in there.items()}
+    )
+    return table.with_columns(rest=pl.col("step") - pl.sum_horizontal(*PHASES))
 
 
-def tokens(episodes: pd.DataFrame, table: pd.DataFrame) -> dict[str, float]:
+def tokens(episodes: pl.DataFrame, table: pl.DataFrame) -> dict[str, float]:
     """Prompt and sampled tokens of a step's rollouts, by second of the rollout phase; medians over the steps."""
-    train = episodes[(episodes["phase"] == "train") & episodes["step"].isin(table.index)]
-    sums = train.groupby("step")[["prompt_tokens", "response_tokens", "calls"]].sum()
-    seconds = table["rollout"].reindex(sums.index)
+    train = episodes.filter(phase="train").join(table, left_on="step", right_on="number")
+    sums = train.group_by("step").agg(pl.sum("prompt_tokens", "response_tokens", "calls"), pl.first("rollout"))
     return {
-        "prompt_tokens_per_s": float((sums["prompt_tokens"] / seconds).median()),
-        "sampled_tokens_per_s": float((sums["response_tokens"] / seconds).median()),
-        "prompt_tokens": float(sums["prompt_tokens"].median()),
-        "sampled_tokens": float(sums["response_tokens"].median()),
-        "calls": float(sums["calls"].median()),
+        "prompt_tokens_per_s": (sums["prompt_tokens"] / sums["rollout"]).median(),
+        "sampled_tokens_per_s": (sums["response_tokens"] / sums["rollout"]).median(),
+        "prompt_tokens": sums["prompt_tokens"].median(),
+        "sampled_tokens": sums["response_tokens"].median(),
+        "calls": sums["calls"].median(),
     }
 
 
-def chosen_step(table: pd.DataFrame, transitions: pd.DataFrame) -> int | None:
+def chosen_step(table: pl.DataFrame, transitions: pl.DataFrame) -> int | None:
     """The step whose rollouts took the median time, of those with recorded tokens."""
-    recorded = set(transitions.loc[transitions["phase"] == "train", "step"])
-    order = table.loc[table.index.isin(recorded), "rollout"].sort_values(kind="stable").index
-    return int(order[(len(order) - 1) // 2]) if len(order) else None
+    recorded = transitions.filter(phase="train")["step"].unique().to_list()
+    order = table.filter(pl.col("number").is_in(recorded)).sort("rollout", maintain_order=True)["number"]
+    return order[(len(order) - 1) // 2] if len(order) else None
 
 
-def calls_of(transitions: pd.DataFrame, step: int, trained: bool = False) -> list[dict[str, Any]]:
+def calls_of(transitions: pl.DataFrame, step: int, trained: bool = False) -> list[dict[str, Any]]:
     """Token ids of one step's training calls, in the order in which they began."""
-    rows = transitions[(transitions["phase"] == "train") & (transitions["step"] == step)]
-    rows = rows[rows["trained"]] if trained else rows
-    rows = rows[rows["prompt_ids"].notna() & rows["response_ids"].notna()].sort_values("started_s")
-    return [
-        {"prompt_ids": [int(i) for i in prompt], "response_ids": [int(i) for i in response]}
-        for prompt, response in zip(rows["prompt_ids"], rows["response_ids"], strict=True)
-        if len(prompt) and len(response)
-    ]
+    rows = transitions.filter(pl.col("trained") | (not trained), phase="train", step=step)
+    rows = rows.drop_nulls(["prompt_ids", "response_ids"]).sort("started_s", maintain_order=True)
+    calls = rows.select("prompt_ids", "response_ids").rows(named=True)
+    return [call for call in calls if call["prompt_ids"] and call["response_ids"]]
 
 
 def engine_settings(verl: dict[str, Any], memory: float | None) -> dict[str, Any]:
@@ -111,7 +108,7 @@ def engine_settings(verl: dict[str, Any], memory: float | None) -> dict[str, Any
     return {name: value for name, value in settings.items() if value is not None}
 
 
-def limits(run: Path, record: dict[str, Any], table: pd.DataFrame, transitions: pd.DataFrame | None, args: Any) -> Any:
+def limits(run: Path, record: dict[str, Any], table: pl.DataFrame, transitions: pl.DataFrame | None, args: Any) -> Any:
     """Both limits, each measured in a process of its own; a reason where one could not be."""
     if transitions is None:
         return {"skipped": "no transitions.parquet: the run did not keep its tokens (rollout.keep_transitions)"}
@@ -152,7 +149,7 @@ def limits(run: Path, record: dict[str, Any], table: pd.DataFrame, transitions: 
         "rows": len(work["rows"]),
         "optimizer_steps": work["optimizer_steps"],
     }
-    run_rollout, run_update = float(table.loc[step, "rollout"]), float(table.loc[step, "update"])
+    ((run_rollout, run_update),) = table.filter(number=step).select("rollout", "update").rows()
     for name, measured, key in (("rollout", run_rollout, "seeded_s"), ("update", run_update, "update_s")):
         answer[name]["run_s"] = measured
         if key in answer[name]:
@@ -184,14 +181,14 @@ def _measure(what: str, work: dict[str, Any], timeout_s: float) -> dict[str, Any
 def smi(path: Path, spans: list[tuple[float, float]]) -> dict[str, Any]:
     """Idle share and load of all devices in the rollout phases, and the most memory, from nvidia-smi's samples."""
     names = ["time", "device", "utilization", "memory_mib"]
-    samples = pd.read_csv(path, names=names, skipinitialspace=True)
-    samples["at"] = [datetime.strptime(str(text), "%Y/%m/%d %H:%M:%S.%f").timestamp() for text in samples["time"]]
-    busy = samples[[any(a <= at <= b for a, b in spans) for at in samples["at"]]]
+    samples = [dict(zip(names, line.split(", "), strict=True)) for line in path.read_text().splitlines()]
+    at = [datetime.strptime(one["time"], "%Y/%m/%d %H:%M:%S.%f").timestamp() for one in samples]
+    busy = [float(one["utilization"]) for one, t in zip(samples, at, strict=True) if any(a <= t <= b for a, b in spans)]
     return {
         "samples": len(busy),
-        "idle_share": float((busy["utilization"] == 0).mean()) if len(busy) else None,
-        "mean_utilization": float(busy["utilization"].mean()) if len(busy) else None,
-        "max_memory_gib": float(samples["memory_mib"].max()) / 1024,
+        "idle_share": busy.count(0) / len(busy) if busy else None,
+        "mean_utilization": sum(busy) / len(busy) if busy else None,
+        "max_memory_gib": max(float(one["memory_mib"]) for one in samples) / 1024,
     }
 
 
@@ -199,21 +196,20 @@ def measure(run: Path, args: Any) -> dict[str, Any]:
     """Everything that the table says."""
     record: Any = renamed.record(json.loads((run / "run.json").read_text()))
     steps, episodes, transitions = (read(run, name) for name in ("steps", "episodes", "transitions"))
-    if steps is None or "timing_s/step" not in steps or steps["timing_s/step"].notna().sum() == 0:
+    if steps is None or "timing_s/step" not in steps.columns or not steps["timing_s/step"].count():
         sys.exit(f"{run} has no finished step: steps.parquet has no timing_s/step")
     table = phases(steps)
-    timed = steps.set_index("step").reindex(table.index)
-    median = table.median()
+    timed = steps.filter(pl.col("step").is_in(table["number"].to_list()))
     result: dict[str, Any] = {
         "run": record["id"],
         "agent": record["agent"],
         "gpus": record.get("hardware", {}).get("gpus"),
-        "steps": [int(step) for step in table.index],
-        "seconds": {name: float(value) for name, value in median.items()},
+        "steps": table["number"].to_list(),
+        "seconds": table.drop("number").median().row(0, named=True),
         "memory_gb": {
-            kind: float(timed[f"actor/perf/max_memory_{kind}_gb"].max())
+            kind: timed[f"actor/perf/max_memory_{kind}_gb"].max()
             for kind in ("allocated", "reserved")
-            if f"actor/perf/max_memory_{kind}_gb" in timed
+            if f"actor/perf/max_memory_{kind}_gb" in timed.columns
         },
     }
     if episodes is not None:
@@ -221,7 +217,7 @@ def measure(run: Path, args: Any) -> dict[str, Any]:
         if args.profile_rollout:
             result["profile"] = profile(episodes, transitions, table)
         if args.smi:
-            result["smi"] = smi(args.smi, list(spans_of(episodes, table.index).values()))
+            result["smi"] = smi(args.smi, list(spans_of(episodes, table["number"]).values()))
     if not args.no_limits:
         result["limits"] = limits(run, record, table, transitions, args)
     return result

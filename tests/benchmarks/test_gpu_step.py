@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import polars as pl
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -41,24 +41,24 @@ def run(tmp_path: Path) -> Path:
                     | {"prompt_ids": [1, 2, 3], "response_ids": [4] * (1 + index), "gateway_s": 0.001}
                     | {"started_s": began + index * gen / 2, "latency_s": gen / 4}
                 )
-    pd.DataFrame(steps).to_parquet(tmp_path / "steps.parquet")
-    pd.DataFrame(episodes).to_parquet(tmp_path / "episodes.parquet")
-    pd.DataFrame(transitions).to_parquet(tmp_path / "transitions.parquet")
+    pl.DataFrame(steps).write_parquet(tmp_path / "steps.parquet")
+    pl.DataFrame(episodes).write_parquet(tmp_path / "episodes.parquet")
+    pl.DataFrame(transitions).write_parquet(tmp_path / "transitions.parquet")
     (tmp_path / "run.json").write_text(json.dumps({"id": "r", "agent": "p", "hardware": {"gpus": ["H"]}}))
     return tmp_path
 
 
 def test_phases_are_medians_after_the_first_step(gpu_step: Any, run: Path) -> None:
-    table = gpu_step.phases(pd.read_parquet(run / "steps.parquet"))
-    assert list(table.index) == [2, 3, 4]
+    table = gpu_step.phases(pl.read_parquet(run / "steps.parquet"))
+    assert table["number"].to_list() == [2, 3, 4]
     assert table["rollout"].median() == 2.0 and table["update"].median() == 3.0 and table["rest"].median() == 2.0
-    tokens = gpu_step.tokens(pd.read_parquet(run / "episodes.parquet"), table)
+    tokens = gpu_step.tokens(pl.read_parquet(run / "episodes.parquet"), table)
     assert tokens["sampled_tokens"] == 8 and tokens["sampled_tokens_per_s"] == 4.0
 
 
 def test_the_limits_replay_the_calls_of_the_median_step(gpu_step: Any, run: Path) -> None:
-    transitions = pd.read_parquet(run / "transitions.parquet")
-    table = gpu_step.phases(pd.read_parquet(run / "steps.parquet"))
+    transitions = pl.read_parquet(run / "transitions.parquet")
+    table = gpu_step.phases(pl.read_parquet(run / "steps.parquet"))
     assert gpu_step.chosen_step(table, transitions) == 4
     calls = gpu_step.calls_of(transitions, 4)
     assert [len(call["response_ids"]) for call in calls] == [1, 1, 2, 2]  # in the order in which they began
