@@ -40,12 +40,13 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="Write to this file instead of stdout.")] = None,
 ) -> None:
     """Compare runs: what differs, by how much, how sure that is, and what it cost."""
-    from harness.cli.common import progress_console, results
+    from harness.cli.common import one_thread, progress_console, results
     from harness.compare.comparison import compare as compare_runs
     from harness.compare.formats import render, show
     from harness.compare.references import reference_rows
     from harness.compare.runs import select
 
+    one_thread()
     if form not in FORMATS:
         raise UserError(f"no format called {form!r}. There are: {', '.join(FORMATS)}")
     found = compare_runs(select(runs, runs_dir), baseline, allow or [], margin)

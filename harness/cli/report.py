@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from harness.cli import complete
-from harness.cli.common import results
+from harness.cli.common import one_thread, results
 from harness.errors import UserError
 
 app = typer.Typer()
@@ -41,6 +41,7 @@ def report(
     from harness.compare.runs import STUDY_FILE, select
     from harness.report.page import write_report
 
+    one_thread()
     chosen = select(runs, runs_dir)
     if out is None:
         folders = {run.folder.path if len(chosen.runs) == 1 else run.folder.path.parent for run in chosen.runs}

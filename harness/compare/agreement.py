@@ -85,15 +85,16 @@ def _answers(run: Run) -> pl.DataFrame:
 
     known = pl.col("outcome").is_in(["ok", *AGENT_OUTCOMES])
     given = pl.when(pl.col("outcome") == "ok").then(answer_hashes(run.episodes).fill_null("none")).otherwise("outcome")
-    return run.episodes.select(*_DRAW, "outcome", answer=given).filter(known).unique(_DRAW, keep="first")
+    rows = run.episodes.lazy().select(*_DRAW, "outcome", answer=given).filter(known)
+    return rows.unique(_DRAW, keep="first").collect()
 
 
 def _same(mine: pl.DataFrame, theirs: pl.DataFrame) -> dict[tuple[str, int], tuple[int, int]]:
     """Draws in common and how many of them have the same answer, by phase and step."""
     import polars as pl
 
-    both = mine.join(theirs, on=_DRAW).group_by("phase", "step")
-    counts = both.agg(pl.len(), (pl.col("answer") == pl.col("answer_right")).sum().alias("same"))
+    both = mine.lazy().join(theirs.lazy(), on=_DRAW).group_by("phase", "step")
+    counts = both.agg(pl.len(), (pl.col("answer") == pl.col("answer_right")).sum().alias("same")).collect()
     return {(phase, step): (draws, same) for phase, step, draws, same in counts.rows()}
 
 

@@ -223,7 +223,7 @@ def _pair(
     if difference is None:
         raise UserError(f"{name!r} and {base!r} have no scored validation question in common")
     graded = any(run.graded for run in (*runs, *base_runs))
-    binary = not graded and set(mine["value"]) | set(theirs["value"]) <= {0.0, 1.0}
+    binary = not graded and {*mine["value"].unique(), *theirs["value"].unique()} <= {0.0, 1.0}
     items: list[McNemarData] = []
     if binary and paired == "seed":
         for group in rows.partition_by("seed"):
@@ -252,7 +252,7 @@ def _pair(
         "paired_by": paired,
         "identical": same,
         "difference": shown.data(),
-        "difference_bounds": _bounds(runs, base_runs, set(rows["seed"]) if paired == "seed" else None),
+        "difference_bounds": _bounds(runs, base_runs, set(rows["seed"].unique()) if paired == "seed" else None),
         "p": p,
         "p_equivalence": p_equivalence,
         "detectable": difference.detectable(POWER, ALPHA / family),

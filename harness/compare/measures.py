@@ -165,14 +165,13 @@ def optimizer_steps(run: Run) -> list[tuple[int, int, int]]:
     """
     import polars as pl
 
-    rows = run.training
     config, train = run.record["config"], run.record["config"]["train"]
     tasks = train["mini_batch_size"] or train["batch_size"]
     fixed = math.ceil(train["batch_size"] / tasks) if train.get("batching") == "by_rollout" else None
     found: list[tuple[int, int, int]] = []
     steps = tokens = 0
-    counted = rows.group_by("step").agg(pl.sum("trained_transitions", "trained_tokens")).sort("step")
-    for step, calls, trained in counted.rows():
+    counted = run.training.lazy().group_by("step").agg(pl.sum("trained_transitions", "trained_tokens")).sort("step")
+    for step, calls, trained in counted.collect().rows():
         by_rows = math.ceil(calls / (tasks * config["rollout"]["group_size"]))
         steps += by_rows if fixed is None else min(fixed, calls)
         tokens += trained
@@ -195,8 +194,9 @@ def parity_label(run: Run) -> str:
 def _by(rows: pl.DataFrame, column: str) -> dict[str, Accuracy]:
     import polars as pl
 
-    groups = rows.drop_nulls(["reward", column]).group_by(column).agg(pl.mean("reward"), pl.n_unique("task_id"))
-    return {name: {"accuracy": mean, "tasks": tasks} for name, mean, tasks in groups.sort(column).rows()}
+    scored = rows.lazy().drop_nulls(["reward", column]).group_by(column)
+    groups = scored.agg(pl.mean("reward"), pl.n_unique("task_id")).sort(column).collect()
+    return {name: {"accuracy": mean, "tasks": tasks} for name, mean, tasks in groups.rows()}
 
 
 def _tools_s(calls: str | None) -> float:

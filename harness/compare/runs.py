@@ -125,8 +125,8 @@ class Run:
         if self.transitions is None:
             return {}
         tokens = pl.col("response_tokens").cast(int).sum()
-        groups = self.transitions.filter("trained").group_by("role").agg(pl.len(), tokens)
-        return {role: {"transitions": calls, "tokens": tokens} for role, calls, tokens in groups.sort("role").rows()}
+        groups = self.transitions.lazy().filter("trained").group_by("role").agg(pl.len(), tokens).sort("role")
+        return {role: {"transitions": calls, "tokens": tokens} for role, calls, tokens in groups.collect().rows()}
 
     def validation(self, step: int | None = None) -> pl.DataFrame:
         """Validation episodes of one step; of the last one where none is named."""
@@ -139,8 +139,8 @@ class Run:
 
         if step not in self._scores:
             keys = ["cluster", "task_id", "difficulty"]
-            rows = self.validation(step).drop_nulls("reward").group_by(keys).agg(value=pl.mean("reward")).sort(keys)
-            self._scores[step] = rows.select(pl.lit(self.seed).alias("seed"), pl.all())
+            rows = self.validation(step).lazy().drop_nulls("reward").group_by(keys).agg(value=pl.mean("reward"))
+            self._scores[step] = rows.sort(keys).select(pl.lit(self.seed).alias("seed"), pl.all()).collect()
         return self._scores[step]
 
     @cached_property
@@ -206,28 +206,22 @@ class Run:
         import polars as pl
 
         path = self.folder.path / f"{kind}.parquet"
-        if path.is_file():
-            table = _read_table(path, _NEEDED[kind], drop)
-        else:
-            from harness.results.tables import logged_table
+        advice = "Restore it from a copy, or remove it: where the run's logs/ still has the rows, they are read instead"
+        try:
+            if path.is_file():
+                wanted = [name for name in pl.read_parquet_schema(path) if name not in drop]
+                table = pl.read_parquet(path, columns=wanted)
+            else:
+                from harness.results.tables import logged_table
 
-            table = pl.DataFrame(logged_table(self.folder, kind)).drop(drop, strict=False)
-        return table.with_columns(pl.col(pl.Float32, pl.Float64).fill_nan(None))
-
-
-def _read_table(path: Path, needed: set[str], drop: Sequence[str]) -> pl.DataFrame:
-    import polars as pl
-
-    advice = "Restore it from a copy, or remove it: where the run's logs/ still has the rows, they are read instead"
-    try:
-        there = {OLDER.get(name, name): name for name in pl.read_parquet_schema(path)}
-        if missing := needed.difference(there):
-            raise UserError(f"{path} has no column {', '.join(sorted(missing))}. {advice}")
-        wanted = [there[name] for name in there if name not in drop]
-        return pl.read_parquet(path, columns=wanted).rename(OLDER, strict=False)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-        why = str(error).partition("\n")[0]
-        raise UserError(f"{path} is damaged, not a Parquet file ({why}). {advice}") from error
+                table = pl.DataFrame(logged_table(self.folder, kind)).drop(drop)
+            table.columns = [OLDER.get(name, name) for name in table.columns]
+            if missing := _NEEDED[kind].difference(table.columns):
+                raise UserError(f"{path} has no column {', '.join(sorted(missing))}. {advice}")
+            return table.with_columns(pl.col(pl.Float32, pl.Float64).fill_nan(None))
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+            why = str(error).partition("\n")[0]
+            raise UserError(f"{path} is damaged, not a Parquet file ({why}). {advice}") from error
 
 
 @dataclass

@@ -48,7 +48,7 @@ def paired_differences(first: pl.DataFrame, second: pl.DataFrame) -> tuple[pl.Da
 
     keys = ["seed", "cluster", "task_id"]
     paired: PairedBy = "seed"
-    if not set(first["seed"]) & set(second["seed"]):
+    if not set(first["seed"].unique()) & set(second["seed"].unique()):
         keys, paired = ["cluster", "task_id"], "task"
         first, second = (table.group_by(keys).agg(pl.mean("value")).sort(keys) for table in (first, second))
     both = first.select(*keys, value_first="value").join(
@@ -75,11 +75,11 @@ def areas(runs: Sequence[Run]) -> pl.DataFrame:
         if len(steps) < 2:
             return pl.DataFrame(schema={"seed": int, "cluster": str, "task_id": str, "value": float})
         keys = ["cluster", "task_id"]
-        scored = run.episodes.filter(phase="val").drop_nulls("reward")
-        table = scored.pivot("step", index=keys, values="reward", aggregate_function="mean").drop_nulls().sort(keys)
         parts = [
             (pl.col(str(one)) + pl.col(str(other))) * (other - one) / 2 for one, other in itertools.pairwise(steps)
         ]
+        each = [pl.col("reward").filter(pl.col("step") == step).mean().alias(str(step)) for step in steps]
+        table = run.episodes.lazy().filter(phase="val").group_by(keys).agg(each).drop_nulls().sort(keys)
         area = pl.sum_horizontal(parts) / (steps[-1] - steps[0])
-        frames.append(table.select(*keys, value=area).with_columns(seed=run.seed))
+        frames.append(table.select(pl.lit(run.seed).alias("seed"), *keys, value=area).collect())
     return pl.concat(frames)

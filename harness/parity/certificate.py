@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING, Any
 import harness
 from harness.errors import PluginError
 from harness.hookspecs import AgentSpec
-from harness.parity.comparison import Deviation, Likeness
 from harness.plugins import program, program_of
 from harness.rollout.environments import cache_dir, python_for
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
+
+    from harness.parity.comparison import Deviation, Likeness
 
 CLIENTS = ("openai", "httpx", "httpcore", "h11", "anyio", "aiohttp", "litellm", "requests", "urllib3", "anthropic")
 """Libraries that make or send requests; a fingerprint names the versions of those that an agent can reach."""
@@ -75,6 +76,8 @@ def write_certificate(agent_name: str, result: Likeness | Deviation) -> dict[str
     Returns:
         The certificate, or None where the agent failed.
     """
+    from harness.parity.comparison import Likeness
+
     current = fingerprint(agent_name)
     path = _path(agent_name, digest(current))
     if isinstance(result, Likeness) and not result.passed:
