@@ -233,9 +233,7 @@ def _pair(
             )
     training: Training = {}
     if difference.seeds > 1:
-        mine_by_seed, theirs_by_seed = (
-            [part["value"].mean() for part in table.partition_by("seed")] for table in (mine, theirs)
-        )
+        mine_by_seed, theirs_by_seed = ([run.scores()["value"].mean() for run in arm] for arm in (runs, base_runs))
         training = {
             "hierarchical_bootstrap": statistics.hierarchical_bootstrap(rows),
             "probability_of_improvement": statistics.probability_of_improvement(mine_by_seed, theirs_by_seed),

@@ -15,7 +15,6 @@ from harness.compare.scores import areas, paired_differences, scores
 if TYPE_CHECKING:
     import polars as pl
 
-    from harness.compare.estimates import Estimate
     from harness.compare.model import Learned, Learning, Measure
     from harness.compare.runs import Run
 
@@ -61,14 +60,12 @@ def held_against(
             estimate = accuracy(table, span)
             entry: Learned = {"estimate": estimate.data() if estimate else None, "difference": None}
             found[name][key] = entry
-            difference = _difference(table, tables[baseline], span) if name != baseline else None
-            if difference is not None:
+            if name == baseline:
+                continue
+            rows, _ = paired_differences(table, tables[baseline])
+            if difference := crossed_mean(rows, span[1] - span[0]):
                 entry["difference"], entry["p"] = difference.data(), difference.p_difference()
                 tested.append(entry)
     for entry, corrected in zip(tested, statistics.holm([entry["p"] for entry in tested]), strict=True):
         entry["p_holm"] = corrected
     return found
-
-
-def _difference(first: pl.DataFrame, second: pl.DataFrame, span: tuple[float, float]) -> Estimate | None:
-    return crossed_mean(paired_differences(first, second)[0], span[1] - span[0])

@@ -66,10 +66,11 @@ def behaviour(rows: pl.DataFrame) -> Behaviour:
     if not len(rows):
         return cast(Behaviour, dict.fromkeys(Behaviour.__annotations__))
     pairs = rows.filter(rows["rewrites"] > 0).drop_nulls(["reward", "first_reward"])
+    per_rollout = rows.select("transitions", "prompt_tokens", "response_tokens").mean().row(0, named=True)
     return {
-        "transitions_per_rollout": cast(float, rows["transitions"].mean()),
-        "prompt_tokens_per_rollout": cast(float, rows["prompt_tokens"].mean()),
-        "response_tokens_per_rollout": cast(float, rows["response_tokens"].mean()),
+        "transitions_per_rollout": per_rollout["transitions"],
+        "prompt_tokens_per_rollout": per_rollout["prompt_tokens"],
+        "response_tokens_per_rollout": per_rollout["response_tokens"],
         "rewritten": len(pairs),
         "helped": (pairs["reward"] > pairs["first_reward"]).sum(),
         "hurt": (pairs["reward"] < pairs["first_reward"]).sum(),
@@ -110,7 +111,7 @@ def cost(run: Run) -> Cost:
     total = net.sum()
     shares = {part: sum(rows[name].sum() for name in run.columns(of)) / total for part, of in PARTS.items()}
     shares["other"] = max(0.0, 1.0 - sum(shares.values()))
-    return {"step_s": cast(float, net.median()), "shares": shares}
+    return {"step_s": net.median(), "shares": shares}
 
 
 def dialogues(run: Run) -> tuple[float, float] | None:
@@ -206,5 +207,5 @@ def _tools_s(calls: str | None) -> float:
 
 
 def _median_ms(seconds: pl.Series) -> float | None:
-    found = cast(float | None, seconds.cast(float).median())
+    found: float | None = seconds.cast(float).median()
     return None if found is None else found * 1000

@@ -92,7 +92,7 @@ def by_task(rows: pl.DataFrame, samples: int) -> pl.DataFrame:
     import polars as pl
 
     keys, found = ["seed", "cluster", "task_id"], []
-    groups = rows.drop_nulls("reward").sort("session").group_by(keys, maintain_order=True)
+    groups = rows.drop_nulls("reward").sort("session", maintain_order=True).group_by(keys, maintain_order=True)
     for *key, rewards, meanings in groups.agg(pl.col("reward").cast(float), "meaning").sort(keys).rows():
         row = dict(zip(keys, key, strict=True)) | {"scored": len(rewards)}
         for name in measures(samples):
@@ -103,8 +103,7 @@ def by_task(rows: pl.DataFrame, samples: int) -> pl.DataFrame:
                 else (best_of if kind == "best" else worst_of)(rewards, int(k))
             )
         found.append(row)
-    types = {"scored": pl.Int64, **dict.fromkeys(measures(samples), pl.Float64)}
-    return pl.DataFrame(found, schema_overrides=types) if found else pl.DataFrame(schema=dict.fromkeys(keys) | types)
+    return pl.DataFrame(found, dict.fromkeys(keys) | {"scored": int} | dict.fromkeys(measures(samples), float))
 
 
 def summary(rows: pl.DataFrame, samples: int, span: tuple[float, float]) -> Samples:
