@@ -193,11 +193,11 @@ def parity_label(run: Run) -> str:
 
 
 def _by(rows: pl.DataFrame, column: str) -> dict[str, Accuracy]:
-    import polars as pl
-
-    scored = rows.lazy().drop_nulls(["reward", column]).group_by(column)
-    groups = scored.agg(pl.mean("reward"), pl.n_unique("task_id")).sort(column).collect()
-    return {name: {"accuracy": mean, "tasks": tasks} for name, mean, tasks in groups.rows()}
+    groups: dict[str, list[tuple[str, float]]] = {}
+    for name, *one in rows.select(column, "task_id", "reward").drop_nulls().sort(column).rows():
+        groups.setdefault(name, []).append((one[0], one[1]))
+    means = {name: sum(reward for _, reward in found) / len(found) for name, found in groups.items()}
+    return {name: {"accuracy": means[name], "tasks": len(dict(found))} for name, found in groups.items()}
 
 
 def _tools_s(calls: str | None) -> float:

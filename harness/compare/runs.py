@@ -134,18 +134,17 @@ class Run:
         return found.get(max(found, default=0) if step is None else step, self.episodes.clear())
 
     def scores(self, step: int | None = None) -> pl.DataFrame:
-        """Scored validation episodes of one step, or the last: columns seed, cluster, task_id, difficulty, value."""
-        import polars as pl
-
-        if step not in self._scores:
-            keys = ["cluster", "task_id", "difficulty"]
-            rows = self.validation(step).lazy().drop_nulls("reward").group_by(keys).agg(value=pl.mean("reward"))
-            self._scores[step] = rows.sort(keys).select(pl.lit(self.seed).alias("seed"), pl.all()).collect()
-        return self._scores[step]
+        """The rows of `scored` of one step, or of the last validation."""
+        return self.scored.filter(step=max(self._validated, default=0) if step is None else step)
 
     @cached_property
-    def _scores(self) -> dict[int | None, pl.DataFrame]:
-        return {}
+    def scored(self) -> pl.DataFrame:
+        """Mean validation rewards: columns seed, step, cluster, task_id, difficulty, value."""
+        import polars as pl
+
+        keys = ["step", "cluster", "task_id", "difficulty"]
+        rows = self.episodes.lazy().filter(phase="val").drop_nulls("reward").group_by(keys).agg(value=pl.mean("reward"))
+        return rows.sort(keys).select(pl.lit(self.seed).alias("seed"), pl.all()).collect()
 
     @cached_property
     def _validated(self) -> dict[int, pl.DataFrame]:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def scores(runs: Sequence[Run], step: int | None = None) -> pl.DataFrame:
-    """Scored validation episodes of several runs: columns seed, cluster, task_id, difficulty, value."""
+    """Scored validation questions of several runs: columns seed, step, cluster, task_id, difficulty, value."""
     import polars as pl
 
     return pl.concat([run.scores(step) for run in runs])
@@ -78,8 +78,8 @@ def areas(runs: Sequence[Run]) -> pl.DataFrame:
         parts = [
             (pl.col(str(one)) + pl.col(str(other))) * (other - one) / 2 for one, other in itertools.pairwise(steps)
         ]
-        each = [pl.col("reward").filter(pl.col("step") == step).mean().alias(str(step)) for step in steps]
-        table = run.episodes.lazy().filter(phase="val").group_by(keys).agg(each).drop_nulls().sort(keys)
+        each = [pl.col("value").filter(pl.col("step") == step).mean().alias(str(step)) for step in steps]
+        table = run.scored.lazy().group_by(keys).agg(each).drop_nulls().sort(keys)
         area = pl.sum_horizontal(parts) / (steps[-1] - steps[0])
         frames.append(table.select(pl.lit(run.seed).alias("seed"), *keys, value=area).collect())
     return pl.concat(frames)

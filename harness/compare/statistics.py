@@ -95,13 +95,11 @@ def cells(rows: pl.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     import numpy as np
 
     seed, cluster = codes(rows["seed"]), codes(rows["cluster"])
-    shape = int(seed.max()) + 1, int(cluster.max()) + 1
-    cell = seed * shape[1] + cluster
-    sums, counts = (
-        np.bincount(cell, rows["value"].to_numpy(), shape[0] * shape[1]),
-        np.bincount(cell, minlength=shape[0] * shape[1]),
-    )
-    return sums.reshape(shape), counts.astype(float).reshape(shape)
+    sums = np.zeros((seed.max() + 1, cluster.max() + 1))
+    counts = sums.copy()
+    np.add.at(sums, (seed, cluster), rows["value"].to_numpy())
+    np.add.at(counts, (seed, cluster), 1)
+    return sums, counts
 
 
 def interquartile_mean(scores: Sequence[float] | np.ndarray) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
     from harness.compare.runs import Run, Selection
 
 HERE = Path(__file__).parent
+DIGITS = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;/=>?@^_`{|}~"
+"""Those of base 85, but `/` for `<`, on which elements end; `unpack` in page.js has the same."""
 EPISODES = 240
 """Episodes in a report unless told otherwise."""
 
@@ -227,8 +228,13 @@ def _reward(identity: Mapping[str, Any]) -> str:
 
 
 def packed(text: str) -> str:
-    """Text deflated, in characters that no element ends on; `unpack` in page.js reads it."""
-    return base64.b85encode(zlib.compress(text.encode(), 9)).decode().replace("<", "/")
+    """Text deflated, in `DIGITS`, four bytes in five; `base64.b85encode` takes ten times as long."""
+    import numpy as np
+
+    data = zlib.compress(text.encode(), 9)
+    words = np.frombuffer(data + bytes(-len(data) % 4), ">u4")[:, None]
+    found = np.frombuffer(DIGITS, "S1")[words // 85 ** np.arange(4, -1, -1) % 85].tobytes()
+    return str(found[: len(data) + -(-len(data) // 4)], "ascii")
 
 
 def _safe(text: str) -> Any:
