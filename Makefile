@@ -20,6 +20,8 @@ INSTALLED := $(VENV)/.installed-$(EXTRAS)
 train: $(INSTALLED)
 	$(BIN)/harness train $(TRAIN_ARGS)
 
+# Test processes share the cores: OpenMP's threads of one would spin in the way of the others.
+test: export OMP_NUM_THREADS ?= 1
 test: $(INSTALLED)
 	$(BIN)/pytest -n 4 --dist loadfile -m "not train and not gpu" $(TEST_ARGS)
 	$(BIN)/pytest -n 2 --dist worksteal -m "train and not gpu" $(TEST_ARGS)

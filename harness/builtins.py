@@ -25,16 +25,16 @@ def harness_agents() -> list[AgentSpec]:
         AgentSpec(
             "reference_sql",
             "harness.programs.self_correcting_sql.reference:ReferenceSQL",
-            "plain Python and the openai client: the yardstick of parity and overhead",
+            "plain Python: the yardstick of parity and overhead",
             roles=ROLES,
-            frameworks=("openai",),
+            frameworks=("httpx",),
         ),
         AgentSpec(
             "reference_tools",
             "harness.programs.tool_loop.reference:ReferenceTools",
-            "plain Python and the openai client: calls tools of any environment",
+            "plain Python: calls tools of any environment",
             roles=("assistant",),
-            frameworks=("openai",),
+            frameworks=("httpx",),
             program="tool_loop",
         ),
     ]

@@ -26,6 +26,27 @@ class LLM:
     """Chat completion parameters to send: `temperature`, `top_p`, `max_tokens`."""
     timeout_s: float
 
+    async def complete(self, http_client: httpx.AsyncClient, messages: Sequence[Any], **more: Any) -> dict[str, Any]:
+        """One chat completion in plain HTTP, for agents without a framework.
+
+        Args:
+            more: Further parameters, such as `tools`.
+
+        Returns:
+            The message of the reply: `content`, and `tool_calls` where it has some.
+
+        Raises:
+            httpx.HTTPError: The endpoint answered with an error, or not at all.
+        """
+        answer = await http_client.post(
+            f"{self.base_url}/chat/completions",
+            json={"model": self.model, "messages": messages, **more, **self.sampling},
+            headers={"authorization": f"Bearer {self.api_key}"},
+            timeout=self.timeout_s,
+        )
+        message: dict[str, Any] = answer.raise_for_status().json()["choices"][0]["message"]
+        return message
+
 
 class Toolbox(Protocol):
     """All that an agent gets beside its problem."""

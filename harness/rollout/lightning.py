@@ -11,7 +11,8 @@ import warnings
 from types import ModuleType
 
 _PROXY = "agentlightning.llm_proxy"
-_INSTRUMENTATION = "agentlightning.instrumentation.litellm"
+_INSTRUMENTATION = ("agentlightning.instrumentation.litellm", "agentlightning.instrumentation.agentops_langchain")
+"""Neither is asked for; the second loads LangChain."""
 
 
 class LLMProxy:
@@ -29,4 +30,5 @@ def without_litellm() -> None:
     module = ModuleType(_PROXY, "LiteLLM's proxy is left out.")
     module.__dict__.update(LLMProxy=LLMProxy, __all__=["LLMProxy"])
     sys.modules[_PROXY] = module
-    sys.modules[_INSTRUMENTATION] = None  # type: ignore[assignment]  # agentlightning then takes it as not installed
+    for name in _INSTRUMENTATION:
+        sys.modules[name] = None  # type: ignore[assignment]  # agentlightning then takes it as not installed

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -30,7 +32,7 @@ from harness.hookspecs import AgentSpec
 from harness.parity.comparison import changed_together
 from harness.parity.recorder import SAMPLING, record, staged_request
 from harness.parity.tap import Tap
-from harness.plugins import agent_spec, load, program, program_of
+from harness.plugins import agent_spec, load, program, program_of, registry
 from harness.programs import CANARY, Scenario
 from harness.records import Attempt
 from harness.rollout.host import HostToolbox, run_attempt
@@ -64,6 +66,27 @@ class Stage:
         return await run_attempt(
             agent, request, rollout_id, "1", self.control, self.gateway.key, "scripted", self.http_client
         )
+
+
+LOADING = """
+import json, os, sys
+from harness.plugins import agent_spec, load
+before, changed = dict(os.environ), {}
+for agent in sys.argv[1:]:
+    load(agent_spec(agent))()
+    changed[agent] = sorted(name for name in before.keys() | os.environ if before.get(name) != os.environ.get(name))
+print(json.dumps(changed))
+"""
+
+
+@cache
+def _loaded_afresh(plugin: str) -> dict[str, list[str]]:
+    """By agent of a plugin, the variables that differ once it and those before it are loaded in a new process."""
+    agents = [spec.name for spec in registry().specs("agent") if registry().owner("agent", spec.name) == plugin]
+    done = subprocess.run([sys.executable, "-c", LOADING, *agents], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    changed: dict[str, list[str]] = json.loads(done.stdout.splitlines()[-1])
+    return changed
 
 
 class AgentContract(Contract):
@@ -110,16 +133,7 @@ class AgentContract(Contract):
         assert spec.roles and tuple(spec.roles) == tuple(loaded.roles)
 
     def test_loading_leaves_the_environment_alone(self) -> None:
-        code = (
-            "import os, sys; before = dict(os.environ)\n"
-            "from harness.plugins import agent_spec, load\n"
-            f"load(agent_spec({self.agent!r}))()\n"
-            "names = before.keys() | os.environ.keys()\n"
-            "changed = {name for name in names if before.get(name) != os.environ.get(name)}\n"
-            "sys.exit(f'changed: {changed}' if changed else 0)"
-        )
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-2000:]
+        assert not _loaded_afresh(registry().owner("agent", self.agent))[self.agent]
 
     def test_solves_the_scripted_episode(self, loaded: Agent, gateway: GatewayServer, tmp_path: Path) -> None:
         scenario = self.scenario("wrong_then_fixed", "several_rounds")

@@ -6,11 +6,11 @@ import subprocess
 import sys
 
 
-def test_agentlightning_is_loaded_without_litellm() -> None:
+def test_agentlightning_is_loaded_without_litellm_and_langchain() -> None:
     code = (
         "import sys, harness.rollout.stack, harness.rollout.store, harness.rollout.session\n"
         "assert 'agentlightning' in sys.modules\n"
-        "print(sorted(name for name in sys.modules if name.split('.')[0] == 'litellm'))"
+        "print(sorted(name for name in sys.modules if name.split('.')[0] in ('litellm', 'langchain_core')))"
     )
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

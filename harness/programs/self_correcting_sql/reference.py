@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from openai import AsyncOpenAI
-
 from harness.programs.self_correcting_sql.prompts import ROLES, Prompt
 from harness.records import Problem
 from harness.toolbox import Toolbox
@@ -26,17 +24,5 @@ class ReferenceSQL:
         return sql
 
     async def _ask(self, toolbox: Toolbox, prompt: Prompt) -> str:
-        llm = toolbox.llm(prompt.role)
-        client = AsyncOpenAI(
-            base_url=llm.base_url,
-            api_key=llm.api_key,
-            http_client=toolbox.http_client,
-            timeout=llm.timeout_s,
-            max_retries=0,
-        )
-        reply = await client.chat.completions.create(
-            model=llm.model,
-            messages=prompt.messages,  # type: ignore[arg-type]
-            **llm.sampling,
-        )
-        return reply.choices[0].message.content or ""
+        reply = await toolbox.llm(prompt.role).complete(toolbox.http_client, prompt.messages)
+        return reply.get("content") or ""
