@@ -33,22 +33,22 @@ def call(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
 PLAIN = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
 
 
-def installed(name: str, folder: Path, *others: str) -> str:
+def installed(name: str, folder: Path, uv: str, *others: str) -> str:
     """The interpreter of a copy of this environment with an example's wheel in it."""
     home = folder / "venv"
-    venv.create(home, with_pip=True)
+    venv.create(home)
     python = str(home / "bin" / "python")
     packages = Path(call(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").stdout.strip())
     base = sysconfig.get_path("purelib")
     (packages / "zz_base.pth").write_text(f"import site; site.addsitedir({base!r})\n")
-    pip = (python, "-m", "pip", "--disable-pip-version-check", "-q")
-    built = call(*pip, "wheel", "--no-deps", "-w", str(folder), str(EXAMPLES / name))
+    built = call(uv, "build", "--quiet", "--wheel", "--out-dir", str(folder), str(EXAMPLES / name))
     if built.returncode:
         pytest.skip(f"no package index to build with: {built.stderr.strip().splitlines()[-1]}")
     before = json.loads(call(python, "-m", "harness", "plugins", "--json").stdout)
     assert name not in [row["name"] for row in before]
-    # By name and without dependencies: what else the base environment holds would keep pip's resolver busy for minutes.
-    done = call(*pip, "install", "--no-deps", *map(str, folder.glob("*.whl")), *others)
+    # Without dependencies: they are in the environment below, which no installer sees.
+    wheels = map(str, folder.glob("*.whl"))
+    done = call(uv, "pip", "install", "--quiet", "--no-deps", "--python", python, *wheels, *others)
     assert done.returncode == 0, done.stderr
     contract = call(python, "-m", "pytest", "-q", *PLAIN, str(EXAMPLES / name))
     assert contract.returncode == 0, contract.stdout[-3000:] + contract.stderr[-3000:]
@@ -57,14 +57,14 @@ def installed(name: str, folder: Path, *others: str) -> str:
 
 @pytest.mark.train
 @pytest.mark.timeout(1200)
-def test_a_framework_s_wheel_proves_itself_and_uninstalls(tmp_path: Path) -> None:
-    python = installed("pydantic_ai_sql", tmp_path, *FRAMEWORK)
+def test_a_framework_s_wheel_proves_itself_and_uninstalls(uv: str, tmp_path: Path) -> None:
+    python = installed("pydantic_ai_sql", tmp_path, uv, *FRAMEWORK)
     rows = {row["name"]: row for row in json.loads(call(python, "-m", "harness", "plugins", "--json").stdout)}
     assert rows["pydantic_ai_sql"]["usable"] and rows["pydantic_ai_sql"]["frameworks"]["pydantic-ai-slim"]
     parity = call(python, "-m", "harness", "parity", "pydantic_ai_sql", HARNESS_CACHE_DIR=str(tmp_path / "cache"))
     assert parity.returncode == 0, parity.stdout[-3000:] + parity.stderr[-2000:]
 
-    assert call(python, "-m", "pip", "-q", "uninstall", "-y", "harness-pydantic-ai-sql").returncode == 0
+    assert call(uv, "pip", "uninstall", "--quiet", "--python", python, "harness-pydantic-ai-sql").returncode == 0
     after = call(python, "-m", "harness", "train", "--plugin", "pydantic_ai_sql", "--ci-fast")
     assert after.returncode == 2 and "no agent called 'pydantic_ai_sql'" in after.stderr
     assert sys.executable != python
@@ -72,8 +72,8 @@ def test_a_framework_s_wheel_proves_itself_and_uninstalls(tmp_path: Path) -> Non
 
 @pytest.mark.train
 @pytest.mark.timeout(1200)
-def test_a_task_without_a_database_is_trained_and_its_reward_s_parts_are_kept(tmp_path: Path) -> None:
-    python = installed("arithmetic", tmp_path)
+def test_a_task_without_a_database_is_trained_and_its_reward_s_parts_are_kept(uv: str, tmp_path: Path) -> None:
+    python = installed("arithmetic", tmp_path, uv)
     few = ("train.steps=2", "train.batch_size=4", "train.val_every=0", "task.val_limit=8", "device=cpu")
     settings = [part for one in ("reward.name=arithmetic", "agent_match=.", *few) for part in ("--set", one)]
     runs = str(tmp_path / "runs")
@@ -90,5 +90,5 @@ def test_a_task_without_a_database_is_trained_and_its_reward_s_parts_are_kept(tm
 
 @pytest.mark.train
 @pytest.mark.timeout(1200)
-def test_a_trainer_that_is_not_verl_trains_and_goes_on(tmp_path: Path) -> None:
-    installed("own_trainer", tmp_path)
+def test_a_trainer_that_is_not_verl_trains_and_goes_on(uv: str, tmp_path: Path) -> None:
+    installed("own_trainer", tmp_path, uv)

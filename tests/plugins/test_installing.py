@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -56,10 +55,7 @@ def test_an_extra_is_added_as_harness_was_installed(tmp_path: Path, monkeypatch:
 
 @pytest.mark.train
 @pytest.mark.timeout(1200)
-def test_wheels_install_into_a_fresh_environment_and_work(tmp_path: Path) -> None:
-    uv = shutil.which("uv") or str(REPO / ".uv" / "bin" / "uv")
-    if not Path(uv).exists():
-        pytest.skip("needs uv, which `make` puts into .uv")
+def test_wheels_install_into_a_fresh_environment_and_work(uv: str, tmp_path: Path) -> None:
     outside = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
 
     def call(*command: str, cwd: Path = tmp_path, **more: str) -> str:

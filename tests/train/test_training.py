@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,9 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
+from harness.config import load_config
 from harness.results.folder import RunFolder
+from harness.trainers.verl.trainer import VerlTrainer
 
 pytestmark = [pytest.mark.train, pytest.mark.timeout(900)]
 
@@ -28,10 +30,23 @@ SMALL = [
 ]
 
 
-def start(*arguments: str | Path, log: Path) -> subprocess.Popen[bytes]:
+Variables = Mapping[str, str]
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Variables]:
+    """The server of forks that trainings of a study share, for all trainings here but those that test their own."""
+    standby = VerlTrainer().standby(load_config("cpu", agent="reference_sql"))
+    assert standby is not None
+    yield standby.variables
+    standby.close()
+
+
+def start(*arguments: str | Path, log: Path, variables: Variables | None = None) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "harness", "train", *map(str, arguments)]
     with log.open("ab") as output:
-        return subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+        environment = {**os.environ, **(variables or {})}
+        return subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True, env=environment)
 
 
 def wait_for(condition: Callable[[], Any], process: subprocess.Popen[bytes], log: Path, limit_s: float = 600) -> Any:
@@ -87,7 +102,7 @@ def all_gone(root: Path, within_s: float) -> bool:
 
 
 @pytest.mark.timeout(1800)  # three launches
-def test_a_killed_training_leaves_nothing_and_resumes(tmp_path: Path) -> None:
+def test_a_killed_training_leaves_nothing_and_resumes(tmp_path: Path, shared: Variables) -> None:
     runs, log = tmp_path / "runs", tmp_path / "log"
     runs.mkdir()
     every = ("--set", "train.val_every=1")
@@ -133,15 +148,16 @@ def test_a_killed_training_leaves_nothing_and_resumes(tmp_path: Path) -> None:
     weights = exported_answers_as_the_trainers_policy(
         run, [row for row in transitions if row["phase"] == "val" and row["step"] == 2]
     )
-    the_same_in_another_framework(run, weights, tmp_path / "again", *every)
+    the_same_in_another_framework(run, weights, tmp_path / "again", *every, variables=shared)
 
 
-def the_same_in_another_framework(run: Path, weights: str, runs: Path, *options: str) -> None:
+def the_same_in_another_framework(run: Path, weights: str, runs: Path, *options: str, variables: Variables) -> None:
     """Another agent, twice the runners and agent-loop workers, never interrupted: bit for bit one training."""
     runs.mkdir()
     log = runs.with_suffix(".log")
     workers = ("--set", "rollout.runners=2", "--set", "verl.actor_rollout_ref.rollout.agent.num_workers=2")
-    other = start("--plugin", "reference_sql", "--steps", "2", "--runs-dir", runs, *SMALL, *options, *workers, log=log)
+    arguments = ("--plugin", "reference_sql", "--steps", "2", "--runs-dir", runs, *SMALL, *options, *workers)
+    other = start(*arguments, log=log, variables=variables)
     assert other.wait(600) == 0, log.read_text()[-3000:]
     (again,) = runs.iterdir()
     assert grad_norms(again) == grad_norms(run)
@@ -189,10 +205,11 @@ def exported_answers_as_the_trainers_policy(run: Path, greedy: list[dict[str, An
 
 @pytest.mark.parametrize("victim", ["VerlPolicyServer", "AgentLoopWorkerTQ"])
 def test_a_dead_actor_fails_the_run_cleanly_and_scores_nothing_zero(
-    tmp_path: Path, small_disk: Callable[[str], Path], fill: Callable[..., Path], victim: str
+    tmp_path: Path, small_disk: Callable[[str], Path], fill: Callable[..., Path], shared: Variables, victim: str
 ) -> None:
     runs, log = small_disk("400m"), tmp_path / "log"
-    process = start("--plugin", "reference_sql", "--steps", "3", "--runs-dir", runs, *SMALL, log=log)
+    arguments = ("--plugin", "reference_sql", "--steps", "3", "--runs-dir", runs, *SMALL)
+    process = start(*arguments, log=log, variables=shared)
 
     def found() -> list[psutil.Process]:
         if not any(file.stat().st_size for file in runs.glob("*/logs/episodes-*.jsonl")):
