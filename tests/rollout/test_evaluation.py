@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.cli import main
 from harness.environments.sql.environment import database_of
 from harness.records import Attempt, Verdict
 from harness.scripted.server import ReceivedRequest, Reply
@@ -22,10 +23,33 @@ from harness.testing.fixtures import StartServer
 NAMED = ("OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_API_KEY", "MODEL")
 
 
-def harness(*arguments: str | Path, **named: str) -> subprocess.CompletedProcess[str]:
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def process(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """`harness` in a process of its own."""
     command = [sys.executable, "-m", "harness", *map(str, arguments)]
-    environment = {name: value for name, value in os.environ.items() if name not in NAMED} | named
+    environment = {name: value for name, value in os.environ.items() if name not in NAMED}
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+
+
+@pytest.fixture
+def harness(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
+    """`harness` in this process, with some variables set and without those of an endpoint."""
+
+    def run(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+        with monkeypatch.context() as patched:
+            for name in NAMED:
+                patched.delenv(name, raising=False)
+            for name, value in variables.items():
+                patched.setenv(name, value)
+            patched.setattr(sys, "argv", ["harness", *map(str, arguments)])
+            with pytest.raises(SystemExit) as left:
+                main()
+        said = capfd.readouterr()
+        return subprocess.CompletedProcess(arguments, int(str(left.value.code or 0)), said.out, said.err)
+
+    return run
 
 
 def golden(request: ReceivedRequest) -> Reply | str:
@@ -38,7 +62,7 @@ def golden(request: ReceivedRequest) -> Reply | str:
 
 def test_eval_of_an_endpoint_that_knows_the_answers(tmp_path: Path, scripted_server: StartServer) -> None:
     server = scripted_server(golden, token_ids=False)
-    done = harness(
+    done = process(
         *("eval", "--plugin", "langgraph_sql", "--endpoint", server.base_url),
         *("--limit", "12", "--runs-dir", tmp_path, "--json"),
     )
@@ -49,7 +73,9 @@ def test_eval_of_an_endpoint_that_knows_the_answers(tmp_path: Path, scripted_ser
     assert record["kind"] == "eval" and record["status"] == "finished"
 
 
-def test_eval_draws_several_samples_of_each_task(tmp_path: Path, scripted_server: StartServer) -> None:
+def test_eval_draws_several_samples_of_each_task(
+    harness: Command, tmp_path: Path, scripted_server: StartServer
+) -> None:
     """Of four answers to a question two are right and written otherwise, one is wrong and one fails."""
     drawn: Counter[str] = Counter()
 
@@ -91,7 +117,9 @@ def test_eval_draws_several_samples_of_each_task(tmp_path: Path, scripted_server
     assert "pass@4, oracle" in shown.stdout and "self-consistency" in shown.stdout, shown.stderr
 
 
-def test_one_greedy_sample_a_task_is_the_default(tmp_path: Path, scripted_server: StartServer) -> None:
+def test_one_greedy_sample_a_task_is_the_default(
+    harness: Command, tmp_path: Path, scripted_server: StartServer
+) -> None:
     server = scripted_server(golden, token_ids=False)
     arguments = ("eval", "--plugin", "reference_sql", "--endpoint", server.base_url, "--limit", "3", "--json")
     records, sent = [], []
@@ -110,7 +138,9 @@ def test_one_greedy_sample_a_task_is_the_default(tmp_path: Path, scripted_server
     assert one == other and "samples" not in one["identity"] | one["result"] and "eval" not in one["config"]
 
 
-def test_eval_of_a_dead_endpoint_fails_and_scores_nothing(tmp_path: Path, scripted_server: StartServer) -> None:
+def test_eval_of_a_dead_endpoint_fails_and_scores_nothing(
+    harness: Command, tmp_path: Path, scripted_server: StartServer
+) -> None:
     server = scripted_server(lambda request: Reply.failure(500), token_ids=False)
     done = harness(
         *("eval", "--plugin", "reference_sql", "--endpoint", server.base_url),
@@ -123,7 +153,7 @@ def test_eval_of_a_dead_endpoint_fails_and_scores_nothing(tmp_path: Path, script
 
 
 def test_a_disk_that_fills_up_ends_an_evaluation_in_one_line(
-    small_disk: Callable[[str], Path], fill: Callable[..., Path], scripted_server: StartServer
+    harness: Command, small_disk: Callable[[str], Path], fill: Callable[..., Path], scripted_server: StartServer
 ) -> None:
     disk = small_disk("8m")
 
@@ -158,7 +188,7 @@ def test_eval_whose_databases_change_under_it_says_so(
         return "```sql\nSELECT 1\n```"
 
     server = scripted_server(meddling, token_ids=False)
-    done = harness(
+    done = process(
         *("eval", "--plugin", "reference_sql", "--endpoint", server.base_url),
         *("--limit", "4", "--runs-dir", tmp_path / "runs", "--json"),
     )
@@ -167,7 +197,7 @@ def test_eval_whose_databases_change_under_it_says_so(
     assert done.stderr.count("the task set changed during the run") == 1
 
 
-def test_dev_shows_every_call(scripted_server: StartServer) -> None:
+def test_dev_shows_every_call(harness: Command, scripted_server: StartServer) -> None:
     server = scripted_server(golden, token_ids=False)
     done = harness("dev", "--plugin", "langgraph_sql", "--endpoint", server.base_url, "--tasks", "2")
     assert done.returncode == 0, done.stderr
@@ -176,7 +206,7 @@ def test_dev_shows_every_call(scripted_server: StartServer) -> None:
     assert done.stdout.count("reward 1 same result") == 2
 
 
-def test_dev_prints_spans_and_verdicts_as_json(scripted_server: StartServer) -> None:
+def test_dev_prints_spans_and_verdicts_as_json(harness: Command, scripted_server: StartServer) -> None:
     server = scripted_server(golden, token_ids=False)
     arguments = ("--endpoint", server.base_url, "--tasks", "2", "--json")
     done = harness("dev", "--plugin", "reference_sql", *arguments)
@@ -186,7 +216,7 @@ def test_dev_prints_spans_and_verdicts_as_json(scripted_server: StartServer) -> 
     assert all(one["spans"] for one in told)
 
 
-def test_dev_says_why_an_attempt_is_unscored(scripted_server: StartServer) -> None:
+def test_dev_says_why_an_attempt_is_unscored(harness: Command, scripted_server: StartServer) -> None:
     server = scripted_server(lambda request: Reply.failure(500), token_ids=False)
     done = harness("dev", "--plugin", "reference_sql", "--endpoint", server.base_url, "--tasks", "1")
     assert done.returncode == 0, done.stderr
@@ -205,7 +235,9 @@ def test_dev_shows_the_parts_of_a_reward(capsys: pytest.CaptureFixture[str]) -> 
         assert text in shown, shown
 
 
-def test_the_environment_names_an_endpoint_where_no_option_does(tmp_path: Path, scripted_server: StartServer) -> None:
+def test_the_environment_names_an_endpoint_where_no_option_does(
+    harness: Command, tmp_path: Path, scripted_server: StartServer
+) -> None:
     task = PocketTasks().load("val")[0]
     server = scripted_server(golden, token_ids=False)
     asking = ("run", "--question", task.question, "--db", database_of(task), "--json")
@@ -222,7 +254,7 @@ def test_the_environment_names_an_endpoint_where_no_option_does(tmp_path: Path, 
     assert done.returncode == 0 and "reward 1" in done.stdout, done.stderr
 
 
-def test_run_answers_one_question(scripted_server: StartServer) -> None:
+def test_run_answers_one_question(harness: Command, scripted_server: StartServer) -> None:
     task = PocketTasks().load("val")[0]
     server = scripted_server(golden, token_ids=False)
     done = harness(
@@ -233,7 +265,7 @@ def test_run_answers_one_question(scripted_server: StartServer) -> None:
     assert attempt["answer"] == task.gold and attempt["transitions"][0]["prompt_ids"] is None
 
 
-def test_user_errors_are_one_line_and_status_2(tmp_path: Path) -> None:
+def test_user_errors_are_one_line_and_status_2(harness: Command, tmp_path: Path) -> None:
     for arguments, message in (
         (("train", "--plugin", "langgraf_sql"), "did you mean 'langgraph_sql'"),
         (("train", "--plugin", "reference_sql", "--agent-match", "nobody"), "matches none of the roles"),
