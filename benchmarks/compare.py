@@ -1,0 +1,56 @@
+"""What a comparison and a report cost: processor seconds of `harness compare` and `harness report`.
+
+    python benchmarks/compare.py [--baseline OTHER/.venv/bin/harness] [--rounds 5] [--of results/studies/frameworks]
+
+Runs this environment's `harness` and, with `--baseline`, another checkout's in turn, each on the folder `--of` of its
+own checkout (older records are under older names), and prints medians and their ratio. A first round is not counted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import tempfile
+from pathlib import Path
+
+
+def seconds(command: str, what: str, folder: Path) -> float:
+    """Processor seconds of one command, those of the system among them."""
+    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    with tempfile.TemporaryDirectory() as place:
+        arguments = [command, what, str(folder)] + (["--out", f"{place}/report.html"] if what == "report" else [])
+        before = os.times()
+        done = subprocess.run(arguments, capture_output=True, text=True, env=environment, cwd=place, check=False)
+        after = os.times()
+    if done.returncode:
+        raise SystemExit(f"{command} {what} {folder} ended with status {done.returncode}: {done.stderr[-2000:]}")
+    return after.children_user - before.children_user + after.children_system - before.children_system
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--baseline", help="another checkout's `harness`, run in turn with this one's")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--of", default="results/studies/frameworks", help="a folder of runs, from a checkout's root")
+    options = parser.parse_args()
+    mine = shutil.which("harness") or "harness"
+    commands = [mine, *filter(None, [options.baseline])]
+    for what in ("compare", "report"):
+        found: dict[str, list[float]] = {command: [] for command in commands}
+        for number in range(options.rounds + 1):
+            for command in commands:
+                folder = Path(command).absolute().parents[2] / options.of
+                took = seconds(command, what, folder)
+                if number:
+                    found[command].append(took)
+        medians = [statistics.median(found[command]) for command in commands]
+        spread = "; ".join(" ".join(f"{one:.2f}" for one in found[command]) for command in commands)
+        ratio = f", {medians[0] / medians[1]:.2f}x of the baseline's {medians[1]:.2f} s" if options.baseline else ""
+        print(f"{what}: {medians[0]:.2f} s{ratio} ({spread})")
+
+
+if __name__ == "__main__":
+    main()
