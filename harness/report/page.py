@@ -85,7 +85,7 @@ def render(
     arms = {name: arms[name] for name in shown if name in arms} if shown else arms
     figures = {arm: [run.figures for run in runs] for arm, runs in arms.items()}
     task_sets = {str(run.record["identity"]["task_set"].get("name")) for run in selection.runs}
-    published = [] if references is False else reference_rows(None if references else next(iter(task_sets)))
+    published = [] if references is False else reference_rows(None if references else min(task_sets))
     found = tables(comparison, published) if comparison else []
     manifest = [_runs(selection.runs), _identity(selection.runs), _parity(selection.runs)]
     browsed = sample(arms, episodes)
@@ -231,7 +231,7 @@ def packed(text: str) -> str:
     """Text deflated, in `DIGITS`, four bytes in five; `base64.b85encode` takes ten times as long."""
     import numpy as np
 
-    data = zlib.compress(text.encode(), 9)
+    data = zlib.compress(text.encode())
     words = np.frombuffer(data + bytes(-len(data) % 4), ">u4")[:, None]
     found = np.frombuffer(DIGITS, "S1")[words // 85 ** np.arange(4, -1, -1) % 85].tobytes()
     return str(found[: len(data) + -(-len(data) // 4)], "ascii")
