@@ -1,10 +1,10 @@
-"""What a framework costs around each model call, against plain Python and the openai client.
+"""What a framework costs around each model call, against plain Python and plain HTTP.
 
     python benchmarks/framework_overhead.py [--json] [--repeat 3] [AGENT ...]
 
 Each agent runs in a process of its own against a scripted model in another process that answers at once,
-without the gateway in between. Every agent gets the same connection pool and builds its client for each call,
-as in a run.
+without the gateway in between. Every agent gets the same connection pool, and a framework builds its client for
+each call, as in a run.
 The reference runs in turn with the agent, in the same process: what else the machine does meets both. Times
 are the best of `--repeat` rounds; ratios compare the two best.
 """
