@@ -42,9 +42,8 @@ class AttemptLog:
         self.attempt_id = attempt_id
         self.sampling = sampling
         self.roles = roles
-        self.deadline = asyncio.get_running_loop().time() + timeout_s
         self._until = time.monotonic() + timeout_s
-        """The same, of the clock itself: uvloop's time stands still while it serves a batch of events."""
+        """Not by the loop's time: uvloop's stands still while it serves a batch of events."""
         self.transitions: list[Transition] = []
         self.failures: list[CallFailure] = []
         self.calls: set[Call] = set()
@@ -54,9 +53,9 @@ class AttemptLog:
         """Heaps of numbers below a role's count whose calls failed."""
 
     @property
-    def late(self) -> bool:
-        """Whether the deadline has passed."""
-        return time.monotonic() >= self._until
+    def left_s(self) -> float:
+        """Time to the deadline, negative beyond it."""
+        return self._until - time.monotonic()
 
     def begin(self, role: str) -> Call:
         """Note the arrival of a call of `role`.
@@ -159,7 +158,7 @@ class Call:
         """
         if self.outcome:
             return
-        if self.log.late:
+        if self.log.left_s <= 0:
             refusal = deadline_passed()
         if self.streamed is not None and self.streamed.finished:
             # The model had ended its answer; all that was missing is the stream's own end.
@@ -240,5 +239,5 @@ class Attempts:
             return
         self._sweep_at = now + min(60.0, self._linger_s)
         for key, log in list(self._open.items()):
-            if log.deadline + self._linger_s < now:
+            if log.left_s < -self._linger_s:
                 self.close(*key)

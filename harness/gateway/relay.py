@@ -86,15 +86,13 @@ class Relay:
             self.outcomes[call.outcome] += 1
 
     async def _limited(self, call: Call, asked: dict[str, Any], answering: _Answering) -> None:
-        now = asyncio.get_running_loop().time()
-        limit = now + self._settings.call_timeout_s
+        limit_s, left_s = self._settings.call_timeout_s, call.log.left_s
         try:
-            async with asyncio.timeout_at(min(limit, call.log.deadline)):
+            async with asyncio.timeout(min(limit_s, left_s)):
                 await self._call(call, asked, answering)
         except TimeoutError as error:
-            if limit < call.log.deadline:
-                message = f"no answer within {self._settings.call_timeout_s:g} s"
-                raise Refusal("upstream_timeout", message) from error
+            if limit_s < left_s:
+                raise Refusal("upstream_timeout", f"no answer within {limit_s:g} s") from error
             raise deadline_passed() from error
 
     async def _call(self, call: Call, asked: dict[str, Any], answering: _Answering) -> None:
