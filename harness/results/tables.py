@@ -45,8 +45,9 @@ def conclude(folder: RunFolder, record: Mapping[str, Any]) -> str:
 
 def write_tables(folder: RunFolder) -> None:
     """Write `episodes.parquet`, `transitions.parquet` and `steps.parquet` from the row logs; safe to repeat."""
+    rows = {kind: list(folder.rows(kind)) for kind in ROWS}
     for kind in ROWS:
-        table = logged_table(folder, kind)
+        table = _typed(kind, rows[kind], rows["episodes"])
         if not len(table):
             continue
         path = folder.path / f"{kind}.parquet"
@@ -60,13 +61,18 @@ def write_tables(folder: RunFolder) -> None:
 
 def logged_table(folder: RunFolder, kind: str) -> pa.Table:
     """`episodes`, `transitions` or `steps` as the row logs have them, with every column of its kind."""
-    rows = [{OLDER.get(name, name): value for name, value in row.items()} for row in folder.rows(kind)]
+    return _typed(kind, list(folder.rows(kind)), list(folder.rows("episodes")) if kind == "steps" else [])
+
+
+def _typed(kind: str, rows: list[dict[str, Any]], episodes: list[dict[str, Any]]) -> pa.Table:
+    """The table of one kind's rows; a step's has what `episodes` say of it."""
+    rows = [{OLDER.get(name, name): value for name, value in row.items()} for row in rows]
     columns = EPISODE_COLUMNS if kind == "episodes" else TRANSITION_COLUMNS
     if kind == "steps":
-        rows = step_rows(rows, list(folder.rows("episodes")))
+        rows = step_rows(rows, episodes)
         names = sorted({name for row in rows for name in row} - {"step"})
         columns = {"step": "int64", **dict.fromkeys(names, "double")}
-    schema = pa.schema([(name, _TYPES[kind]) for name, kind in columns.items()])
+    schema = pa.schema([(name, _TYPES[of]) for name, of in columns.items()])
     return pa.Table.from_pylist([{name: row.get(name) for name in columns} for row in rows], schema=schema)
 
 
