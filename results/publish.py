@@ -29,7 +29,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.compare.agreement import answer_hashes
+from harness.compare.agreement import DRAW, answer_hashes
 from harness.compare.comparison import compare
 from harness.compare.formats import render
 from harness.compare.measures import framework_s
@@ -48,7 +48,6 @@ READ = ("step", *MEASURES, "timing_s/", "perf/", "actor/", "rollout/", "val/")
 TOLD = ("critic/", "training/")
 """How those begin that are kept where they vary and no other column says the same."""
 LEFT_OUT = ("rollout_id", "attempt_id", "call_roles", "started_s", "elapsed_s")
-DRAW = ("phase", "step", "task_id", "session")
 CALL = ("step", "phase", "role", "trained", "response_tokens", "gateway_s")
 
 

@@ -18,13 +18,14 @@ if TYPE_CHECKING:
     from harness.compare.model import Agreement, AgreementStep
     from harness.compare.runs import Run
 
-_DRAW = ["phase", "step", "task_id", "session"]
+DRAW = ["phase", "step", "task_id", "session"]
+"""What names a rollout of a run."""
 
 
 def agree(arms: Mapping[str, Sequence[Run]], baseline: str) -> dict[str, Agreement]:
     """Shares of equal answers with the baseline's run of the same seed, by arm, pooled over the seeds in common."""
     if any(
-        column not in run.episodes.columns for runs in arms.values() for run in runs for column in (*_DRAW, "answer")
+        column not in run.episodes.columns for runs in arms.values() for run in runs for column in (*DRAW, "answer")
     ):
         return {}
     by_seed = {run.seed: run for run in arms[baseline]}
@@ -85,15 +86,15 @@ def _answers(run: Run) -> pl.DataFrame:
 
     known = pl.col("outcome").is_in(["ok", *AGENT_OUTCOMES])
     given = pl.when(pl.col("outcome") == "ok").then(answer_hashes(run.episodes).fill_null("none")).otherwise("outcome")
-    rows = run.episodes.lazy().select(*_DRAW, "outcome", answer=given).filter(known)
-    return rows.unique(_DRAW, keep="first").collect()
+    rows = run.episodes.lazy().select(*DRAW, "outcome", answer=given).filter(known)
+    return rows.unique(DRAW, keep="first").collect()
 
 
 def _same(mine: pl.DataFrame, theirs: pl.DataFrame) -> dict[tuple[str, int], tuple[int, int]]:
     """Draws in common and how many of them have the same answer, by phase and step."""
     import polars as pl
 
-    both = mine.lazy().join(theirs.lazy(), on=_DRAW).group_by("phase", "step")
+    both = mine.lazy().join(theirs.lazy(), on=DRAW).group_by("phase", "step")
     counts = both.agg(pl.len(), (pl.col("answer") == pl.col("answer_right")).sum().alias("same")).collect()
     return {(phase, step): (draws, same) for phase, step, draws, same in counts.rows()}
 
