@@ -73,7 +73,11 @@ import json, os, sys
 from harness.plugins import agent_spec, load
 before, changed = dict(os.environ), {}
 for agent in sys.argv[1:]:
-    load(agent_spec(agent))()
+    try:
+        load(agent_spec(agent))()
+    except Exception as error:  # only its own contract's fault
+        changed[agent] = [f"it cannot be loaded: {error!r}"]
+        continue
     changed[agent] = sorted(name for name in before.keys() | os.environ if before.get(name) != os.environ.get(name))
 print(json.dumps(changed))
 """
@@ -81,7 +85,7 @@ print(json.dumps(changed))
 
 @cache
 def _loaded_afresh(plugin: str) -> dict[str, list[str]]:
-    """By agent of a plugin, the variables that differ once it and those before it are loaded in a new process."""
+    """By agent of a plugin: what differs in the environment once it and those before it are loaded in a new process."""
     agents = [spec.name for spec in registry().specs("agent") if registry().owner("agent", spec.name) == plugin]
     done = subprocess.run([sys.executable, "-c", LOADING, *agents], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
