@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import statistics
 import subprocess
 import tempfile
 from pathlib import Path
 
+from start import ENVIRONMENT, own
+
 
 def seconds(command: str, what: str, folder: Path) -> float:
     """Processor seconds of one command, those of the system among them."""
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     with tempfile.TemporaryDirectory() as place:
         arguments = [command, what, str(folder)] + (["--out", f"{place}/report.html"] if what == "report" else [])
         before = os.times()
-        done = subprocess.run(arguments, capture_output=True, text=True, env=environment, cwd=place, check=False)
+        done = subprocess.run(arguments, capture_output=True, text=True, env=ENVIRONMENT, cwd=place, check=False)
         after = os.times()
     if done.returncode:
         raise SystemExit(f"{command} {what} {folder} ended with status {done.returncode}: {done.stderr[-2000:]}")
@@ -36,8 +36,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--of", default="results/studies/frameworks", help="a folder of runs, from a checkout's root")
     options = parser.parse_args()
-    mine = shutil.which("harness") or "harness"
-    commands = [mine, *filter(None, [options.baseline])]
+    commands = [own(parser), *filter(None, [options.baseline])]
     for what in ("compare", "report"):
         found: dict[str, list[float]] = {command: [] for command in commands}
         for number in range(options.rounds + 1):

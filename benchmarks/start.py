@@ -20,11 +20,20 @@ import time
 from pathlib import Path
 
 POLL_S = 0.05
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+"""Of a checkout that is measured: nothing points to another one."""
+
+
+def own(parser: argparse.ArgumentParser) -> str:
+    """This environment's `harness`."""
+    this = shutil.which("harness")
+    if this is None:
+        parser.error("there is no `harness` on PATH: activate the environment")
+    return this
 
 
 def measure(command: str, plugin: str) -> tuple[float, float]:
     """Seconds to the first row of a rollout, and to the end."""
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         process = subprocess.Popen(
@@ -32,7 +41,7 @@ def measure(command: str, plugin: str) -> tuple[float, float]:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=environment,
+            env=ENVIRONMENT,
             cwd=folder,  # a checkout that one stands in would be imported
         )
         first = 0.0
@@ -77,10 +86,7 @@ def main() -> None:
     parser.add_argument("--plugin", default="reference_sql")
     parser.add_argument("--study", action="store_true", help="the second training of a study")
     arguments = parser.parse_args()
-    this = shutil.which("harness")
-    if this is None:
-        parser.error("there is no `harness` on PATH: activate the environment")
-    commands = {"this": this} | ({"baseline": arguments.baseline} if arguments.baseline else {})
+    commands = {"this": own(parser)} | ({"baseline": arguments.baseline} if arguments.baseline else {})
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
     for _ in range(arguments.rounds):
         for name, command in commands.items():
