@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from harness.cli import main
 from harness.gateway.client import GatewayControl
 from harness.gateway.server import GatewayServer
 
@@ -28,6 +30,25 @@ def gateway() -> Iterator[GatewayServer]:
 async def control(gateway: GatewayServer) -> AsyncIterator[GatewayControl]:
     async with gateway.control() as client:
         yield client
+
+
+@pytest.fixture
+def command(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Runs `harness` with arguments in this process, with some variables set; what its children say is told too."""
+
+    def run(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
+        with monkeypatch.context() as patched:
+            for name, value in variables.items():
+                patched.setenv(name, value)
+            patched.setattr(sys, "argv", ["harness", *map(str, arguments)])
+            with pytest.raises(SystemExit) as left:
+                main()
+        said = capfd.readouterr()
+        return subprocess.CompletedProcess(arguments, int(str(left.value.code or 0)), said.out, said.err)
+
+    return run
 
 
 @pytest.fixture

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from harness import cli
 from harness.compare.runs import find_all, read_run, select
 from harness.config import load_config
 from harness.errors import ConfigError, UserError
@@ -20,22 +19,10 @@ from harness.trainers.verl.trainer import VerlTrainer
 
 from .synthetic import write_run
 
-Command = Callable[..., tuple[int, str, str]]
+Command = Callable[..., subprocess.CompletedProcess[str]]
 INCOMPLETE = json.dumps({"schema_version": 1, "id": "x", "status": "finished"}).encode()
 RECORDS = [b'{"schema_version": 1, "id"', b"", b"[1]", b"null", b'"x"', b"{}", INCOMPLETE, b"\xff\xfe\x00\x93"]
 STUDIES = [b"{bad", b"{}", b"[]", b'{"name": "s", "jobs": [5]}', b'{"name": "s", "jobs": [{"key": "a"}]}', b"\xff\xfe"]
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["harness", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            cli.main()
-        captured = capsys.readouterr()
-        return int(str(left.value.code or 0)), captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture(scope="module")
@@ -70,11 +57,14 @@ def test_a_damaged_record_is_left_out_of_lists_with_a_remark(
 def test_commands_say_in_one_line_which_record_is_damaged(pair: tuple[Path, Path], command: Command) -> None:
     root, bad = pair
     (bad / "run.json").write_bytes(RECORDS[0])
-    status, out, remark = command("runs", "list", "--runs-dir", root, "--json")
-    assert status == 0 and len(json.loads(out)) == 1 and remark.count("\n") == 1
+    done = command("runs", "list", "--runs-dir", root, "--json")
+    assert done.returncode == 0 and len(json.loads(done.stdout)) == 1 and done.stderr.count("\n") == 1
     for arguments in (("runs", "show", bad), ("compare", bad), ("report", bad)):
-        status, _, error = command(*arguments)
-        assert (status, error.count("\n")) == (2, 1) and str(bad / "run.json") in error, (arguments, error)
+        done = command(*arguments)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1) and str(bad / "run.json") in done.stderr, (
+            arguments,
+            done.stderr,
+        )
 
 
 @pytest.mark.parametrize("kind", ["episodes", "steps", "transitions"])
@@ -87,8 +77,8 @@ def test_a_damaged_table_is_named_and_its_rows_are_read_once_it_is_gone(
     (run / f"{kind}.parquet").write_bytes(junk)
     with pytest.raises(UserError, match=f"{kind}.parquet is damaged"):
         getattr(read_run(run), kind)
-    status, _, error = command("runs", "show", run)
-    assert (status, error.count("\n")) == (2, 1) and f"{kind}.parquet" in error
+    done = command("runs", "show", run)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and f"{kind}.parquet" in done.stderr
     (run / f"{kind}.parquet").unlink()
     assert len(getattr(read_run(run), kind)) == whole > 0
 
@@ -129,12 +119,12 @@ def test_a_damaged_configuration_and_marker_are_named(tmp_path: Path) -> None:
 def test_a_damaged_study_is_one_line(pair: tuple[Path, Path], content: bytes, command: Command) -> None:
     root, _ = pair
     (root / "study.json").write_bytes(content)
-    status, _, error = command("compare", root)
-    assert (status, error.count("\n")) == (2, 1) and str(root / "study.json") in error
+    done = command("compare", root)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1) and str(root / "study.json") in done.stderr
 
 
 def test_a_study_leaves_strangers_out_and_does_not_repeat_a_run_unasked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: Command
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], command: Command
 ) -> None:
     file = tmp_path / "small.yaml"
     file.write_text(
@@ -148,13 +138,13 @@ def test_a_study_leaves_strangers_out_and_does_not_repeat_a_run_unasked(
     (bad / "run.json").write_bytes(RECORDS[0])
     (step,) = folder.next_steps(jobs)
     assert step.action == "run" and bad.name in step.earlier
-    assert "left out" in capsys.readouterr().err
+    assert "left out" in capfd.readouterr().err
     folder.set(jobs[0], "failed", bad)
     for content in (RECORDS[0], INCOMPLETE):
         (bad / "run.json").write_bytes(content)
-        status, _, error = command("study", file, "--dry-run", "--runs-dir", tmp_path / "runs")
-        assert (status, error.count("\n")) == (2, 1) and str(bad / "run.json") in error
+        done = command("study", file, "--dry-run", "--runs-dir", tmp_path / "runs")
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1) and str(bad / "run.json") in done.stderr
     for content in STUDIES:
         (folder.path / "study.json").write_bytes(content)
-        status, _, error = command("study", file, "--dry-run", "--runs-dir", tmp_path / "runs")
-        assert (status, error.count("\n")) == (2, 1) and "study.json" in error
+        done = command("study", file, "--dry-run", "--runs-dir", tmp_path / "runs")
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1) and "study.json" in done.stderr

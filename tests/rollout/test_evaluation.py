@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import main
 from harness.environments.sql.environment import database_of
 from harness.records import Attempt, Verdict
 from harness.scripted.server import ReceivedRequest, Reply
@@ -26,30 +24,17 @@ NAMED = ("OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_API_KEY", "MODEL")
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
+@pytest.fixture(autouse=True)
+def no_endpoint_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in NAMED:
+        monkeypatch.delenv(name, raising=False)
+
+
 def process(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     """`harness` in a process of its own."""
-    command = [sys.executable, "-m", "harness", *map(str, arguments)]
-    environment = {name: value for name, value in os.environ.items() if name not in NAMED}
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
-
-
-@pytest.fixture
-def harness(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
-    """`harness` in this process, with some variables set and without those of an endpoint."""
-
-    def run(*arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
-        with monkeypatch.context() as patched:
-            for name in NAMED:
-                patched.delenv(name, raising=False)
-            for name, value in variables.items():
-                patched.setenv(name, value)
-            patched.setattr(sys, "argv", ["harness", *map(str, arguments)])
-            with pytest.raises(SystemExit) as left:
-                main()
-        said = capfd.readouterr()
-        return subprocess.CompletedProcess(arguments, int(str(left.value.code or 0)), said.out, said.err)
-
-    return run
+    return subprocess.run(
+        [sys.executable, "-m", "harness", *map(str, arguments)], capture_output=True, text=True, timeout=300
+    )
 
 
 def golden(request: ReceivedRequest) -> Reply | str:
@@ -74,7 +59,7 @@ def test_eval_of_an_endpoint_that_knows_the_answers(tmp_path: Path, scripted_ser
 
 
 def test_eval_draws_several_samples_of_each_task(
-    harness: Command, tmp_path: Path, scripted_server: StartServer
+    command: Command, tmp_path: Path, scripted_server: StartServer
 ) -> None:
     """Of four answers to a question two are right and written otherwise, one is wrong and one fails."""
     drawn: Counter[str] = Counter()
@@ -95,7 +80,7 @@ def test_eval_draws_several_samples_of_each_task(
     server = scripted_server(drawing, token_ids=False)
     arguments = ("eval", "--plugin", "reference_sql", "--endpoint", server.base_url, "--limit", "5")
     sampling = ("--samples", "4", "--temperature", "0.7", "--set", "max_turns=1")
-    done = harness(*arguments, *sampling, "--runs-dir", tmp_path)
+    done = command(*arguments, *sampling, "--runs-dir", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "accuracy 50.0 %" in done.stdout and "20 scored of 20 rollouts" in done.stdout
     (run,) = tmp_path.iterdir()
@@ -113,19 +98,19 @@ def test_eval_draws_several_samples_of_each_task(
     assert record["identity"]["samples"] == 4 and record["identity"]["sampling_val"]["temperature"] == 0.7
     assert {request.body["temperature"] for request in server.requests} == {0.7}
     assert len({request.body["seed"] for request in server.requests}) == 20
-    shown = harness("runs", "show", run)
+    shown = command("runs", "show", run)
     assert "pass@4, oracle" in shown.stdout and "self-consistency" in shown.stdout, shown.stderr
 
 
 def test_one_greedy_sample_a_task_is_the_default(
-    harness: Command, tmp_path: Path, scripted_server: StartServer
+    command: Command, tmp_path: Path, scripted_server: StartServer
 ) -> None:
     server = scripted_server(golden, token_ids=False)
     arguments = ("eval", "--plugin", "reference_sql", "--endpoint", server.base_url, "--limit", "3", "--json")
     records, sent = [], []
     for more in ((), ("--samples", "1", "--temperature", "0")):
         before = len(server.requests)
-        done = harness(*arguments, *more, "--runs-dir", tmp_path)
+        done = command(*arguments, *more, "--runs-dir", tmp_path)
         assert done.returncode == 0, done.stderr
         records.append(json.loads(done.stdout))
         sent.append(sorted((r.body["seed"], r.body["temperature"]) for r in server.requests[before:]))
@@ -139,10 +124,10 @@ def test_one_greedy_sample_a_task_is_the_default(
 
 
 def test_eval_of_a_dead_endpoint_fails_and_scores_nothing(
-    harness: Command, tmp_path: Path, scripted_server: StartServer
+    command: Command, tmp_path: Path, scripted_server: StartServer
 ) -> None:
     server = scripted_server(lambda request: Reply.failure(500), token_ids=False)
-    done = harness(
+    done = command(
         *("eval", "--plugin", "reference_sql", "--endpoint", server.base_url),
         *("--limit", "6", "--runs-dir", tmp_path),
     )
@@ -153,7 +138,7 @@ def test_eval_of_a_dead_endpoint_fails_and_scores_nothing(
 
 
 def test_a_disk_that_fills_up_ends_an_evaluation_in_one_line(
-    harness: Command, small_disk: Callable[[str], Path], fill: Callable[..., Path], scripted_server: StartServer
+    command: Command, small_disk: Callable[[str], Path], fill: Callable[..., Path], scripted_server: StartServer
 ) -> None:
     disk = small_disk("8m")
 
@@ -163,13 +148,13 @@ def test_a_disk_that_fills_up_ends_an_evaluation_in_one_line(
 
     server = scripted_server(greedy, token_ids=False)
     arguments = ("eval", "--plugin", "reference_sql", "--endpoint", server.base_url, "--limit", "6", "--runs-dir", disk)
-    done = harness(*arguments)
+    done = command(*arguments)
     assert done.returncode == 1, done.stderr
     assert "No space left on device" in done.stderr and "Traceback" not in done.stderr
     (run,) = (path for path in disk.iterdir() if path.is_dir())
     record = json.loads((run / "run.json").read_text())
     assert record["status"] == "failed" and "No space left" in record["reason"]
-    refused = harness(*arguments)
+    refused = command(*arguments)
     assert refused.returncode == 2 and "Traceback" not in refused.stderr
     assert "0 MiB of disk left and the run needs 4 MiB" in refused.stderr.splitlines()[-1]
     assert [path for path in disk.iterdir() if path.is_dir()] == [run]  # it left no empty run behind
@@ -197,28 +182,28 @@ def test_eval_whose_databases_change_under_it_says_so(
     assert done.stderr.count("the task set changed during the run") == 1
 
 
-def test_dev_shows_every_call(harness: Command, scripted_server: StartServer) -> None:
+def test_dev_shows_every_call(command: Command, scripted_server: StartServer) -> None:
     server = scripted_server(golden, token_ids=False)
-    done = harness("dev", "--plugin", "langgraph_sql", "--endpoint", server.base_url, "--tasks", "2")
+    done = command("dev", "--plugin", "langgraph_sql", "--endpoint", server.base_url, "--tasks", "2")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("write_query") == 2 and done.stdout.count("check_query") == 2
     assert "THE QUERY IS CORRECT." in done.stdout and done.stdout.count("query_database") == 2
     assert done.stdout.count("reward 1 same result") == 2
 
 
-def test_dev_prints_spans_and_verdicts_as_json(harness: Command, scripted_server: StartServer) -> None:
+def test_dev_prints_spans_and_verdicts_as_json(command: Command, scripted_server: StartServer) -> None:
     server = scripted_server(golden, token_ids=False)
     arguments = ("--endpoint", server.base_url, "--tasks", "2", "--json")
-    done = harness("dev", "--plugin", "reference_sql", *arguments)
+    done = command("dev", "--plugin", "reference_sql", *arguments)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert [one["verdict"]["value"] for one in told] == [1.0, 1.0] and len({one["task"] for one in told}) == 2
     assert all(one["spans"] for one in told)
 
 
-def test_dev_says_why_an_attempt_is_unscored(harness: Command, scripted_server: StartServer) -> None:
+def test_dev_says_why_an_attempt_is_unscored(command: Command, scripted_server: StartServer) -> None:
     server = scripted_server(lambda request: Reply.failure(500), token_ids=False)
-    done = harness("dev", "--plugin", "reference_sql", "--endpoint", server.base_url, "--tasks", "1")
+    done = command("dev", "--plugin", "reference_sql", "--endpoint", server.base_url, "--tasks", "1")
     assert done.returncode == 0, done.stderr
     assert "unscored endpoint_error" in done.stdout and "reward 0" not in done.stdout
 
@@ -236,7 +221,7 @@ def test_dev_shows_the_parts_of_a_reward(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_the_environment_names_an_endpoint_where_no_option_does(
-    harness: Command, tmp_path: Path, scripted_server: StartServer
+    command: Command, tmp_path: Path, scripted_server: StartServer
 ) -> None:
     task = PocketTasks().load("val")[0]
     server = scripted_server(golden, token_ids=False)
@@ -244,20 +229,20 @@ def test_the_environment_names_an_endpoint_where_no_option_does(
     settings = {"OPENAI_API_BASE": server.base_url, "OPENAI_API_KEY": "sk-1"}
     for arguments in (asking, ("eval", "--plugin", "reference_sql", "--limit", "1", "--runs-dir", tmp_path)):
         before = len(server.requests)
-        done = harness(*arguments, **settings, MODEL=server.model)
+        done = command(*arguments, **settings, MODEL=server.model)
         assert done.returncode == 0, done.stderr
         assert {request.headers["authorization"] for request in server.requests[before:]} == {"Bearer sk-1"}
-    done = harness(*asking, **settings, MODEL="elsewhere")
+    done = command(*asking, **settings, MODEL="elsewhere")
     assert done.returncode == 1 and "The model 'elsewhere' does not exist" in done.stderr
     unused = {"OPENAI_BASE_URL": "http://127.0.0.1:9/v1", "MODEL": "elsewhere"}
-    done = harness("dev", "--plugin", "reference_sql", "--endpoint", server.base_url, "--tasks", "1", **unused)
+    done = command("dev", "--plugin", "reference_sql", "--endpoint", server.base_url, "--tasks", "1", **unused)
     assert done.returncode == 0 and "reward 1" in done.stdout, done.stderr
 
 
-def test_run_answers_one_question(harness: Command, scripted_server: StartServer) -> None:
+def test_run_answers_one_question(command: Command, scripted_server: StartServer) -> None:
     task = PocketTasks().load("val")[0]
     server = scripted_server(golden, token_ids=False)
-    done = harness(
+    done = command(
         "run", "--question", task.question, "--db", database_of(task), "--endpoint", server.base_url, "--json"
     )
     assert done.returncode == 0, done.stderr
@@ -265,7 +250,7 @@ def test_run_answers_one_question(harness: Command, scripted_server: StartServer
     assert attempt["answer"] == task.gold and attempt["transitions"][0]["prompt_ids"] is None
 
 
-def test_user_errors_are_one_line_and_status_2(harness: Command, tmp_path: Path) -> None:
+def test_user_errors_are_one_line_and_status_2(command: Command, tmp_path: Path) -> None:
     for arguments, message in (
         (("train", "--plugin", "langgraf_sql"), "did you mean 'langgraph_sql'"),
         (("train", "--plugin", "reference_sql", "--agent-match", "nobody"), "matches none of the roles"),
@@ -280,7 +265,7 @@ def test_user_errors_are_one_line_and_status_2(harness: Command, tmp_path: Path)
         ),
         (("no-such-command",), "no-such-command"),
     ):
-        done = harness(*arguments)
+        done = command(*arguments)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), (arguments, done.stderr)
         assert message in done.stderr, (arguments, done.stderr)
 
