@@ -55,12 +55,45 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize(
-    ("device", "address", "possible"),
-    [("cpu", "local", True), ("cuda", "local", False), ("cpu", "10.0.0.1:6379", False), ("cpu", None, False)],
+    ("deterministic", "address", "possible"),
+    [(False, "local", True), (True, "local", False), (False, "10.0.0.1:6379", False), (False, None, False)],
 )
-def test_only_workers_of_the_runs_own_ray_on_a_cpu_are_forks(device: str, address: str | None, possible: bool) -> None:
-    settings: dict[str, Any] = {"trainer": {"device": device}, "ray_kwargs": {"ray_init": {"address": address}}}
+def test_only_workers_of_the_runs_own_ray_are_forks(deterministic: bool, address: str | None, possible: bool) -> None:
+    settings: dict[str, Any] = {"ray_kwargs": {"ray_init": {"address": address}}}
+    settings["actor_rollout_ref"] = {"rollout": {"full_determinism": deterministic}}
     assert forks.possible(settings) is (possible and sys.platform == "linux")
+
+
+SPAWNS = """
+import concurrent.futures, json, multiprocessing, os, subprocess, sys
+
+from harness.trainers.verl import forks
+
+ABOUT = "[__import__('os').getppid(), 'sqlite3.dump' in __import__('sys').modules, __import__('os').environ['MINE']]"
+
+if __name__ == "__main__" and sys.argv[1:] == ["worker"]:
+    os.environ["MINE"] = "the worker's"
+    with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        print(json.dumps([os.getpid(), *pool.submit(eval, ABOUT).result()]))
+elif __name__ == "__main__":
+    command = forks.serve(["sqlite3.dump"], sys.argv[1]).split()
+    server = max(int(entry) for entry in open(f"/proc/self/task/{os.getpid()}/children").read().split())
+    answer = subprocess.run([*command, __file__, "worker"], stdout=subprocess.PIPE, check=True).stdout
+    print(json.dumps([server, *json.loads(answer)]))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks of a server are for Linux")
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_a_worker_spawns_is_a_fork_too_unless_cuda_cannot_be_started_in_one(device: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SPAWNS)
+    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    told = subprocess.run([sys.executable, str(script), device], capture_output=True, text=True, env=hidden)
+    assert told.returncode == 0, told.stderr
+    server, worker, parent, preloaded, mine = json.loads(told.stdout)
+    assert mine == "the worker's"
+    assert (parent, preloaded) == ((server, True) if device == "cpu" else (worker, False))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks of a server are for Linux")

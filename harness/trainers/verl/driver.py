@@ -46,19 +46,19 @@ def main() -> None:
     import yaml
 
     from harness import timeline
+    from harness.layers import at
     from harness.trainers.verl import forks
 
     timeline.born("verl's driver")
 
     data_dir = Path(sys.argv[1])
     settings = yaml.safe_load((data_dir / "verl-settings.yaml").read_text(encoding="utf-8"))
-    standby, workers = os.environ.pop(forks.STANDBY, ""), None
-    if forks.possible(settings):
-        workers = forks.command(standby) if standby else forks.serve()  # which imports verl while Ray starts
+    standby, workers, device = os.environ.pop(forks.STANDBY, ""), None, at(settings, "trainer.device")
+    if forks.possible(settings):  # a server imports verl while Ray starts
+        workers = forks.command(standby) if standby else forks.serve(forks.preloaded(device), device)
     import ray
     from omegaconf import OmegaConf
 
-    from harness.layers import at
     from harness.trainers.verl.compose import compose
 
     with timeline.span("configuration"):
@@ -69,14 +69,16 @@ def main() -> None:
     ray.init = patient(ray.init)
     over = threading.Event()
     threading.Thread(target=watch, args=(over,), daemon=True).start()
-    if workers is None:
+    if workers is not None and device == "cpu":
+        run_on_forks(config, workers)
+    else:
         from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
 
         from harness.trainers.verl.tasks import checked
 
+        if workers is not None:
+            OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.py_executable", workers, force_add=True)
         run_ppo(checked(config), task_runner_class=TaskRunnerV1)
-    else:
-        run_on_forks(config, workers)
     over.set()
 
 

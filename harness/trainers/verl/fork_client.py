@@ -1,7 +1,9 @@
 """What Ray starts in a worker's place: `python -S -E fork_client.py NAME SCRIPT ARGUMENT ...`.
 
-Asks the fork server `NAME` (`forks.py`) for a process that runs the script, and stays until that process ends. Where no
-server answers it becomes the script itself. It needs little of the standard library: it is on every worker's way.
+And what a worker starts where `multiprocessing` spawns: `... NAME --handed="3 4" -c CODE --multiprocessing-fork`, with the
+numbers of files that are to be open there too. Asks the fork server `NAME` (`forks.py`) for a process that runs it, and
+stays until that process ends. Where no server answers it becomes that process itself. It needs little of the standard
+library: it is on every worker's way.
 """
 
 import contextlib
@@ -13,13 +15,16 @@ import sys
 
 def main() -> None:
     """Become, or stand for, the worker."""
-    name, argv = sys.argv[1], sys.argv[2:]
+    name, argv, handed = sys.argv[1], sys.argv[2:], ""
+    if argv[0].startswith("--handed="):
+        handed = argv.pop(0).removeprefix("--handed=")
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as server:
         server.connect(f"\0{name}")
         environment = [f"{key}={value}" for key, value in os.environ.items()]
-        fields = (os.getcwd(), str(len(argv)), *argv, *environment)
+        fields = (os.getcwd(), handed, str(len(argv)), *argv, *environment)
         message = b"\0".join(os.fsencode(field) for field in fields)
-        socket.send_fds(server, [len(message).to_bytes(4, "big")], [0, 1, 2])
+        files = [0, 1, 2, *map(int, handed.split())]
+        socket.send_fds(server, [len(message).to_bytes(4, "big")], files)
         server.sendall(message)
         if answer := server.recv(4):
             worker = int.from_bytes(answer, "big")

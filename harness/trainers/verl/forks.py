@@ -10,8 +10,10 @@ client starts Python as Ray would.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gc
 import importlib
+import multiprocessing.util
 import os
 import runpy
 import secrets
@@ -22,7 +24,7 @@ import struct
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -44,6 +46,24 @@ PRELOADED = (
     "harness.policies.server",
 )
 """What workers on a CPU import."""
+PRELOADED_ON_GPU = (
+    *(module for module in PRELOADED if module not in ("harness.trainers.verl.cpu_worker", "harness.policies.server")),
+    "verl.workers.rollout.vllm_rollout.vllm_async_server",
+    "vllm.v1.engine.core",
+    "vllm.v1.executor.multiproc_executor",
+    "vllm.v1.worker.gpu_worker",
+)
+"""What workers on a GPU import, and vLLM's engine and its workers, which they spawn."""
+SPAWNED = "--multiprocessing-fork"
+"""Ends the arguments of a process that `multiprocessing` spawns."""
+HANDED = "--handed="
+"""Begins the argument that tells a client the numbers of the files that such a process is handed."""
+MOST_FILES = 250
+"""How many the kernel hands over at once, about."""
+OUT_OF_THE_WAY = 512
+"""From here on nobody has opened a file yet."""
+TRIAL_S = 60
+"""How long CUDA may take to start."""
 STANDBY = "HARNESS_STANDBY"
 """Environment variable: the name of a server that runs of a study share."""
 LOOK_S = 1.0
@@ -55,12 +75,16 @@ JOB_ID = "01000000"
 def possible(settings: Mapping[str, Any]) -> bool:
     """Whether the workers of a run can be forks, given what harness sets in verl's configuration.
 
-    On a CPU, on Linux, where Ray is the run's own. verl asks a GPU for its capability when it is imported, and CUDA
-    cannot be used in a fork of a process that has started it.
+    On Linux, where Ray is the run's own. vLLM's deterministic kernels are chosen by a variable while it is imported.
     """
-    on_cpu = at(settings, "trainer.device") == "cpu"
     own_ray = at(settings, "ray_kwargs.ray_init.address") == "local"
-    return bool(on_cpu and own_ray and sys.platform == "linux")
+    deterministic = at(settings, "actor_rollout_ref.rollout.full_determinism", False)
+    return bool(own_ray and not deterministic and sys.platform == "linux")
+
+
+def preloaded(device: str) -> tuple[str, ...]:
+    """What the workers of a run import."""
+    return PRELOADED if device == "cpu" else PRELOADED_ON_GPU
 
 
 def new_name() -> str:
@@ -68,16 +92,22 @@ def new_name() -> str:
     return f"harness-{os.getpid()}-{secrets.token_hex(8)}"
 
 
+def client(name: str) -> list[str]:
+    """A command that stands for a fork of the server of this name; what it is to run follows."""
+    return [sys.executable, "-S", "-E", str(CLIENT), name]
+
+
 def command(name: str) -> str:
-    """What Ray is to start in a worker's place, for a fork of the server of this name."""
-    return shlex.join([sys.executable, "-S", "-E", str(CLIENT), name])
+    """What Ray is to start in a worker's place."""
+    return shlex.join(client(name))
 
 
-def serve(modules: Iterable[str] = PRELOADED) -> str:
+def serve(modules: Iterable[str] = PRELOADED, device: str = "cpu") -> str:
     """Start a fork server for one run and return what Ray is to start in a worker's place, before any import of Ray.
 
     Args:
         modules: What workers will want; what cannot be imported is left out.
+        device: Theirs.
     """
     import_ray()
     name = new_name()
@@ -88,7 +118,7 @@ def serve(modules: Iterable[str] = PRELOADED) -> str:
         listener.close()
         return command(name)
     die_with_parent()
-    Server(listener).run(modules)
+    Server(listener, name, device).run(modules)
 
 
 def listen(name: str) -> socket.socket:
@@ -116,28 +146,43 @@ class Server:
     """Answers with forks of this process.
 
     Args:
+        name: Of the address that it listens at.
+        device: Its forks'. Where CUDA does not start in a fork of it, the server ends, and workers start as Ray would.
         wanted: Asked about once a second; False ends the server.
         mark: Where this process carries a mark that its forks overwrite with their run's, and how long it is.
     """
 
     def __init__(
-        self, listener: socket.socket, wanted: Callable[[], bool] = lambda: True, mark: tuple[int, int] | None = None
+        self,
+        listener: socket.socket,
+        name: str,
+        device: str = "cpu",
+        wanted: Callable[[], bool] = lambda: True,
+        mark: tuple[int, int] | None = None,
     ) -> None:
         self._listener = listener
+        self._name = name
+        self._on_gpu = device != "cpu"
         self._wanted = wanted
         self._mark = mark
         self._loaded = Loaded()
+        self._made: dict[str, str] = {}
 
     def run(self, modules: Iterable[str]) -> NoReturn:
         """Import these, then answer until nobody wants it."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a fork; its client sees it end
         timeline.born("server of forks")
         with timeline.span("imports for all workers"):
-            for module in modules:
-                with contextlib.suppress(Exception):
-                    importlib.import_module(module)
+            before = dict(os.environ)
+            with untouched_gpu() if self._on_gpu else contextlib.nullcontext():
+                for module in modules:
+                    with contextlib.suppress(Exception):
+                        importlib.import_module(module)
+            self._made = {name: value for name, value in os.environ.items() if name not in before}
+        if self._on_gpu and not cuda_starts_in_a_fork():
+            sys.exit()
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a fork; its client sees it end
         if self._mark is not None:  # only who serves several runs is asked what has changed
             self._loaded.note()
         gc.collect()
@@ -155,7 +200,7 @@ class Server:
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
         if struct.unpack("3i", credentials)[1] != os.getuid():  # an abstract address has no permissions of its own
             return
-        header, streams, _, _ = socket.recv_fds(connection, 4, 3)
+        header, streams, _, _ = socket.recv_fds(connection, 4, MOST_FILES)
         with contextlib.ExitStack() as stack:
             for stream in streams:
                 stack.callback(os.close, stream)
@@ -169,34 +214,100 @@ class Server:
                 connection.sendall(process.to_bytes(4, "big"))
                 return
             self._listener.close()
-            for number, stream in enumerate(streams):
-                os.dup2(stream, number)
-        os.set_inheritable(connection.fileno(), False)  # open as long as this worker lives, and no longer
-        self._work(message)
+            streams = [fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, OUT_OF_THE_WAY) for stream in streams]
+            fcntl.fcntl(connection, fcntl.F_DUPFD_CLOEXEC, OUT_OF_THE_WAY)  # open as long as this worker lives
+            os.close(connection.detach())
+        self._work(message, streams)
 
-    def _work(self, message: bytes) -> NoReturn:
-        """Be the worker: this process is a fresh copy."""
-        directory, count, *fields = (os.fsdecode(field) for field in message.split(b"\0"))
+    def _work(self, message: bytes, streams: list[int]) -> NoReturn:
+        """Be the worker: this process is a fresh copy.
+
+        Args:
+            streams: Its own three, and the files that it is handed at the numbers of who spawns it. That one is a fork of
+                the same server: where it has a file, the server has none but of `_answer`.
+        """
+        directory, handed, count, *fields = (os.fsdecode(field) for field in message.split(b"\0"))
+        for stream, number in zip(streams, [0, 1, 2, *map(int, handed.split())], strict=True):
+            os.dup2(stream, number, inheritable=number < 3)
+            os.close(stream)
         argv, environment = fields[: int(count)], fields[int(count) :]
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setpgid(0, 0)  # a raylet that ends kills its workers' groups
         os.chdir(directory)
         os.environ.clear()
-        os.environ.update(dict(variable.split("=", 1) for variable in environment))
+        os.environ.update(self._made | dict(variable.split("=", 1) for variable in environment))
         if self._mark is not None:
             carry_mark(os.environ[RUN_MARK], *self._mark)
-        timeline.born("Ray's worker")
-        sys.argv = argv
-        sys.path[0] = str(Path(argv[0]).parent)
         if numpy := sys.modules.get("numpy"):
             numpy.random.seed()  # as in a process of its own; Python's own generator sees to itself
         sys.modules["ray._raylet"].Config.initialize("")  # Ray's settings, from these variables
+        spawn_through(self._name)
         try:
-            runpy.run_path(argv[0], run_name="__main__")
+            if argv[-1] == SPAWNED:
+                timeline.born("spawned by a worker")
+                sys.argv = ["-c", SPAWNED]
+                exec(argv[-2], {"__name__": "__main__"})
+            else:
+                timeline.born("Ray's worker")
+                sys.argv = argv
+                sys.path[0] = str(Path(argv[0]).parent)
+                runpy.run_path(argv[0], run_name="__main__")
         except Exception:
             traceback.print_exc()
             sys.exit(1)
         sys.exit()
+
+
+def spawn_through(name: str) -> None:
+    """Have `multiprocessing` spawn processes as forks of the server of this name."""
+    launch = multiprocessing.util.spawnv_passfds
+
+    def spawn(path: bytes, arguments: Sequence[Any], handed: Sequence[int]) -> int:
+        if arguments[-1] == SPAWNED:
+            arguments = [*client(name), HANDED + " ".join(map(str, handed)), *arguments[1:]]
+        return launch(path, arguments, handed)
+
+    multiprocessing.util.spawnv_passfds = spawn  # type: ignore[assignment]
+
+
+@contextlib.contextmanager
+def untouched_gpu() -> Iterator[None]:
+    """Import what asks for a GPU while it is imported: its driver's library (NVML) answers, and CUDA is not started.
+
+    verl asks for its capability, others whether there is one.
+    """
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    import torch
+
+    def capability(device: int = 0) -> tuple[int, int]:
+        nvml = importlib.import_module("pynvml")
+        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(torch.cuda._get_pynvml_handler(device))
+        return major, minor
+
+    asked, torch.cuda.get_device_capability = torch.cuda.get_device_capability, capability
+    with contextlib.suppress(Exception):  # what verl gives its workers, and vLLM reads while it is imported
+        from verl.trainer.constants_ppo import PPO_RAY_RUNTIME_ENV
+
+        for name, value in PPO_RAY_RUNTIME_ENV["env_vars"].items():
+            os.environ.setdefault(name, value)
+    try:
+        yield
+    finally:
+        torch.cuda.get_device_capability = asked
+
+
+def cuda_starts_in_a_fork() -> bool:
+    """Whether it does: not once it was started here, and not where there is none."""
+    process = os.fork()
+    if process:
+        return os.waitpid(process, 0)[1] == 0
+    signal.alarm(TRIAL_S)
+    with contextlib.suppress(Exception):
+        import torch
+
+        torch.cuda.init()
+        os._exit(0)
+    os._exit(1)
 
 
 class Loaded:

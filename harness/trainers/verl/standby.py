@@ -1,4 +1,4 @@
-"""A fork server that the runs of a study share: `python -m harness.trainers.verl.standby NAME STUDY_PID`.
+"""A fork server that the runs of a study share: `python -m harness.trainers.verl.standby NAME STUDY_PID DEVICE`.
 
 Each run's workers are forks of it, so that torch, transformers and verl are imported once a study. It ends with the
 study; where the study was killed, once the run that it left has ended.
@@ -29,13 +29,14 @@ class ForkServer(Standby):
     Args:
         environment: Of a run, but for what is its own.
         kind: A hash of that environment; runs of another kind do not use it.
+        device: Of those runs.
     """
 
-    def __init__(self, environment: Mapping[str, str], kind: str) -> None:
+    def __init__(self, environment: Mapping[str, str], kind: str, device: str) -> None:
         self._name = forks.new_name()
         self.variables = {forks.STANDBY: f"{self._name} {kind}"}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "harness.trainers.verl.standby", self._name, str(os.getpid())],
+            [sys.executable, "-m", "harness.trainers.verl.standby", self._name, str(os.getpid()), device],
             env={**environment, RUN_MARK: "-" * ROOM},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -57,14 +58,14 @@ class ForkServer(Standby):
 
 def main() -> None:
     """Serve until the study has ended and no fork is left."""
-    place, study = mark_place(), int(sys.argv[2])
-    listener = forks.listen(sys.argv[1])
+    place, name, study, device = mark_place(), sys.argv[1], int(sys.argv[2]), sys.argv[3]
+    listener = forks.listen(name)
     forks.import_ray()
 
     def wanted() -> bool:
         return os.getppid() == study or _has_children()
 
-    forks.Server(listener, wanted, (place, ROOM)).run(forks.PRELOADED)
+    forks.Server(listener, name, device, wanted, (place, ROOM)).run(forks.preloaded(device))
 
 
 def _has_children() -> bool:

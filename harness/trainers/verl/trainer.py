@@ -41,10 +41,10 @@ class VerlTrainer(Trainer):
         from harness.trainers.verl.standby import ForkServer
 
         device = resolve_device(config.device)
-        if device != "cpu" or config.ray_address or sys.platform != "linux":
+        if config.ray_address or sys.platform != "linux":
             return None
         variables = _variables(resolve(config.policy.path), device) | _hidden(device, config.gpus)
-        return ForkServer({**os.environ, **variables}, _kind(variables))
+        return ForkServer({**os.environ, **variables}, _kind(variables), device)
 
     def checkpoints(self, folder: RunFolder) -> dict[int, Path]:
         return checkpoints(folder)
