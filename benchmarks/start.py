@@ -1,6 +1,6 @@
 """How long one waits for a training: to its first rollout, and to the end of `train --ci-fast`.
 
-    python benchmarks/start.py [--baseline OTHER/.venv/bin/harness] [--rounds 2] [--plugin reference_sql] [--study]
+    python benchmarks/start.py [--baseline OTHER/.venv/bin/harness] [--rounds 2] [--plugin reference_sql] [--study] [--device cuda]
 
 With `--study` it is the second training of a study that is measured, from when the study starts it.
 
@@ -32,12 +32,12 @@ def own(parser: argparse.ArgumentParser) -> str:
     return this
 
 
-def measure(command: str, plugin: str) -> tuple[float, float]:
+def measure(command: str, plugin: str, device: str) -> tuple[float, float]:
     """Seconds to the first row of a rollout, and to the end."""
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         process = subprocess.Popen(
-            [command, "train", "--ci-fast", "--plugin", plugin, "--set", "device=cpu", "--runs-dir", folder],
+            [command, "train", "--ci-fast", "--plugin", plugin, "--set", f"device={device}", "--runs-dir", folder],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -56,9 +56,9 @@ def measure(command: str, plugin: str) -> tuple[float, float]:
         return first, ended
 
 
-def measure_further(command: str, plugin: str) -> tuple[float, float]:
+def measure_further(command: str, plugin: str, device: str) -> tuple[float, float]:
     """As `measure`, of the second run of a study."""
-    settings = "device: cpu, train.steps: 1, train.batch_size: 4, rollout.group_size: 2, task.val_limit: 8"
+    settings = f"device: {device}, train.steps: 1, train.batch_size: 4, rollout.group_size: 2, task.val_limit: 8"
     with tempfile.TemporaryDirectory() as folder:
         file, runs = Path(folder) / "start.yaml", Path(folder) / "start"
         study = [command, "study", str(file), "--runs-dir", folder, "--without-parity"]
@@ -85,13 +85,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--plugin", default="reference_sql")
     parser.add_argument("--study", action="store_true", help="the second training of a study")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     arguments = parser.parse_args()
     commands = {"this": own(parser)} | ({"baseline": arguments.baseline} if arguments.baseline else {})
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in commands}
     for _ in range(arguments.rounds):
         for name, command in commands.items():
-            taken[name].append((measure_further if arguments.study else measure)(command, arguments.plugin))
-            print(f"{name:10} first rollout {taken[name][-1][0]:6.1f} s   end {taken[name][-1][1]:6.1f} s", flush=True)
+            seconds = (measure_further if arguments.study else measure)(command, arguments.plugin, arguments.device)
+            taken[name].append(seconds)
+            print(f"{name:10} first rollout {seconds[0]:6.1f} s   end {seconds[1]:6.1f} s", flush=True)
     middle = {name: [statistics.median(each) for each in zip(*pairs, strict=True)] for name, pairs in taken.items()}
     if arguments.baseline:
         first, ended = (own / other for own, other in zip(middle["this"], middle["baseline"], strict=True))
