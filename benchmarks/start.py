@@ -1,6 +1,7 @@
 """How long one waits for a training: to its first rollout, and to the end of `train --ci-fast`.
 
-    python benchmarks/start.py [--baseline OTHER/.venv/bin/harness] [--rounds 2] [--plugin reference_sql] [--study] [--device cuda]
+    python benchmarks/start.py [--baseline OTHER/.venv/bin/harness] [--rounds 2] [--plugin reference_sql] [--study]
+        [--device cuda]
 
 With `--study` it is the second training of a study that is measured, from when the study starts it.
 

@@ -151,6 +151,9 @@ class TrainConfig(Section):
     `deterministic`."""
     micro_batch_tokens: int = Field(16384, ge=1)
     """The most tokens of one forward pass on one device, where rows are packed; at least one row is taken."""
+    recompute: bool | None = None
+    """On GPUs: an update computes activations again on its way back instead of keeping them, for a third more time and
+    half the memory; unset: where they might not fit."""
     clip_low: float = Field(0.2, gt=0)
     clip_high: float = Field(0.3, gt=0)
     kl_coefficient: float = Field(0.0, ge=0)

@@ -29,6 +29,7 @@ from harness.plugins import (
     reward_version,
 )
 from harness.records import Task
+from harness.results import renamed
 from harness.results.folder import RunFolder
 from harness.results.model import Commit, Hardware, Identity, Sampling
 from harness.results.tables import step_rows
@@ -145,7 +146,7 @@ def identity(
         | ({"merged": True} if config.merges(program(program_of(config.agent)).calls_tools) else {}),
         "steps": len(train) // config.train.batch_size,
         "deterministic": config.deterministic,
-        "verl": data["verl"],
+        "verl": renamed.deciding(data["verl"]),
     }
     reward = reward_spec(config.reward.name)
     if (reward.low, reward.high) != (0, 1):
@@ -167,6 +168,7 @@ _NOT_IDENTITY = {
     "micro_batch_size",
     "micro_batch_tokens",
     "packed",
+    "recompute",
     "merge_calls",
 }
 """Training options that cannot change what is learned. Packed and merged rows round otherwise: they stand there where

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 OLDER = {"db_id": "cluster", "first_sql": "first_answer", "turns": "tool_calls"}
@@ -13,6 +14,9 @@ LATER = {"program": "self_correcting_sql"}
 """Keys of the identity that older runs do not have, and what they all were."""
 LATER_OF_TRAINING = {"credit": "shared"}
 """The same of its section `train`."""
+MEMORY_ONLY = ("actor_rollout_ref.model.enable_gradient_checkpointing",)
+"""Options of verl that cost time or memory and decide nothing that is learned: not in the identity, where older runs
+have them."""
 
 
 def record(data: dict[str, Any]) -> dict[str, Any]:
@@ -24,7 +28,14 @@ def record(data: dict[str, Any]) -> dict[str, Any]:
         found["identity"] = {**LATER, **identity}
         if isinstance(train := identity.get("train"), dict):
             found["identity"]["train"] = {**LATER_OF_TRAINING, **train}
+        if isinstance(options := identity.get("verl"), dict):
+            found["identity"]["verl"] = deciding(options)
     return found
+
+
+def deciding(options: Mapping[str, Any]) -> dict[str, Any]:
+    """verl's options without those of `MEMORY_ONLY`."""
+    return {name: value for name, value in options.items() if name not in MEMORY_ONLY}
 
 
 def tool_calls(text: str | None) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from harness.layers import at, merge, nested
 from harness.policies import tool_parser
 from harness.trainers.verl.isolation import HOOK
 from harness.trainers.verl.limits import check, micro_batch
+from harness.trainers.verl.memory import recomputes
 from harness.trainers.verl.names import ON_POLICY, PACKED
 
 AGENT_LOOP = "harness"
@@ -143,6 +144,10 @@ def verl_settings(
         merge(settings, {"actor_rollout_ref": exact})
     if _on_policy(config, device, chosen):
         merge(settings, _ON_POLICY)
+    if device == "cuda":
+        known = merge(merge({}, settings), chosen)
+        again = recomputes(config, known, model_path)
+        merge(settings, {"actor_rollout_ref": {"model": {"enable_gradient_checkpointing": again}}})
     if calls_tools and device != "cpu":
         reads = {"enable_auto_tool_choice": True, "tool_call_parser": tool_parser(model_path)}
         merge(settings, {"actor_rollout_ref": {"rollout": {"engine_kwargs": {"vllm": reads}}}})

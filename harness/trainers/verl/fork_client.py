@@ -1,9 +1,9 @@
 """What Ray starts in a worker's place: `python -S -E fork_client.py NAME SCRIPT ARGUMENT ...`.
 
-And what a worker starts where `multiprocessing` spawns: `... NAME --handed="3 4" -c CODE --multiprocessing-fork`, with the
-numbers of files that are to be open there too. Asks the fork server `NAME` (`forks.py`) for a process that runs it, and
-stays until that process ends. Where no server answers it becomes that process itself. It needs little of the standard
-library: it is on every worker's way.
+And what a worker starts where `multiprocessing` spawns: `... NAME --handed="3 4" -c CODE --multiprocessing-fork`, with
+the numbers of files that are to be open there too. Asks the fork server `NAME` (`forks.py`) for a process that runs it,
+and stays until that process ends. Where no server answers it becomes that process itself. It needs little of the
+standard library: it is on every worker's way.
 """
 
 import contextlib

@@ -223,8 +223,8 @@ class Server:
         """Be the worker: this process is a fresh copy.
 
         Args:
-            streams: Its own three, and the files that it is handed at the numbers of who spawns it. That one is a fork of
-                the same server: where it has a file, the server has none but of `_answer`.
+            streams: Its own three, and the files that it is handed at the numbers of who spawns it. That one is a fork
+                of the same server: where it has a file, the server has none but of `_answer`.
         """
         directory, handed, count, *fields = (os.fsdecode(field) for field in message.split(b"\0"))
         for stream, number in zip(streams, [0, 1, 2, *map(int, handed.split())], strict=True):
@@ -274,26 +274,34 @@ def spawn_through(name: str) -> None:
 def untouched_gpu() -> Iterator[None]:
     """Import what asks for a GPU while it is imported: its driver's library (NVML) answers, and CUDA is not started.
 
-    verl asks for its capability, others whether there is one.
+    verl asks for its capability, vLLM for its name and Triton's view of it, others whether there is one.
     """
     os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     import torch
 
+    nvml = importlib.import_module("pynvml")
+
     def capability(device: int = 0) -> tuple[int, int]:
-        nvml = importlib.import_module("pynvml")
         major, minor = nvml.nvmlDeviceGetCudaComputeCapability(torch.cuda._get_pynvml_handler(device))
         return major, minor
 
-    asked, torch.cuda.get_device_capability = torch.cuda.get_device_capability, capability
-    with contextlib.suppress(Exception):  # what verl gives its workers, and vLLM reads while it is imported
-        from verl.trainer.constants_ppo import PPO_RAY_RUNTIME_ENV
+    def name(device: int = 0) -> str:
+        return str(nvml.nvmlDeviceGetName(torch.cuda._get_pynvml_handler(device)))
 
-        for name, value in PPO_RAY_RUNTIME_ENV["env_vars"].items():
-            os.environ.setdefault(name, value)
+    answers = {"current_device": lambda: 0, "get_device_capability": capability, "get_device_name": name}
+    asked = {question: getattr(torch.cuda, question) for question in answers}
+    vars(torch.cuda).update(answers)
     try:
+        with contextlib.suppress(Exception):  # what verl gives its workers, and vLLM reads while it is imported
+            for variable, value in (
+                importlib.import_module("verl.trainer.constants_ppo").PPO_RAY_RUNTIME_ENV["env_vars"].items()
+            ):
+                os.environ.setdefault(variable, value)
         yield
     finally:
-        torch.cuda.get_device_capability = asked
+        vars(torch.cuda).update(asked)
+        if triton := sys.modules.get("triton"):  # it keeps what it was told
+            triton.runtime.driver._active = triton.runtime.driver._default = None
 
 
 def cuda_starts_in_a_fork() -> bool:

@@ -1,0 +1,81 @@
+"""Whether a GPU can keep an update's activations, so that they need not be computed again on the way back."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from harness.config import Config
+from harness.layers import at
+
+SHARE = 0.75
+"""Of a GPU's memory that an update may be expected to take."""
+
+
+def recomputes(config: Config, settings: Mapping[str, Any], model: str) -> bool:
+    """What `train.recompute` says, or whether activations might not fit the smallest GPU here.
+
+    Args:
+        settings: verl's, as far as they are known.
+        model: A local folder, or a Hugging Face id.
+    """
+    if config.train.recompute is not None:
+        return config.train.recompute
+    if not (memory := gpu_bytes()):
+        return True
+    rollout = "actor_rollout_ref.rollout"
+    awake = not at(settings, f"{rollout}.free_cache_engine", True)
+    left = 1 - at(settings, f"{rollout}.gpu_memory_utilization", 0.5) if awake else 1
+    tokens = at(settings, "actor_rollout_ref.actor.ppo_max_token_len_per_gpu") or (
+        at(settings, "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu")
+        * (config.sampling.max_prompt_tokens + config.sampling.max_response_tokens)
+    )
+    needed = update_bytes(_about(model), tokens, config.gpus * config.nodes)
+    return needed is None or needed > SHARE * left * memory
+
+
+def update_bytes(about: Mapping[str, Any], tokens: int, devices: int) -> float | None:
+    """About what a device holds in an update that keeps activations; None for a model of another make.
+
+    Weights, gradients and AdamW's two moments in fp32, shared among devices; of each token and layer what the backward
+    pass asks for, in bf16 (twelve vectors of the hidden size, four of the inner one); and its logits, twice in fp32. Of
+    Qwen2.5-1.5B's shape 100 GB for 16,384 tokens; an H200 reserved 77.
+
+    Args:
+        about: The model's `config.json`.
+        tokens: Of one pass.
+    """
+    try:
+        names = ("hidden_size", "intermediate_size", "num_hidden_layers", "vocab_size")
+        hidden, inner, layers, words = (int(about[name]) for name in names)
+    except (KeyError, TypeError, ValueError):
+        return None
+    weights = layers * (4 * hidden**2 + 3 * hidden * inner) + 2 * words * hidden
+    return 16 * weights / devices + tokens * (2 * layers * (12 * hidden + 4 * inner) + 8 * words)
+
+
+def gpu_bytes() -> int:
+    """Memory of the smallest GPU of this machine, as its driver's library says; 0 where there is none."""
+    with suppress(Exception):
+        nvml: Any = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+        handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+        return int(min(nvml.nvmlDeviceGetMemoryInfo(handle).total for handle in handles))
+    return 0
+
+
+def _about(model: str) -> Mapping[str, Any]:
+    with suppress(Exception):
+        file = Path(model) / "config.json"
+        if not file.is_file():
+            from huggingface_hub import hf_hub_download, try_to_load_from_cache
+
+            cached = try_to_load_from_cache(model, "config.json")
+            file = Path(cached if isinstance(cached, str) else hf_hub_download(model, "config.json"))
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return found
+    return {}
