@@ -7,14 +7,15 @@ nothing beyond transformers.
 
 What a request is answered must not depend on what else is in flight, to the last bit: sums of another order give other
 last bits, once in a million tokens another token, and then another training. So prompts are read together only where
-they are padded to the same length, and a decode step has a multiple of `ROWS` rows and of `GROW` positions: the matrix
-products of such shapes are the same for a row whatever the number of others (a test compares; with 1, 2, 3, 5 ... rows
-BLAS libraries take other kernels).
+they are padded to the same length (and kept, for whoever asks the same), and a decode step has a multiple of `ROWS`
+rows and of `GROW` positions: the matrix products of such shapes are the same for a row whatever the number of others
+(a test compares; with 1, 2, 3, 5 ... rows BLAS libraries take other kernels).
 """
 
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -30,8 +31,8 @@ GROW = 64
 """The cache's length, and what a step sees of it, grow in steps of this many tokens."""
 ROWS = 16
 """A decode step has a multiple of this many rows; those without a request idle along."""
-
-
+KEPT = 16384
+"""Tokens of prompts that were read last and need not be read again while the weights stay."""
 ATTENTION = "harness_grouped"
 
 
@@ -85,6 +86,14 @@ class Generation:
     generator: torch.Generator | None = None
 
 
+@dataclass(frozen=True)
+class _Read:
+    """What reading a prompt gave: the logits of its next token, [vocabulary], and each layer's keys and values."""
+
+    logits: torch.Tensor
+    layers: list[tuple[torch.Tensor, torch.Tensor]]
+
+
 class _SlotLayer(CacheLayerMixin):
     """Keys and values of one layer: [slots, kv heads, length, head dim], each slot filled from index 0."""
 
@@ -100,6 +109,16 @@ class _SlotLayer(CacheLayerMixin):
         self.keys = key_states.new_zeros(self.slots, heads, GROW, width)
         self.values = torch.zeros_like(self.keys)
         self.is_initialized = True
+
+    def fill(self, slots: list[int], keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Begin these slots with a prompt's keys and values, [kv heads, length, head dim]."""
+        if not self.is_initialized:
+            self.lazy_initialization(keys[None], values[None])
+        length = keys.shape[1]
+        self.reserve(length + GROW)
+        assert self.keys is not None and self.values is not None
+        self.keys[slots, :, :length] = keys
+        self.values[slots, :, :length] = values
 
     def reserve(self, length: int) -> None:
         assert self.keys is not None and self.values is not None
@@ -150,6 +169,7 @@ class Decoder:
         self._free = list(range(slots))
         self._running: dict[int, Generation] = {}
         self._waiting: list[Generation] = []
+        self._read: OrderedDict[tuple[int, ...], _Read] = OrderedDict()
         self._wake = threading.Condition()
         self._model_lock = threading.Lock()
         self._stopped = False
@@ -181,6 +201,7 @@ class Decoder:
             for name, tensor in weights.items():
                 own[name].copy_(tensor)
             self.model.tie_weights()
+            self._read.clear()
 
     def _loop(self) -> None:
         while True:
@@ -209,18 +230,34 @@ class Decoder:
                 self._running.clear()
 
     def _admit(self, admitted: list[Generation]) -> None:
-        """Read the prompts (each distinct one once) and sample the first token of each request."""
+        """Read the prompts that are not at hand, each once, and sample the first token of each request."""
         groups: dict[tuple[int, ...], list[Generation]] = {}
         for generation in admitted:
             groups.setdefault(tuple(generation.prompt_ids), []).append(generation)
         by_width: dict[int, list[tuple[int, ...]]] = {}
         for prompt in groups:
-            by_width.setdefault(-(-len(prompt) // GROW) * GROW, []).append(prompt)
+            if prompt in self._read:
+                self._read.move_to_end(prompt)
+            else:
+                by_width.setdefault(-(-len(prompt) // GROW) * GROW, []).append(prompt)
         for width, prompts in by_width.items():
-            self._read(width, prompts, [groups[prompt] for prompt in prompts])
+            self._read.update(zip(prompts, self._reading(width, prompts), strict=True))
+        rows, logits, generations = [], [], []
+        for prompt, group in groups.items():
+            read = self._read[prompt]
+            slots = [heappop(self._free) for _ in group]  # the lowest, so that the slots in use stay together
+            self._running.update(zip(slots, group, strict=True))
+            for layer, (keys, values) in zip(self._layers, read.layers, strict=True):
+                layer.fill(slots, keys, values)
+            rows += slots
+            logits += [read.logits] * len(group)
+            generations += group
+        self._sample(torch.stack(logits), rows, generations)
+        while sum(map(len, self._read)) > KEPT:
+            self._read.popitem(last=False)
 
-    def _read(self, width: int, prompts: list[tuple[int, ...]], asking: list[list[Generation]]) -> None:
-        """Read prompts of one padded length; `asking` has the requests of each."""
+    def _reading(self, width: int, prompts: list[tuple[int, ...]]) -> list[_Read]:
+        """Prompts of one padded length."""
         ids = torch.tensor([[*prompt, *[0] * (width - len(prompt))] for prompt in prompts])
         # Padding is on the right, where a causal model's earlier positions cannot see it.
         cache = DynamicCache(config=self.model.config)
@@ -228,22 +265,16 @@ class Decoder:
         hidden = self.model.model(input_ids=ids, past_key_values=cache, use_cache=True).last_hidden_state
         few = torch.nn.functional.pad(hidden[torch.arange(len(prompts)), last], (0, 0, 0, -len(prompts) % ROWS))
         logits = self.model.lm_head(few)
-        rows, sources, generations = [], [], []
-        for source, group in enumerate(asking):
-            for generation in group:
-                slot = heappop(self._free)  # the lowest, so that the slots in use stay together
-                self._running[slot] = generation
-                rows.append(slot)
-                sources.append(source)
-                generations.append(generation)
-        for mine, theirs in zip(self._layers, cache.layers, strict=True):
-            if not mine.is_initialized:
-                mine.lazy_initialization(theirs.keys, theirs.values)
-            mine.reserve(width + GROW)
-            assert mine.keys is not None and mine.values is not None
-            mine.keys[rows, :, :width] = theirs.keys[sources]
-            mine.values[rows, :, :width] = theirs.values[sources]
-        self._sample(logits[sources], rows, generations)
+        return [
+            _Read(
+                logits[index].clone(),
+                [
+                    (layer.keys[index, :, :size].clone(), layer.values[index, :, :size].clone())
+                    for layer in cache.layers
+                ],
+            )
+            for index, size in enumerate(map(len, prompts))
+        ]
 
     def _decode(self) -> None:
         """One token for every running request."""

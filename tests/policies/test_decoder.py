@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from harness.policies import resolve  # noqa: E402
-from harness.policies.decoder import Decoder, Generation  # noqa: E402
+from harness.policies.decoder import KEPT, Decoder, Generation  # noqa: E402
 
 PROMPTS = 24
 
@@ -24,14 +24,17 @@ def decoder() -> Decoder:
     return Decoder(model, 40, 1024, {0})
 
 
+def prompt_of(number: int) -> list[int]:
+    drawn = random.Random(number)
+    return [drawn.randrange(20, 1000) for _ in range(drawn.randrange(40, 400))]
+
+
 def answers(decoder: Decoder, numbers: list[int]) -> dict[int, tuple[list[int], list[float]]]:
     """Token ids and log-probabilities of some prompts, asked for together."""
     finished = threading.Semaphore(0)
     asked = {}
     for number in numbers:
-        drawn = random.Random(number)
-        prompt = [drawn.randrange(20, 1000) for _ in range(drawn.randrange(40, 400))]
-        asked[number] = Generation(prompt, 12, seed=number, done=lambda _: finished.release())
+        asked[number] = Generation(prompt_of(number), 12, seed=number, done=lambda _: finished.release())
     for generation in asked.values():
         decoder.submit(generation)
     for _ in asked:
@@ -39,7 +42,9 @@ def answers(decoder: Decoder, numbers: list[int]) -> dict[int, tuple[list[int], 
     return {number: (generation.token_ids, generation.logprobs) for number, generation in asked.items()}
 
 
-def test_company_changes_no_bit_of_an_answer(decoder: Decoder) -> None:
+@pytest.mark.parametrize("kept", [0, KEPT])
+def test_company_changes_no_bit_of_an_answer(kept: int, decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.policies.decoder.KEPT", kept)  # 0: every prompt is read again in each company
     alone: dict[int, tuple[list[int], list[float]]] = {}
     for number in range(PROMPTS):
         alone |= answers(decoder, [number])
@@ -60,3 +65,31 @@ def test_the_seed_alone_is_the_random_stream(decoder: Decoder) -> None:
         assert finished.acquire(timeout=120)
     same, again, other = (generation.token_ids for generation in asked)
     assert same == again != other
+
+
+def test_a_prompt_is_read_once_until_the_weights_change(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    whole = decoder._reading
+
+    def reading(width: int, prompts: list[tuple[int, ...]]) -> object:
+        read.append(len(prompts))
+        return whole(width, prompts)
+
+    weights = decoder.model.state_dict()
+    decoder.load_weights(weights)
+    monkeypatch.setattr(decoder, "_reading", reading)
+    first = answers(decoder, [1])
+    assert answers(decoder, [1]) == first and sum(read) == 1
+    decoder.load_weights({name: tensor * 2 for name, tensor in weights.items()})
+    assert answers(decoder, [1]) != first and sum(read) == 2
+    decoder.load_weights({name: tensor / 2 for name, tensor in weights.items()})
+    assert answers(decoder, [1]) == first and sum(read) == 3
+
+
+def test_the_prompts_that_are_kept_are_the_last_ones(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder.load_weights({})
+    last = [prompt_of(number) for number in (1, 4, 5)]
+    monkeypatch.setattr("harness.policies.decoder.KEPT", sum(map(len, last)))
+    for number in (1, 2, 3, 1, 4, 5):
+        answers(decoder, [number])
+    assert [list(prompt) for prompt in decoder._read] == last
