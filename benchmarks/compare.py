@@ -2,8 +2,8 @@
 
     python benchmarks/compare.py [--baseline OTHER/.venv/bin/harness] [--rounds 5] [--of results/studies/frameworks]
 
-Runs this environment's `harness` and, with `--baseline`, another checkout's in turn, each on the folder `--of` of its
-own checkout (older records are under older names), and prints medians and their ratio. A first round is not counted.
+Runs this environment's `harness` and, with `--baseline`, an older checkout's in turn, both on the folder `--of` of the
+older one (which cannot read what is newer), and prints medians and their ratio. A first round is not counted.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ def seconds(command: str, what: str, folder: Path) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--baseline", help="another checkout's `harness`, run in turn with this one's")
+    parser.add_argument("--baseline", help="an older checkout's `harness`, run in turn with this one's")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--of", default="results/studies/frameworks", help="a folder of runs, from a checkout's root")
     options = parser.parse_args()
     commands = [own(parser), *filter(None, [options.baseline])]
+    folder = Path(commands[-1]).absolute().parents[2] / options.of
     for what in ("compare", "report"):
         found: dict[str, list[float]] = {command: [] for command in commands}
         for number in range(options.rounds + 1):
             for command in commands:
-                folder = Path(command).absolute().parents[2] / options.of
                 took = seconds(command, what, folder)
                 if number:
                     found[command].append(took)
