@@ -92,9 +92,9 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
 def adapted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A training of adapters, fast enough that weights of a step ago would show."""
     root = tmp_path_factory.mktemp("lora")
-    options = ["--set", "train.lora_rank=8", "--set", "train.learning_rate=1e-2"]
-    finish(training("--plugin", "reference_sql", "--steps", "2", *options, "--runs-dir", root))
-    (run,) = root.iterdir()
+    options = ["--set", "train.lora_rank=8", "--set", "train.learning_rate=1e-2", "--trace-start", str(root / "trace")]
+    finish(training("--plugin", "reference_sql", "--steps", "2", *options, "--runs-dir", root / "runs"))
+    (run,) = (root / "runs").iterdir()
     return run
 
 
@@ -133,6 +133,13 @@ def test_an_export_answers_as_the_trained_policy(
     resumed: tuple[Path, dict[str, Any], str], tmp_path: Path, engine: str
 ) -> None:
     exported(resumed[0], tmp_path / "model", engine)
+
+
+def test_workers_of_a_lora_training_and_what_they_spawn_are_forks(adapted: Path) -> None:
+    events = json.loads((adapted.parent.parent / "trace").read_text())
+    names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
+    assert "server of forks" in names and names.count("Ray's worker") > 4
+    assert ("spawned by a worker" in names) is (ON == "cuda")  # vLLM's engine and its worker
 
 
 @pytest.mark.parametrize("engine", ENGINES)

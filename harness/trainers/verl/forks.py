@@ -181,7 +181,7 @@ class Server:
                         importlib.import_module(module)
             self._made = {name: value for name, value in os.environ.items() if name not in before}
         if self._on_gpu and not cuda_starts_in_a_fork():
-            sys.exit()
+            sys.exit("harness: CUDA does not start in a fork here, so each worker imports for itself")
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a fork; its client sees it end
         if self._mark is not None:  # only who serves several runs is asked what has changed
             self._loaded.note()
