@@ -55,11 +55,20 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize(
-    ("deterministic", "address", "possible"),
-    [(False, "local", True), (True, "local", False), (False, "10.0.0.1:6379", False), (False, None, False)],
+    ("device", "deterministic", "address", "possible"),
+    [
+        ("cpu", False, "local", True),
+        ("cuda", False, "local", True),
+        ("npu", False, "local", False),
+        ("cuda", True, "local", False),
+        ("cpu", False, "10.0.0.1:6379", False),
+        ("cpu", False, None, False),
+    ],
 )
-def test_only_workers_of_the_runs_own_ray_are_forks(deterministic: bool, address: str | None, possible: bool) -> None:
-    settings: dict[str, Any] = {"ray_kwargs": {"ray_init": {"address": address}}}
+def test_only_workers_of_the_runs_own_ray_are_forks(
+    device: str, deterministic: bool, address: str | None, possible: bool
+) -> None:
+    settings: dict[str, Any] = {"trainer": {"device": device}, "ray_kwargs": {"ray_init": {"address": address}}}
     settings["actor_rollout_ref"] = {"rollout": {"full_determinism": deterministic}}
     assert forks.possible(settings) is (possible and sys.platform == "linux")
 

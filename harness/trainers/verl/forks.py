@@ -60,8 +60,6 @@ HANDED = "--handed="
 """Begins the argument that tells a client the numbers of the files that such a process is handed."""
 MOST_FILES = 250
 """How many the kernel hands over at once, about."""
-OUT_OF_THE_WAY = 512
-"""From here on nobody has opened a file yet."""
 TRIAL_S = 60
 """How long CUDA may take to start."""
 STANDBY = "HARNESS_STANDBY"
@@ -75,11 +73,13 @@ JOB_ID = "01000000"
 def possible(settings: Mapping[str, Any]) -> bool:
     """Whether the workers of a run can be forks, given what harness sets in verl's configuration.
 
-    On Linux, where Ray is the run's own. vLLM's deterministic kernels are chosen by a variable while it is imported.
+    On Linux, on CPUs and CUDA's GPUs, where Ray is the run's own. vLLM's deterministic kernels are chosen by a variable
+    while it is imported.
     """
+    known = at(settings, "trainer.device") in ("cpu", "cuda")
     own_ray = at(settings, "ray_kwargs.ray_init.address") == "local"
     deterministic = at(settings, "actor_rollout_ref.rollout.full_determinism", False)
-    return bool(own_ray and not deterministic and sys.platform == "linux")
+    return bool(known and own_ray and not deterministic and sys.platform == "linux")
 
 
 def preloaded(device: str) -> tuple[str, ...]:
@@ -214,23 +214,26 @@ class Server:
                 connection.sendall(process.to_bytes(4, "big"))
                 return
             self._listener.close()
-            streams = [fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, OUT_OF_THE_WAY) for stream in streams]
-            fcntl.fcntl(connection, fcntl.F_DUPFD_CLOEXEC, OUT_OF_THE_WAY)  # open as long as this worker lives
+            # Files are handed at the numbers that they have in who spawns, a fork of this server too: where it has a
+            # file, this process has none but those of this function.
+            directory, handed, *fields = (os.fsdecode(field) for field in message.split(b"\0"))
+            numbers = [0, 1, 2, *map(int, handed.split())]
+            beyond = max(numbers) + 1
+            streams = [fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, beyond) for stream in streams]
+            fcntl.fcntl(connection, fcntl.F_DUPFD_CLOEXEC, beyond)  # open as long as this worker lives, and no longer
             os.close(connection.detach())
-        self._work(message, streams)
+        for stream, number in zip(streams, numbers, strict=True):
+            os.dup2(stream, number, inheritable=number < 3)
+            os.close(stream)
+        self._work(directory, *fields)
 
-    def _work(self, message: bytes, streams: list[int]) -> NoReturn:
+    def _work(self, directory: str, count: str, *fields: str) -> NoReturn:
         """Be the worker: this process is a fresh copy.
 
         Args:
-            streams: Its own three, and the files that it is handed at the numbers of who spawns it. That one is a fork
-                of the same server: where it has a file, the server has none but of `_answer`.
+            count: Of the first fields, which are its arguments; the others are its variables.
         """
-        directory, handed, count, *fields = (os.fsdecode(field) for field in message.split(b"\0"))
-        for stream, number in zip(streams, [0, 1, 2, *map(int, handed.split())], strict=True):
-            os.dup2(stream, number, inheritable=number < 3)
-            os.close(stream)
-        argv, environment = fields[: int(count)], fields[int(count) :]
+        argv, environment = list(fields[: int(count)]), fields[int(count) :]
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setpgid(0, 0)  # a raylet that ends kills its workers' groups
         os.chdir(directory)
@@ -293,10 +296,8 @@ def untouched_gpu() -> Iterator[None]:
     vars(torch.cuda).update(answers)
     try:
         with contextlib.suppress(Exception):  # what verl gives its workers, and vLLM reads while it is imported
-            for variable, value in (
-                importlib.import_module("verl.trainer.constants_ppo").PPO_RAY_RUNTIME_ENV["env_vars"].items()
-            ):
-                os.environ.setdefault(variable, value)
+            verls = importlib.import_module("verl.trainer.constants_ppo").PPO_RAY_RUNTIME_ENV["env_vars"]
+            os.environ.update(verls | os.environ)
         yield
     finally:
         vars(torch.cuda).update(asked)
