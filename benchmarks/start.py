@@ -65,9 +65,11 @@ def measure_further(command: str, plugin: str, device: str) -> tuple[float, floa
         study = [command, "study", str(file), "--runs-dir", folder, "--without-parity"]
         for axis in ("plugin", "agent"):  # an older checkout calls agents plugins
             file.write_text(f"preset: cpu\nset: {{{settings}}}\nmatrix: {{{axis}: [{plugin}], seed: [0, 1]}}\n")
-            if not subprocess.run([*study, "--dry-run"], capture_output=True, cwd=folder, check=False).returncode:
+            tried = subprocess.run([*study, "--dry-run"], capture_output=True, env=ENVIRONMENT, cwd=folder, check=False)
+            if not tried.returncode:
                 break
-        process = subprocess.Popen(study, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder)
+        silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        process = subprocess.Popen(study, env=ENVIRONMENT, cwd=folder, **silent)
         first = 0.0
         while process.poll() is None:
             begun = sorted(path.stat().st_mtime for path in runs.glob("configs/*"))

@@ -61,6 +61,7 @@ time.sleep(600)
         ("cuda", False, "local", True),
         ("npu", False, "local", False),
         ("cuda", True, "local", False),
+        ("cpu", True, "local", True),
         ("cpu", False, "10.0.0.1:6379", False),
         ("cpu", False, None, False),
     ],
@@ -68,9 +69,7 @@ time.sleep(600)
 def test_only_workers_of_the_runs_own_ray_are_forks(
     device: str, deterministic: bool, address: str | None, possible: bool
 ) -> None:
-    settings: dict[str, Any] = {"trainer": {"device": device}, "ray_kwargs": {"ray_init": {"address": address}}}
-    settings["actor_rollout_ref"] = {"rollout": {"full_determinism": deterministic}}
-    assert forks.possible(settings) is (possible and sys.platform == "linux")
+    assert forks.possible(device, address, deterministic) is (possible and sys.platform == "linux")
 
 
 SPAWNS = """

@@ -144,15 +144,14 @@ def verl_settings(
         merge(settings, {"actor_rollout_ref": exact})
     if _on_policy(config, device, chosen):
         merge(settings, _ON_POLICY)
-    if device == "cuda":
-        known = merge(merge({}, settings), chosen)
-        again = recomputes(config, known, model_path)
-        merge(settings, {"actor_rollout_ref": {"model": {"enable_gradient_checkpointing": again}}})
     if calls_tools and device != "cpu":
         reads = {"enable_auto_tool_choice": True, "tool_call_parser": tool_parser(model_path)}
         merge(settings, {"actor_rollout_ref": {"rollout": {"engine_kwargs": {"vllm": reads}}}})
     merge(settings, {"ray_kwargs": {"ray_init": _ray(config, device)}})
     merge(settings, chosen)
+    model = settings["actor_rollout_ref"]["model"]
+    if device == "cuda" and "enable_gradient_checkpointing" not in model:
+        model["enable_gradient_checkpointing"] = recomputes(config, settings, model_path)
     check(config, settings, device, merges=config.merges(calls_tools))
     return settings
 

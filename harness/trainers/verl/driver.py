@@ -54,8 +54,10 @@ def main() -> None:
     data_dir = Path(sys.argv[1])
     settings = yaml.safe_load((data_dir / "verl-settings.yaml").read_text(encoding="utf-8"))
     standby, workers, device = os.environ.pop(forks.STANDBY, ""), None, at(settings, "trainer.device")
-    if forks.possible(settings):  # a server imports verl while Ray starts
-        workers = forks.command(standby) if standby else forks.serve(forks.preloaded(device), device)
+    deterministic = at(settings, "actor_rollout_ref.rollout.full_determinism", False)
+    if forks.possible(device, at(settings, "ray_kwargs.ray_init.address"), deterministic):
+        # A server imports verl while Ray starts.
+        workers = forks.command(standby) if standby else forks.serve(forks.PRELOADED[device], device)
     import ray
     from omegaconf import OmegaConf
 

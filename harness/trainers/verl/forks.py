@@ -24,16 +24,15 @@ import struct
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from harness import timeline
-from harness.layers import at
 from harness.rollout.processes import RUN_MARK, carry_mark, die_with_parent
 
 CLIENT = Path(__file__).with_name("fork_client.py")
-PRELOADED = (
+_EVERYWHERE = (
     "verl.trainer.main_ppo",
     "verl.workers.engine_workers",
     "verl.experimental.agent_loop.agent_loop",
@@ -42,18 +41,18 @@ PRELOADED = (
     "harness.trainers.verl.batches",
     "harness.trainers.verl.loop",
     "harness.rollout.store",
-    "harness.trainers.verl.cpu_worker",
-    "harness.policies.server",
 )
-"""What workers on a CPU import."""
-PRELOADED_ON_GPU = (
-    *(module for module in PRELOADED if module not in ("harness.trainers.verl.cpu_worker", "harness.policies.server")),
-    "verl.workers.rollout.vllm_rollout.vllm_async_server",
-    "vllm.v1.engine.core",
-    "vllm.v1.executor.multiproc_executor",
-    "vllm.v1.worker.gpu_worker",
-)
-"""What workers on a GPU import, and vLLM's engine and its workers, which they spawn."""
+PRELOADED = {
+    "cpu": (*_EVERYWHERE, "harness.trainers.verl.cpu_worker", "harness.policies.server"),
+    "cuda": (
+        *_EVERYWHERE,
+        "verl.workers.rollout.vllm_rollout.vllm_async_server",
+        "vllm.v1.engine.core",
+        "vllm.v1.executor.multiproc_executor",
+        "vllm.v1.worker.gpu_worker",
+    ),
+}
+"""What workers import, by device; on a GPU also vLLM's engine and its workers, which they spawn."""
 SPAWNED = "--multiprocessing-fork"
 """Ends the arguments of a process that `multiprocessing` spawns."""
 HANDED = "--handed="
@@ -70,21 +69,16 @@ JOB_ID = "01000000"
 """Ray's id of the first job of a cluster, so of the only one of a cluster of one's own."""
 
 
-def possible(settings: Mapping[str, Any]) -> bool:
-    """Whether the workers of a run can be forks, given what harness sets in verl's configuration.
+def possible(device: str, ray_address: str | None, deterministic: bool) -> bool:
+    """Whether the workers of a run can be forks.
 
-    On Linux, on CPUs and CUDA's GPUs, where Ray is the run's own. vLLM's deterministic kernels are chosen by a variable
-    while it is imported.
+    On Linux, where Ray is the run's own. vLLM's deterministic kernels are chosen by a variable while it is imported.
+
+    Args:
+        ray_address: As verl is told it; `local` is a cluster of the run's own.
     """
-    known = at(settings, "trainer.device") in ("cpu", "cuda")
-    own_ray = at(settings, "ray_kwargs.ray_init.address") == "local"
-    deterministic = at(settings, "actor_rollout_ref.rollout.full_determinism", False)
-    return bool(known and own_ray and not deterministic and sys.platform == "linux")
-
-
-def preloaded(device: str) -> tuple[str, ...]:
-    """What the workers of a run import."""
-    return PRELOADED if device == "cpu" else PRELOADED_ON_GPU
+    known = device in PRELOADED and (device == "cpu" or not deterministic)
+    return known and ray_address == "local" and sys.platform == "linux"
 
 
 def new_name() -> str:
@@ -102,7 +96,7 @@ def command(name: str) -> str:
     return shlex.join(client(name))
 
 
-def serve(modules: Iterable[str] = PRELOADED, device: str = "cpu") -> str:
+def serve(modules: Iterable[str], device: str = "cpu") -> str:
     """Start a fork server for one run and return what Ray is to start in a worker's place, before any import of Ray.
 
     Args:

@@ -20,7 +20,7 @@ def recomputes(config: Config, settings: Mapping[str, Any], model: str) -> bool:
     """What `train.recompute` says, or whether activations might not fit the smallest GPU here.
 
     Args:
-        settings: verl's, as far as they are known.
+        settings: verl's.
         model: A local folder, or a Hugging Face id.
     """
     if config.train.recompute is not None:

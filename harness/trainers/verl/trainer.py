@@ -41,7 +41,7 @@ class VerlTrainer(Trainer):
         from harness.trainers.verl.standby import ForkServer
 
         device = resolve_device(config.device)
-        if device not in ("cpu", "cuda") or config.ray_address or sys.platform != "linux":
+        if not forks.possible(device, config.ray_address or "local", config.deterministic):
             return None
         variables = _variables(resolve(config.policy.path), device) | _hidden(device, config.gpus)
         return ForkServer({**os.environ, **variables}, _kind(variables), device)
