@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -79,13 +80,15 @@ def policy(tmp_path: Path) -> Path:
     return folder
 
 
-def test_dialogues_are_rows_of_what_was_said(policy: Path, tmp_path: Path) -> None:
+def test_dialogues_are_rows_of_what_was_said(policy: Path, tmp_path: Path, shared: Mapping[str, str]) -> None:
     runs, log = tmp_path / "runs", tmp_path / "log"
     few = ("train.batch_size=4", "train.val_every=0", "task.val_limit=4", "max_turns=3", "device=cpu")
     room = ("sampling.max_prompt_tokens=2048", "sampling.max_response_tokens=4", "reward.name=executes")
     settings = [part for one in (*few, *room, f"policy.path={policy}") for part in ("--set", one)]
     agent = ("--plugin", "reference_tools", "--agent-match", "assistant", "--steps", "2")
-    assert start(*agent, "--runs-dir", runs, *settings, log=log).wait(600) == 0, log.read_text()[-3000:]
+    assert start(*agent, "--runs-dir", runs, *settings, log=log, variables=shared).wait(600) == 0, log.read_text()[
+        -3000:
+    ]
     (run,) = runs.iterdir()
     assert json.loads((run / "run.json").read_text())["identity"]["train"]["merged"] is True
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,7 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from harness.config import load_config
 from harness.results.folder import RunFolder
-from harness.trainers.verl.trainer import VerlTrainer
 
 pytestmark = [pytest.mark.train, pytest.mark.timeout(900)]
 
@@ -30,19 +28,7 @@ SMALL = [
 ]
 
 
-Variables = Mapping[str, str]
-
-
-@pytest.fixture(scope="module")
-def shared() -> Iterator[Variables]:
-    """The server of forks that trainings of a study share, for all trainings here but those that test their own."""
-    standby = VerlTrainer().standby(load_config("cpu", agent="reference_sql"))
-    assert standby is not None
-    yield standby.variables
-    standby.close()
-
-
-def start(*arguments: str | Path, log: Path, variables: Variables | None = None) -> subprocess.Popen[bytes]:
+def start(*arguments: str | Path, log: Path, variables: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "harness", "train", *map(str, arguments)]
     with log.open("ab") as output:
         environment = {**os.environ, **(variables or {})}
@@ -102,7 +88,7 @@ def all_gone(root: Path, within_s: float) -> bool:
 
 
 @pytest.mark.timeout(1800)  # three launches
-def test_a_killed_training_leaves_nothing_and_resumes(tmp_path: Path, shared: Variables) -> None:
+def test_a_killed_training_leaves_nothing_and_resumes(tmp_path: Path, shared: Mapping[str, str]) -> None:
     runs, log = tmp_path / "runs", tmp_path / "log"
     runs.mkdir()
     every = ("--set", "train.val_every=1")
@@ -117,7 +103,7 @@ def test_a_killed_training_leaves_nothing_and_resumes(tmp_path: Path, shared: Va
     assert json.loads((run / "run.json").read_text())["status"] == "running"
     assert 1 in grad_norms(run)  # on disk before the checkpoint: a launch that goes on from it could not make it again
 
-    resumed = start("--resume", run, log=log)
+    resumed = start("--resume", run, log=log, variables=shared)
     assert resumed.wait(600) == 0, log.read_text()[-3000:]
     assert all_gone(runs, 10), of_this_test(runs)
 
@@ -151,7 +137,9 @@ def test_a_killed_training_leaves_nothing_and_resumes(tmp_path: Path, shared: Va
     the_same_in_another_framework(run, weights, tmp_path / "again", *every, variables=shared)
 
 
-def the_same_in_another_framework(run: Path, weights: str, runs: Path, *options: str, variables: Variables) -> None:
+def the_same_in_another_framework(
+    run: Path, weights: str, runs: Path, *options: str, variables: Mapping[str, str]
+) -> None:
     """Another agent, twice the runners and agent-loop workers, never interrupted: bit for bit one training."""
     runs.mkdir()
     log = runs.with_suffix(".log")
@@ -205,7 +193,7 @@ def exported_answers_as_the_trainers_policy(run: Path, greedy: list[dict[str, An
 
 @pytest.mark.parametrize("victim", ["VerlPolicyServer", "AgentLoopWorkerTQ"])
 def test_a_dead_actor_fails_the_run_cleanly_and_scores_nothing_zero(
-    tmp_path: Path, small_disk: Callable[[str], Path], fill: Callable[..., Path], shared: Variables, victim: str
+    tmp_path: Path, small_disk: Callable[[str], Path], fill: Callable[..., Path], shared: Mapping[str, str], victim: str
 ) -> None:
     runs, log = small_disk("400m"), tmp_path / "log"
     arguments = ("--plugin", "reference_sql", "--steps", "3", "--runs-dir", runs, *SMALL)

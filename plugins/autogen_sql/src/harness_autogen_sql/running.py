@@ -46,6 +46,21 @@ def chat_client(
     )
 
 
+class ToolAgent(AssistantAgent):
+    """An AssistantAgent whose run ends where a tool call of its raises: AutoGen's own waits without end.
+
+    A call raises for arguments that Python's JSON decoder gives up on, such as 2,000 nested lists.
+    """
+
+    @classmethod
+    async def _execute_tool_call(cls, *, stream: asyncio.Queue[Any], **more: Any) -> Any:
+        try:
+            return await super()._execute_tool_call(stream=stream, **more)
+        except BaseException:
+            stream.put_nowait(None)  # what it waits for; the exception is then its to raise
+            raise
+
+
 async def run_agent(task: str, agent: AssistantAgent) -> str:
     """What an agent with tools says in the end; a call of a tool is a task of its own, which must not outlive it."""
     token = CancellationToken()

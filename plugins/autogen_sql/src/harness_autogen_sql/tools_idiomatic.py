@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from autogen_agentchat.agents import AssistantAgent
 from autogen_core import CancellationToken
 from autogen_core.tools import BaseTool
 from autogen_core.utils import schema_to_pydantic_model
@@ -14,7 +13,7 @@ from harness.environments import Tool
 from harness.programs.tool_loop.prompts import ROLES
 from harness.records import Problem
 from harness.toolbox import Toolbox
-from harness_autogen_sql.running import chat_client, run_agent
+from harness_autogen_sql.running import ToolAgent, chat_client, run_agent
 
 
 class ToolboxTool(BaseTool[BaseModel, str]):
@@ -36,7 +35,7 @@ class AutoGenToolsIdiomatic:
     roles = ROLES
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
-        agent = AssistantAgent(
+        agent = ToolAgent(
             ROLES[0],
             chat_client(ROLES[0], toolbox),
             tools=[ToolboxTool(tool, toolbox) for tool in toolbox.tools],
