@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from harness.config import Config, resolve_device
 from harness.errors import RunFailed
 from harness.plugins import make_task_set, reward_spec
 from harness.records import AGENT_OUTCOMES, Task
 from harness.results.folder import RunFolder
-from harness.results.model import RunRecord
+from harness.results.model import Episode, Parent, RunRecord, Scores
 from harness.rollout.session import Session
 from harness.rollout.stack import RolloutWork
 from harness.run import LiveRun, load_tasks, recorded
@@ -48,14 +48,14 @@ def evaluate(
     endpoint: Endpoint,
     on_progress: Callable[[int, int], None],
     policy: str = "",
-    parent: dict[str, Any] | None = None,
+    parent: Parent | None = None,
 ) -> RunRecord:
     """Run every task of the validation split against an endpoint and score it; how often and how is `config.eval`.
 
     Args:
         on_progress: Called with finished and all rollouts.
         policy: What the endpoint serves, for the record: a folder, an id, or nothing known.
-        parent: Where the policy was trained: id of the `run`, `step` of its checkpoint.
+        parent: Where the policy was trained.
 
     Returns:
         The record as written to `run.json`; its `result` has accuracy, interval and counts.
@@ -70,7 +70,7 @@ def evaluate(
     identity = policy or f"{endpoint.model} at {endpoint.base_url}"
     run = LiveRun(config, folder, task_set, [], tasks, identity, resolve_device(config.device))
 
-    def result(record: Mapping[str, Any]) -> dict[str, Any]:
+    def result(record: RunRecord) -> Scores:
         from harness.compare.runs import with_failed
 
         rows, spec = list(folder.rows("episodes")), reward_spec(config.reward.name)
@@ -84,13 +84,13 @@ def evaluate(
 
 
 def accuracy_of(
-    rows: Sequence[dict[str, Any]],
+    rows: Sequence[Episode],
     tasks: int,
     samples: int = 1,
     span: tuple[float, float] = (0.0, 1.0),
     *,
     graded: bool = False,
-) -> dict[str, Any]:
+) -> Scores:
     """Accuracy over scored episodes with the 95 % interval that `harness compare` gives it, and how the rest ended.
 
     `agent_failed` counts what the agent itself failed (scored as wrong); `bounds` is the accuracy if all that is
@@ -127,10 +127,10 @@ def accuracy_of(
     each = table.drop_nulls("reward").group_by(keys).agg(value=pl.mean("reward")).sort(keys)
     found = estimate(each, span)
     wrong, right = (value * (expected - len(scored)) for value in span)
-    result: dict[str, Any] = {
-        "accuracy": found and found.mean,
+    result: Scores = {
+        "accuracy": found.mean if found else None,
         "graded": graded or is_graded(scored),
-        "interval_95": found and [round(found.low, 4), round(found.high, 4)],
+        "interval_95": [round(found.low, 4), round(found.high, 4)] if found else None,
         "tasks": tasks,
         "scored": len(scored),
         "unscored": expected - len(scored),

@@ -10,7 +10,7 @@ import platform
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, cast
@@ -31,7 +31,7 @@ from harness.plugins import (
 from harness.records import Task
 from harness.results import renamed
 from harness.results.folder import RunFolder
-from harness.results.model import Commit, Hardware, Identity, Sampling
+from harness.results.model import Commit, Hardware, Identity, Launch, Result, RunRecord, Sampling, Scores
 from harness.results.tables import step_rows
 from harness.rollout.request import sampling_of
 from harness.tasks import TaskSet
@@ -188,29 +188,36 @@ def changed_data(task_set: TaskSet) -> list[str]:
 
 
 def closed(
-    record: Mapping[str, Any], status: str, reason: str, wall_s: float, data_changed: Sequence[str] = ()
-) -> dict[str, Any]:
+    record: RunRecord, status: str, reason: str, wall_s: float, scores: Scores, data_changed: Sequence[str] = ()
+) -> RunRecord:
     """The record at a run's end: its last launch closed, and what is known of all launches as its `result`.
 
     Args:
+        scores: What the rows of all launches come to.
         data_changed: What `changed_data` found; the result names what earlier launches found, too.
     """
-    earlier_s = sum(launch.get("wall_s", 0.0) for launch in record["launches"][:-1])
-    launch = record["launches"][-1] | {
+    *earlier, last = record["launches"]
+    launch: Launch = {
+        **last,
         "ended": _now(),
         "status": status,
         "reason": reason,
         "wall_s": round(wall_s, 2),
         "data_changed": list(data_changed),
     }
-    launches = [*record["launches"][:-1], launch]
-    changed = sorted({name for one in launches for name in one.get("data_changed", ())})
-    result = {"data_changed": changed, "wall_s": round(wall_s + earlier_s, 2)}
-    end = {"status": status, "launches": launches, "result": result}
-    return {**record, **end, **({"reason": reason} if reason else {})}
+    launches = [*earlier, launch]
+    result: Result = {
+        **scores,
+        "data_changed": sorted({name for one in launches for name in one.get("data_changed", ())}),
+        "wall_s": round(wall_s + sum(one.get("wall_s", 0.0) for one in earlier), 2),
+    }
+    end: RunRecord = {**record, "status": status, "launches": launches, "result": result}
+    if reason:
+        end["reason"] = reason
+    return end
 
 
-def training_result(folder: RunFolder, record: Mapping[str, Any], checkpointed: int = 0) -> dict[str, Any]:
+def training_result(folder: RunFolder, record: RunRecord, checkpointed: int = 0) -> Scores:
     """What came of a training, from the rows on disk.
 
     Args:
@@ -233,7 +240,7 @@ def training_result(folder: RunFolder, record: Mapping[str, Any], checkpointed: 
         "val_accuracy_initial": curve.get(0),
         "val_accuracy_final": curve[max(curve)] if curve and max(curve) > 0 else None,
         "val_curve": {str(step): value for step, value in sorted(curve.items())},
-        "steps": max(*step_s, checkpointed, 0),
+        "steps": int(max(*step_s, checkpointed, 0)),
         "step_s_median": _median(step_s.values()),
         "rollout_probs_diff_max": max(gaps, default=None),
     }

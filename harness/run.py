@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 from harness.config import Config, TrainConfig, resolve_device
 from harness.errors import ConfigError, EnvironmentProblem, HarnessError, RunFailed, TaskSetError
@@ -27,6 +27,7 @@ from harness.policies import resolve
 from harness.record import changed_data, closed, graded, run_record, training_result
 from harness.records import Task
 from harness.results.folder import FULL, RunFolder
+from harness.results.model import Parent, RunRecord, Scores
 from harness.results.tables import conclude
 from harness.rewards.paid import spent
 from harness.tasks import TaskSet
@@ -237,7 +238,7 @@ def train(
             if resume:
                 folder.drop_after(run.done if checkpoints else -1, validation=run.validate_first)
 
-        def result(record: Mapping[str, Any]) -> dict[str, Any]:
+        def result(record: RunRecord) -> Scores:
             return training_result(folder, record, max(trainer.checkpoints(folder), default=0))
 
         with recorded(run, "train", result, needed=needed, resumed=resume, before=set_aside):
@@ -250,11 +251,11 @@ def train(
 def recorded(
     run: LiveRun,
     kind: Literal["train", "eval"],
-    result: Callable[[Mapping[str, Any]], dict[str, Any]],
+    result: Callable[[RunRecord], Scores],
     *,
     needed: int = 0,
     resumed: bool = False,
-    parent: dict[str, Any] | None = None,
+    parent: Parent | None = None,
     before: Callable[[], None] = lambda: None,
 ) -> Iterator[None]:
     """The record of a run around the work itself: written before it, and finished however the work ends.
@@ -263,7 +264,7 @@ def recorded(
         result: What came of the run, from its rows, given the record.
         needed: Bytes that checkpoints take, those that are there included.
         resumed: The run goes on: its record keeps the history of its launches.
-        parent: Where the policy was trained: id of the `run`, `step` of its checkpoint.
+        parent: Where the policy was trained.
         before: Called once there is room for the run.
 
     Raises:
@@ -295,10 +296,12 @@ def recorded(
             raise RunFailed(f"{reason}: {folder.path} has no room for the results") from error
         raise
     finally:
-        record = closed(folder.read(), status, reason, time.time() - began, changed_data(run.task_set))
-        paid = spent(folder.reward)
-        cost = {"reward_cost": paid} if paid else {}
-        unwritten = conclude(folder, record | {"result": record["result"] | result(record) | cost})
+        started, wall_s = folder.read(), time.time() - began
+        scores = result(started)
+        if paid := spent(folder.reward):
+            scores["reward_cost"] = paid
+        ended = closed(started, status, reason, wall_s, scores, changed_data(run.task_set))
+        unwritten = conclude(folder, ended)
     if unwritten:
         then = ": make room, then `harness train --resume` writes them" if kind == "train" else ""
         raise RunFailed(f"{unwritten}{then}")

@@ -26,7 +26,7 @@ from harness.results.folder import RunFolder
 from harness.wording import duration, mean, measured, unread
 
 if TYPE_CHECKING:
-    from harness.results.model import RunRecord
+    from harness.results.model import Parent, RunRecord
 
 app = typer.Typer()
 
@@ -118,7 +118,9 @@ def evaluate(
         named = at(nested(resolved.verl), "actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser")
         parser = named or tool_parser(policy) if program(program_of(resolved.agent)).calls_tools else ""
         with folder.dropped_without_record(), served(policy, device, length, log, parser) as url:
-            parent = {"run": trained.id, "step": checkpoint_dir(trained, step)[0]} if trained is not None else None
+            parent: Parent | None = None
+            if trained is not None:
+                parent = {"run": trained.id, "step": checkpoint_dir(trained, step)[0]}
             record = _measure(resolved, folder, url, policy, None, True, policy, parent)
     if json_:
         emit_json(record)
@@ -148,7 +150,7 @@ def _measure(
     key: str | None,
     token_ids: bool,
     policy: str,
-    parent: dict[str, Any] | None,
+    parent: Parent | None,
 ) -> RunRecord:
     from harness.cli.display import counted
     from harness.evaluation import Endpoint, evaluate

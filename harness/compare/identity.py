@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from harness.compare.model import Exempt
 from harness.errors import NotComparable
 from harness.layers import flatten
-from harness.results.model import Group, Launch, keys
+from harness.results.model import Certificate, Group, Launch, keys
 from harness.wording import with_cores
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
             scenarios or prompts.
     """
     remarks: list[str] = []
-    agents: dict[str, dict[str, Any] | None] = {}
+    agents: dict[str, Certificate | None] = {}
     for run in runs:
         agents[run.record["agent"]] = agents.get(run.record["agent"]) or run.parity
     permitted = "parity" in set(allow)
@@ -181,7 +181,7 @@ def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
             values = {
                 name: found["fingerprint"].get(part)
                 for name, found in agents.items()
-                if found is not None and found.get("strict")
+                if found is not None and found["strict"]
             }
             if len(set(values.values())) > 1 and not permitted:
                 (one, first), (two, second) = _two_of(values)
@@ -190,7 +190,7 @@ def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
                     "Certify both anew with `harness parity`, or say --allow parity"
                 )
     idiomatic = [
-        name for name, found in agents.items() if (found is not None and not found.get("strict")) or _idiomatic(name)
+        name for name, found in agents.items() if (found is not None and not found["strict"]) or _idiomatic(name)
     ]
     if idiomatic:
         remarks.append(

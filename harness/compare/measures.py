@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, cast
 
-from harness.compare.model import Accuracy, Behaviour, Cost, Figures
+from harness.compare.model import Behaviour, Cost, Figures
 from harness.records import AGENT_OUTCOMES
 
 if TYPE_CHECKING:
     import polars as pl
 
     from harness.compare.runs import Run
-    from harness.results.model import RunRecord
+    from harness.results.model import Accuracy, RunRecord
 
 PARTS = {"rollout": "rollout_s", "update": "update_s", "weights": "weights_s"}
 """The measure of a step that each part of the cost split is."""
@@ -189,7 +189,7 @@ def parity_label(run: Run) -> str:
         return "reference"
     if not found:
         return "none"
-    return f"strict {str(found.get('hash', ''))[:8]}" if found.get("strict") else "idiomatic"
+    return f"strict {found['hash'][:8]}" if found["strict"] else "idiomatic"
 
 
 def _by(rows: pl.DataFrame, column: str) -> dict[str, Accuracy]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from harness.results.model import Identity
+from harness.results.model import Accuracy, Certificate, Identity
 
 SCHEMA_VERSION = 2
 """Raised when a reader of today could misread a comparison."""
@@ -77,13 +77,6 @@ class Trained(TypedDict):
 
     transitions: Annotated[float, "of an arm the mean over its seeds"]
     tokens: float
-
-
-class Accuracy(TypedDict):
-    """Of one difficulty or cluster."""
-
-    accuracy: float
-    tasks: int
 
 
 class Shared(Means):
@@ -273,7 +266,7 @@ class Identified(TypedDict):
     """What a run is identified by."""
 
     identity: Identity
-    parity: dict[str, Any] | None
+    parity: Certificate | None
 
 
 class Reference(TypedDict):

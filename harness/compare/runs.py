@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from harness.compare.model import Asked, Figures, StudyState, Trained
 from harness.errors import UserError
 from harness.layers import at
-from harness.results.folder import RunFolder, read_json
-from harness.results.model import RunRecord, fault
+from harness.results.folder import Kind, RunFolder, read_json
+from harness.results.model import Certificate, RunRecord, fault
 from harness.results.renamed import OLDER
 from harness.trainers.measures import columns
 from harness.wording import is_graded
@@ -171,7 +171,7 @@ class Run:
         return with_failed(*self.record["identity"].get("reward_range", (0.0, 1.0)))
 
     @cached_property
-    def parity(self) -> dict[str, Any] | None:
+    def parity(self) -> Certificate | None:
         """The agent's certificate: the record's, or one that was made later of the very same agent."""
         from harness.parity.certificate import certificate_of
 
@@ -200,7 +200,7 @@ class Run:
         scored = {step: rows["reward"].drop_nulls() for step, rows in sorted(self._validated.items())}
         return {step: float(rewards.mean()) for step, rewards in scored.items() if len(rewards)}
 
-    def _table(self, kind: str, drop: Sequence[str] = ()) -> pl.DataFrame:
+    def _table(self, kind: Kind, drop: Sequence[str] = ()) -> pl.DataFrame:
         """A table under the names of today, with nulls where a number is not known, however it was written."""
         import polars as pl
 

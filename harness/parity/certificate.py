@@ -23,6 +23,7 @@ import harness
 from harness.errors import PluginError
 from harness.hookspecs import AgentSpec
 from harness.plugins import program, program_of
+from harness.results.model import Certificate, Fingerprint
 from harness.rollout.environments import cache_dir, python_for
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ CLIENTS = ("openai", "httpx", "httpcore", "h11", "anyio", "aiohttp", "litellm", 
 """Libraries that make or send requests; a fingerprint names the versions of those that an agent can reach."""
 
 
-def fingerprint(agent_name: str) -> dict[str, Any]:
+def fingerprint(agent_name: str) -> Fingerprint:
     """Everything that a certificate depends on, read without importing a framework.
 
     Raises:
@@ -51,26 +52,26 @@ def fingerprint(agent_name: str) -> dict[str, Any]:
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["no message"]
         raise PluginError(f"the environment of agent {agent_name!r} is broken: {lines[-1]}. Sync it again")
-    found: dict[str, Any] = json.loads(done.stdout)
+    found: Fingerprint = json.loads(done.stdout)
     return found
 
 
-def certificate_for(agent_name: str, current: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
+def certificate_for(agent_name: str, current: Fingerprint | None = None) -> Certificate | None:
     """The valid certificate of an agent, or None: never tested, failed, or changed since."""
     found = certificate_of(agent_name, digest(current or fingerprint(agent_name)))
-    return found if found and found.get("scenarios") == _scenarios(agent_name) else None
+    return found if found and found["scenarios"] == _scenarios(agent_name) else None
 
 
-def certificate_of(agent_name: str, fingerprint_digest: str) -> dict[str, Any] | None:
+def certificate_of(agent_name: str, fingerprint_digest: str) -> Certificate | None:
     """The certificate of an agent as it was when it had this fingerprint, whenever it was made; else None."""
     try:
-        found: dict[str, Any] = json.loads(_path(agent_name, fingerprint_digest).read_text(encoding="utf-8"))
+        found: Certificate = json.loads(_path(agent_name, fingerprint_digest).read_text(encoding="utf-8"))
         return found if digest(found["fingerprint"]) == fingerprint_digest else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def write_certificate(agent_name: str, result: Likeness | Deviation) -> dict[str, Any] | None:
+def write_certificate(agent_name: str, result: Likeness | Deviation) -> Certificate | None:
     """Keep what a comparison over all scenarios found; a failed one takes an older certificate away.
 
     Returns:
@@ -83,7 +84,7 @@ def write_certificate(agent_name: str, result: Likeness | Deviation) -> dict[str
     if isinstance(result, Likeness) and not result.passed:
         path.unlink(missing_ok=True)
         return None
-    certificate = {
+    certificate: Certificate = {
         "schema": 1,
         "agent": agent_name,
         "strict": isinstance(result, Likeness),
@@ -105,7 +106,7 @@ def _scenarios(agent_name: str) -> int:
     return len(program(program_of(agent_name)).scenarios)
 
 
-def _fingerprint(spec: AgentSpec) -> dict[str, Any]:
+def _fingerprint(spec: AgentSpec) -> Fingerprint:
     from harness.plugins import agent_spec, framework_versions
 
     of = program(program_of(spec.name))

@@ -201,9 +201,8 @@ def _parity(runs: Sequence[Run]) -> Table:
         if found is None:
             rows.append([plugin, "the yardstick" if is_reference(plugin) else "no certificate", "", "", ""])
             continue
-        kind = "same agent, certified" if found.get("strict") else "idiomatic: measured, not the same"
-        accepted = ", ".join(found.get("accepted") or []) or "none"
-        rows.append([plugin, kind, str(found.get("hash", "")), f"{found.get('scenarios', '')}", accepted])
+        kind = "same agent, certified" if found["strict"] else "idiomatic: measured, not the same"
+        rows.append([plugin, kind, found["hash"], str(found["scenarios"]), ", ".join(found["accepted"]) or "none"])
     heads = ["agent", "parity", "certificate", "scenarios", "accepted differences"]
     return Table("parity", "Parity certificates", heads, rows)
 

@@ -5,15 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
-from typing import Any
 
 from harness.records import Attempt, Task, Transition, Verdict
-from harness.results.model import EPISODE, TRANSITION
-
-EPISODE_COLUMNS = {name: kind for name, (kind, _) in EPISODE.items()}
-"""Name and Arrow type of every episode column."""
-TRANSITION_COLUMNS = {name: kind for name, (kind, _) in TRANSITION.items()}
-"""Name and Arrow type of every transition column."""
+from harness.results.model import Call, Episode
 
 
 def episode_row(
@@ -32,8 +26,8 @@ def episode_row(
     rewrites: int = 0,
     used_reward: float | None = None,
     meaning: str | None = None,
-) -> dict[str, Any]:
-    """The flat row of one rollout. Keys are those of `EPISODE_COLUMNS`."""
+) -> Episode:
+    """The flat row of one rollout."""
     chosen = [call for call in attempt.transitions if trained(call)]
     return {
         "step": step,
@@ -76,8 +70,8 @@ def episode_row(
     }
 
 
-def transition_rows(attempt: Attempt, *, phase: str, step: int, paid: Mapping[int, float]) -> Iterable[dict[str, Any]]:
-    """The rows of an attempt's calls. Keys are those of `TRANSITION_COLUMNS`.
+def transition_rows(attempt: Attempt, *, phase: str, step: int, paid: Mapping[int, float]) -> Iterable[Call]:
+    """The rows of an attempt's calls.
 
     Args:
         paid: What training was given of each trained call, by its index.

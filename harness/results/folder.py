@@ -25,16 +25,17 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args, overload
 
 from harness.errors import EnvironmentProblem, UserError
 from harness.results import renamed
-from harness.results.model import SCHEMA_VERSION, RunRecord, fault
+from harness.results.model import SCHEMA_VERSION, Call, Episode, LoggedStep, RunRecord, fault
 
 if TYPE_CHECKING:
     from harness.config import Config
 
-ROWS = ("episodes", "transitions", "steps")
+Kind = Literal["episodes", "transitions", "steps"]
+ROWS: tuple[Kind, ...] = get_args(Kind)
 SPARE_BYTES = 256 * 1024
 """Kept back on the disk from a run's start for the record of its end."""
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -164,7 +165,13 @@ class RunFolder:
 
         return load_config(file=self.path / "config.yaml")
 
-    def rows(self, kind: str) -> Iterator[dict[str, Any]]:
+    @overload
+    def rows(self, kind: Literal["episodes"]) -> Iterator[Episode]: ...
+    @overload
+    def rows(self, kind: Literal["transitions"]) -> Iterator[Call]: ...
+    @overload
+    def rows(self, kind: Literal["steps"]) -> Iterator[LoggedStep]: ...
+    def rows(self, kind: Kind) -> Iterator[Any]:
         """Rows of `episodes`, `transitions` or `steps` that are not compacted yet, in order of writing.
 
         Raises:

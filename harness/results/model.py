@@ -8,7 +8,7 @@ against it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from types import UnionType
 from typing import (
@@ -170,8 +170,15 @@ class Samples(TypedDict):
     ]
 
 
-class Result(TypedDict):
-    """What came of a run; a training has the first part, an evaluation the second."""
+class Accuracy(TypedDict):
+    """Of the tasks of one difficulty or cluster."""
+
+    accuracy: Annotated[float, "mean reward of the tasks that have a scored rollout"]
+    tasks: Annotated[int, "how many have one"]
+
+
+class Scores(TypedDict):
+    """What the rows of a run come to; a training has the first part, an evaluation the second."""
 
     val_accuracy_initial: NotRequired[Annotated[float | None, "mean validation reward before the first step"]]
     val_accuracy_final: NotRequired[Annotated[float | None, "mean validation reward after the last validated step"]]
@@ -182,8 +189,6 @@ class Result(TypedDict):
         Annotated[float | None, "largest difference of a token's probability between rollout and trainer"]
     ]
     graded: NotRequired[Annotated[bool, "whether means are no accuracy: as the reward says, or a value was not 0 or 1"]]
-    wall_s: Annotated[float, "seconds of all launches together"]
-    data_changed: NotRequired[Annotated[list[str], "files of the task set that changed while it ran: not compared"]]
     accuracy: NotRequired[Annotated[float | None, "mean reward of scored rollouts"]]
     interval_95: NotRequired[Annotated[list[float] | None, "95 % interval of it"]]
     tasks: NotRequired[Annotated[int, "tasks asked"]]
@@ -194,12 +199,55 @@ class Result(TypedDict):
     unread_calls: NotRequired[Annotated[int, "rollouts with a tool call that the server did not read as one"]]
     bounds: NotRequired[Annotated[list[float] | None, "accuracy if all unscored were wrong, and if all were right"]]
     outcomes: NotRequired[Annotated[dict[str, int], "how attempts ended"]]
-    by_difficulty: NotRequired[Annotated[dict[str, Any], "accuracy and number of tasks"]]
+    by_difficulty: NotRequired[Annotated[dict[str, Accuracy], "accuracy by difficulty"]]
     reward_cost: NotRequired[
         Annotated[dict[str, int], "of a reward that asks a model: calls, failed calls, answers from its cache, tokens"]
     ]
     reward_flags: NotRequired[Annotated[dict[str, int], "documented deviations met while scoring"]]
     empty_golds: NotRequired[Annotated[int, "golds that gave nothing"]]
+
+
+class Result(Scores):
+    """What came of a run."""
+
+    wall_s: Annotated[float, "seconds of all launches together"]
+    data_changed: NotRequired[Annotated[list[str], "files of the task set that changed while it ran: not compared"]]
+
+
+class Fingerprint(TypedDict):
+    """All that a parity certificate depends on; hashes of 16 hex digits."""
+
+    agent: Annotated[str, "its name"]
+    strict: Annotated[bool, "whether it is to do what its reference does, byte for byte"]
+    prompts: Annotated[str, "hash of the program's texts"]
+    scenarios: Annotated[str, "hash of the scripted episodes"]
+    reference: Annotated[str, "hash of the reference agent's source"]
+    agent_source: NotRequired[Annotated[str, "hash of the source of the agent's package; older ones: `plugin`"]]
+    plugin: NotRequired[Annotated[str, "older name of `agent_source`"]]
+    frameworks: Annotated[dict[str, str], "versions of the agent's frameworks"]
+    clients: NotRequired[Annotated[dict[str, str], "versions of the libraries that send requests"]]
+    requirements: NotRequired[Annotated[str, "hash of the versions of all that the agent can send a request through"]]
+
+
+class Certificate(TypedDict):
+    """What a comparison of the agent with its program's reference found."""
+
+    schema: Annotated[int, "1"]
+    agent: Annotated[str, "its name"]
+    strict: Annotated[bool, "passed; else the agent is idiomatic, and measured"]
+    hash: Annotated[str, "of the fingerprint"]
+    fingerprint: Annotated[Fingerprint, "of the agent, when it was compared"]
+    scenarios: Annotated[int, "scripted episodes that were played"]
+    accepted: Annotated[list[str], "accepted differences on the wire that were met"]
+    deviation: Annotated[dict[str, Any] | None, "of an idiomatic agent: how far it is from the reference"]
+    made: Annotated[str, "UTC, ISO 8601"]
+
+
+class Parent(TypedDict):
+    """Where the policy of an evaluation was trained."""
+
+    run: Annotated[str, "id of the training"]
+    step: Annotated[int, "of its checkpoint"]
 
 
 class RunRecord(TypedDict):
@@ -215,7 +263,7 @@ class RunRecord(TypedDict):
     seed: Annotated[int, "the run's"]
     launches: Annotated[list[Launch], "every start of it"]
     study: NotRequired[Annotated[Study | None, "None where it is of none"]]
-    parent: NotRequired[Annotated[dict[str, Any] | None, "of an evaluation: `run` and `step` of the policy's training"]]
+    parent: NotRequired[Annotated[Parent | None, "of an evaluation: where its policy was trained"]]
     harness_version: Annotated[str, "of this package"]
     commit: Annotated[Commit | None, "the code of the last launch"]
     versions: Annotated[dict[str, str | None], "of Python and of the libraries that decide what is computed"]
@@ -225,89 +273,121 @@ class RunRecord(TypedDict):
     tasks: Annotated[Counts, "how many"]
     graded: NotRequired[Annotated[bool, "whether the reward says that it gives values other than 0 and 1"]]
     identity: Annotated[Identity, "what must be equal where runs are compared"]
-    parity: Annotated[dict[str, Any] | None, "certificate that the agent does what its reference does"]
+    parity: Annotated[Certificate | None, "that the agent does what its reference does"]
     agent_fingerprint: NotRequired[Annotated[str, "hash of all that a certificate depends on: one made later is found"]]
     agent_distribution: Annotated[Distribution | None, "where the agent comes from"]
     config: Annotated[dict[str, Any], "the resolved configuration, which runs again as it stands"]
     result: Annotated[Result | None, "None until the run ends"]
 
 
-EPISODE: dict[str, tuple[str, str]] = {
-    "step": ("int64", "training step; of a validation, the steps trained before it"),
-    "phase": ("string", "`train` or `val`"),
-    "session": ("int64", "number within the task's group, from 0"),
-    "rollout_id": ("string", "of the store"),
-    "attempt_id": ("string", "of the attempt that counted"),
-    "task_id": ("string", "the task's"),
-    "cluster": ("string", "what tasks share, so that statistics do not take them as independent"),
-    "difficulty": ("string", "as the task set has it"),
-    "question": ("string", "as the agent saw it"),
-    "agent": ("string", "its name"),
-    "outcome": ("string", "how the attempt ended: `ok`, or which failure"),
-    "detail": ("string", "of a failure, in a line"),
-    "answer": ("string", "null where there is none"),
-    "reward": ("double", "the verdict, null when unscored"),
-    "used_reward": ("double", "what training was given; differs in the shuffled control and for `failed_rollouts`"),
-    "reward_reason": ("string", "why this value, or why none"),
-    "reward_flags": ("list<string>", "documented deviations met while scoring"),
-    "reward_version": ("string", "name and version of the reward"),
-    "reward_parts": ("string", "JSON: named parts of the value; null where there are none"),
-    "reward_by_role": ("string", "JSON: values by role; null where there are none"),
-    "meaning": (
-        "string",
-        "hash of what the answer comes to, for a vote; null where a task has one rollout, or it has no vote",
-    ),
-    "first_answer": (
-        "string",
-        "what the agent would have answered without a revision; null where the program has no drafts",
-    ),
-    "first_reward": ("double", "the verdict on it"),
-    "calls": ("int64", "calls of the model, failed ones included"),
-    "failed_calls": ("int64", "of them, without an answer"),
-    "unread_calls": ("int64", "calls whose reply holds a tool call that the server did not read as one"),
-    "rewrites": ("int64", "calls whose reply replaced an earlier answer"),
-    "transitions": ("int64", "calls with an answer"),
-    "trained_transitions": ("int64", "of them, given to the trainer"),
-    "trained_tokens": ("int64", "tokens of their replies"),
-    "prompt_tokens": ("int64", "of all calls"),
-    "response_tokens": ("int64", "of all calls"),
-    "overridden_calls": ("int64", "calls that asked for sampling which the run did not grant"),
-    "call_roles": ("list<string>", "roles in order of the calls"),
-    "tool_calls": ("string", "JSON: tool, arguments, text, ok, times and fault of each"),
-    "started_s": ("double", "Unix time"),
-    "elapsed_s": ("double", "seconds of the attempt"),
-}
-"""Columns of `episodes.parquet`, a row a rollout: Arrow type, meaning."""
+class Episode(TypedDict):
+    """A row of `episodes.parquet`: a rollout."""
 
-TRANSITION: dict[str, tuple[str, str]] = {
-    "step": ("int64", "as of its episode"),
-    "phase": ("string", "as of its episode"),
-    "rollout_id": ("string", "as of its episode"),
-    "attempt_id": ("string", "as of its episode"),
-    "index": ("int64", "position within the attempt, from 0, in order of arrival"),
-    "role": ("string", "who called"),
-    "trained": ("bool", "whether the trainer was given it"),
-    "paid": ("double", "with what value, by `train.credit`; null where it was not"),
-    "response_id": ("string", "of the engine; belongs to one rollout only"),
-    "messages": ("string", "JSON: the prompt's messages as sent"),
-    "response_text": ("string", "the reply"),
-    "finish_reason": ("string", "`stop`, `length` or `tool_calls`"),
-    "prompt_ids": ("list<int32>", "token ids of the prompt, by the engine; null where it reports none"),
-    "response_ids": ("list<int32>", "token ids of the reply, by the engine"),
-    "logprobs": ("list<float>", "log-probability of each under the sampling distribution"),
-    "started_s": ("double", "Unix time at which the gateway received the call"),
-    "latency_s": ("double", "seconds until the answer was whole"),
-    "gateway_s": ("double", "of them, in the gateway itself, queueing included"),
+    step: Annotated[int, "training step; of a validation, the steps trained before it"]
+    phase: Annotated[str, "`train` or `val`"]
+    session: Annotated[int, "number within the task's group, from 0"]
+    rollout_id: Annotated[str, "of the store"]
+    attempt_id: Annotated[str, "of the attempt that counted"]
+    task_id: Annotated[str, "the task's"]
+    cluster: Annotated[str, "what tasks share, so that statistics do not take them as independent"]
+    difficulty: Annotated[str | None, "as the task set has it"]
+    question: Annotated[str, "as the agent saw it"]
+    agent: Annotated[str, "its name"]
+    outcome: Annotated[str, "how the attempt ended: `ok`, or which failure"]
+    detail: Annotated[str, "of a failure, in a line"]
+    answer: Annotated[str | None, "null where there is none"]
+    reward: Annotated[float | None, "the verdict, null when unscored"]
+    used_reward: Annotated[
+        float | None, "what training was given; differs in the shuffled control and for `failed_rollouts`"
+    ]
+    reward_reason: Annotated[str, "why this value, or why none"]
+    reward_flags: Annotated[list[str], "documented deviations met while scoring"]
+    reward_version: Annotated[str, "name and version of the reward"]
+    reward_parts: Annotated[str | None, "JSON: named parts of the value; null where there are none"]
+    reward_by_role: Annotated[str | None, "JSON: values by role; null where there are none"]
+    meaning: Annotated[
+        str | None, "hash of what the answer comes to, for a vote; null where a task has one rollout, or it has no vote"
+    ]
+    first_answer: Annotated[
+        str | None, "what the agent would have answered without a revision; null where the program has no drafts"
+    ]
+    first_reward: Annotated[float | None, "the verdict on it"]
+    calls: Annotated[int, "calls of the model, failed ones included"]
+    failed_calls: Annotated[int, "of them, without an answer"]
+    unread_calls: Annotated[int, "calls whose reply holds a tool call that the server did not read as one"]
+    rewrites: Annotated[int, "calls whose reply replaced an earlier answer"]
+    transitions: Annotated[int, "calls with an answer"]
+    trained_transitions: Annotated[int, "of them, given to the trainer"]
+    trained_tokens: Annotated[int, "tokens of their replies"]
+    prompt_tokens: Annotated[int, "of all calls"]
+    response_tokens: Annotated[int, "of all calls"]
+    overridden_calls: Annotated[int, "calls that asked for sampling which the run did not grant"]
+    call_roles: Annotated[list[str], "roles in order of the calls"]
+    tool_calls: Annotated[str, "JSON: tool, arguments, text, ok, times and fault of each"]
+    started_s: Annotated[float, "Unix time"]
+    elapsed_s: Annotated[float, "seconds of the attempt"]
+
+
+class Call(TypedDict):
+    """A row of `transitions.parquet`: a call of the model that was answered."""
+
+    step: Annotated[int, "as of its episode"]
+    phase: Annotated[str, "as of its episode"]
+    rollout_id: Annotated[str, "as of its episode"]
+    attempt_id: Annotated[str, "as of its episode"]
+    index: Annotated[int, "position within the attempt, from 0, in order of arrival"]
+    role: Annotated[str, "who called"]
+    trained: Annotated[bool, "whether the trainer was given it"]
+    paid: Annotated[float | None, "with what value, by `train.credit`; null where it was not"]
+    response_id: Annotated[str, "of the engine; belongs to one rollout only"]
+    messages: Annotated[str, "JSON: the prompt's messages as sent"]
+    response_text: Annotated[str, "the reply"]
+    finish_reason: Annotated[str | None, "`stop`, `length` or `tool_calls`"]
+    prompt_ids: Annotated[Sequence[int] | None, "token ids of the prompt, by the engine; null where it reports none"]
+    response_ids: Annotated[Sequence[int] | None, "token ids of the reply, by the engine"]
+    logprobs: Annotated[Sequence[float] | None, "log-probability of each under the sampling distribution"]
+    started_s: Annotated[float, "Unix time at which the gateway received the call"]
+    latency_s: Annotated[float, "seconds until the answer was whole"]
+    gateway_s: Annotated[float, "of them, in the gateway itself, queueing included"]
+
+
+class LoggedStep(TypedDict):
+    """What a trainer logged of a step, before it is a row of `steps.parquet`."""
+
+    step: Annotated[int, "training step"]
+    data: Annotated[dict[str, Any], "by the trainer's own names; what is no number is in no table"]
+
+
+_UNIONS = (Union, UnionType)
+_ARROW: dict[Any, str] = {
+    int: "int64",
+    float: "double",
+    str: "string",
+    bool: "bool",
+    list[str]: "list<string>",
+    Sequence[int]: "list<int32>",
+    Sequence[float]: "list<float>",
 }
-"""Columns of `transitions.parquet`, a row a call: Arrow type, meaning."""
+
+
+@cache
+def columns(part: type) -> dict[str, str]:
+    """Name and Arrow type of every column of a table whose rows are of this type."""
+    kinds = {name: kind for name, (kind, _, _) in _hints(part).items()}
+    return {name: _ARROW[get_args(kind)[0] if get_origin(kind) in _UNIONS else kind] for name, kind in kinds.items()}
+
 
 PARTS = (
     RunRecord,
     Launch,
     Identity,
     Result,
+    Accuracy,
     Samples,
     Measured,
+    Certificate,
+    Fingerprint,
+    Parent,
     Sampling,
     Hardware,
     Study,
@@ -337,9 +417,10 @@ def document() -> str:
         lines += [
             f"| `{field}` | {kind.replace('|', chr(92) + '|')} | {meaning} |" for field, kind, meaning in fields(part)
         ]
-    for name, columns in (("episodes.parquet", EPISODE), ("transitions.parquet", TRANSITION)):
+    for name, row in (("episodes.parquet", Episode), ("transitions.parquet", Call)):
         lines += ["", f"## `{name}`", "", "| column | type | meaning |", "|---|---|---|"]
-        lines += [f"| `{column}` | {kind} | {meaning} |" for column, (kind, meaning) in columns.items()]
+        meanings = {column: meaning for column, _, meaning in fields(row)}
+        lines += [f"| `{column}` | {kind} | {meanings[column]} |" for column, kind in columns(row).items()]
     return "\n".join(lines) + "\n"
 
 
@@ -373,7 +454,7 @@ def _fits(value: Any, kind: Any) -> bool:
     outer, inner = get_origin(kind), get_args(kind)
     if kind is Any or outer is Literal:
         return kind is Any or value in inner
-    if outer in (Union, UnionType):
+    if outer in _UNIONS:
         return any(_fits(value, one) for one in inner)
     if outer is list:
         return isinstance(value, list) and all(_fits(one, inner[0]) for one in value)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from harness.results.episodes import EPISODE_COLUMNS, TRANSITION_COLUMNS
-from harness.results.folder import ROWS, RunFolder
+from harness.results.folder import ROWS, Kind, RunFolder
+from harness.results.model import Call, Episode, LoggedStep, columns
 from harness.results.renamed import OLDER
 
 _TYPES: dict[str, pa.DataType] = {
@@ -45,9 +45,8 @@ def conclude(folder: RunFolder, record: Mapping[str, Any]) -> str:
 
 def write_tables(folder: RunFolder) -> None:
     """Write `episodes.parquet`, `transitions.parquet` and `steps.parquet` from the row logs; safe to repeat."""
-    rows = {kind: list(folder.rows(kind)) for kind in ROWS}
     for kind in ROWS:
-        table = _typed(kind, rows[kind], rows["episodes"])
+        table = logged_table(folder, kind)
         if not len(table):
             continue
         path = folder.path / f"{kind}.parquet"
@@ -59,30 +58,28 @@ def write_tables(folder: RunFolder) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def logged_table(folder: RunFolder, kind: str) -> pa.Table:
+def logged_table(folder: RunFolder, kind: Kind) -> pa.Table:
     """`episodes`, `transitions` or `steps` as the row logs have them, with every column of its kind."""
-    return _typed(kind, list(folder.rows(kind)), list(folder.rows("episodes")) if kind == "steps" else [])
-
-
-def _typed(kind: str, rows: list[dict[str, Any]], episodes: list[dict[str, Any]]) -> pa.Table:
-    """The table of one kind's rows; a step's has what `episodes` say of it."""
-    rows = [{OLDER.get(name, name): value for name, value in row.items()} for row in rows]
-    columns = EPISODE_COLUMNS if kind == "episodes" else TRANSITION_COLUMNS
     if kind == "steps":
-        rows = step_rows(rows, episodes)
-        names = sorted({name for row in rows for name in row} - {"step"})
-        columns = {"step": "int64", **dict.fromkeys(names, "double")}
-    schema = pa.schema([(name, _TYPES[of]) for name, of in columns.items()])
-    return pa.Table.from_pylist([{name: row.get(name) for name in columns} for row in rows], schema=schema)
+        steps = step_rows(list(folder.rows("steps")), list(folder.rows("episodes")))
+        names = sorted({name for row in steps for name in row} - {"step"})
+        return _table(steps, {"step": "int64", **dict.fromkeys(names, "double")})
+    rows = [{OLDER.get(name, name): value for name, value in row.items()} for row in folder.rows(kind)]
+    return _table(rows, columns(Episode if kind == "episodes" else Call))
 
 
-def step_rows(logged: list[dict[str, Any]], episodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _table(rows: Sequence[Mapping[str, Any]], kinds: Mapping[str, str]) -> pa.Table:
+    schema = pa.schema([(name, _TYPES[kind]) for name, kind in kinds.items()])
+    return pa.Table.from_pylist([{name: row.get(name) for name in kinds} for row in rows], schema=schema)
+
+
+def step_rows(logged: Sequence[LoggedStep], episodes: Sequence[Episode]) -> list[dict[str, float]]:
     """One row a step: what the trainer logged, and figures of the step's rollouts under `rollout/` and `val/`."""
-    rows: dict[int, dict[str, Any]] = {}
+    rows: dict[int, dict[str, float]] = {}
     for entry in logged:
         row = rows.setdefault(entry["step"], {"step": entry["step"]})
         row.update({name: float(value) for name, value in entry["data"].items() if isinstance(value, int | float)})
-    groups: dict[tuple[int, str], list[dict[str, Any]]] = defaultdict(list)
+    groups: dict[tuple[int, str], list[Episode]] = defaultdict(list)
     for episode in episodes:
         groups[(episode["step"], episode["phase"])].append(episode)
     for (step, phase), group in groups.items():
@@ -92,13 +89,13 @@ def step_rows(logged: list[dict[str, Any]], episodes: list[dict[str, Any]]) -> l
     return [rows[step] for step in sorted(rows)]
 
 
-def rollout_figures(group: list[dict[str, Any]]) -> dict[str, float]:
+def rollout_figures(group: Sequence[Episode]) -> dict[str, float]:
     """Figures over the rollouts of one step and phase; means leave unscored rollouts out."""
     count = len(group)
-    scored = [episode for episode in group if episode["reward"] is not None]
+    rewards = [episode["reward"] for episode in group if episode["reward"] is not None]
     figures: dict[str, float] = {
         "rollouts": float(count),
-        "scored": float(len(scored)),
+        "scored": float(len(rewards)),
         "transitions_per_rollout": sum(episode["transitions"] for episode in group) / count,
         "trained_transitions_per_rollout": sum(episode["trained_transitions"] for episode in group) / count,
         "prompt_tokens_per_rollout": sum(episode["prompt_tokens"] for episode in group) / count,
@@ -106,9 +103,10 @@ def rollout_figures(group: list[dict[str, Any]]) -> dict[str, float]:
         "unread_calls": float(sum(episode.get("unread_calls") or 0 for episode in group)),
         "elapsed_s": sum(episode["elapsed_s"] for episode in group) / count,
     }
-    if scored:
-        figures["reward"] = sum(episode["reward"] for episode in scored) / len(scored)
-        pairs = [(e["first_reward"], e["reward"]) for e in scored if e["first_reward"] is not None and e["rewrites"]]
+    if rewards:
+        figures["reward"] = sum(rewards) / len(rewards)
+        rewritten = [(one["first_reward"], one["reward"]) for one in group if one["rewrites"]]
+        pairs = [(before, after) for before, after in rewritten if before is not None and after is not None]
         figures["rewritten"] = float(len(pairs))
         figures["rewrites_helped"] = float(sum(after > before for before, after in pairs))
         figures["rewrites_hurt"] = float(sum(after < before for before, after in pairs))

@@ -11,6 +11,7 @@ from typing import Any
 
 from harness.errors import RunFailed
 from harness.results.folder import RunFolder
+from harness.results.model import Episode, LoggedStep
 from harness.trainers import Progress
 from harness.trainers.measures import columns
 from harness.wording import is_graded, unread
@@ -94,7 +95,7 @@ class Monitor:
             for row in self._new(path):
                 self._logged(row)
 
-    def _new(self, path: Path) -> list[dict[str, Any]]:
+    def _new(self, path: Path) -> list[Any]:
         with path.open("rb") as file:
             file.seek(self._offsets.get(path, 0))
             data = file.read()
@@ -102,7 +103,7 @@ class Monitor:
         self._offsets[path] = self._offsets.get(path, 0) + len(whole)
         return [json.loads(line) for line in whole.splitlines()]
 
-    def _episode(self, row: dict[str, Any]) -> None:
+    def _episode(self, row: Episode) -> None:
         state = self.progress
         phase, step = row["phase"], row["step"]
         self._first = self._first or time.time()
@@ -128,7 +129,7 @@ class Monitor:
         if done == self._expected[phase] and not state.warning and (said := unread(self._unread[key], done)):
             state.warning = f"{state.phase}: {said}."
 
-    def _logged(self, row: dict[str, Any]) -> None:
+    def _logged(self, row: LoggedStep) -> None:
         data, step = row["data"], row["step"]
         if step_s := columns(self._trainer, "step_s", data):
             known, self.progress.step = self.progress.step, max(step, self.progress.step)

@@ -17,6 +17,7 @@ from harness.record import closed, run_record, training_result
 from harness.records import Attempt, Outcome, Task, ToolCall, Transition, Verdict
 from harness.results.episodes import episode_row, transition_rows
 from harness.results.folder import RowLog, RunFolder
+from harness.results.model import Scores
 from harness.results.tables import conclude
 from harness.trainers.order import training_order, validation_order
 
@@ -100,10 +101,9 @@ def write_run(
                 writer.episode(task, "val", 0, session, accuracy[1], calls, outcome=lost)
             break
     reason = "" if status == "finished" else "the policy's server went away"
-    record = closed(folder.read(), status, reason, 12.0 if kind == "eval" else 30 + seen * step_s)
-    if kind == "train":
-        record["result"] |= training_result(folder, record)
-    conclude(folder, record)
+    record = folder.read()
+    scores: Scores = training_result(folder, record) if kind == "train" else {}
+    conclude(folder, closed(record, status, reason, 12.0 if kind == "eval" else 30 + seen * step_s, scores))
     return folder
 
 

@@ -14,8 +14,9 @@ import pytest
 
 from harness.errors import EnvironmentProblem, RunFailed, UserError
 from harness.records import Attempt, Task, Transition, Verdict
-from harness.results.episodes import EPISODE_COLUMNS, episode_row
+from harness.results.episodes import episode_row
 from harness.results.folder import RowLog, RunFolder
+from harness.results.model import Episode, columns
 from harness.results.tables import conclude, step_rows, write_tables
 from harness.testing.calls import transition
 from harness.trainers.monitor import Monitor
@@ -56,7 +57,7 @@ def test_rows_are_on_disk_at_once_and_a_half_line_is_ignored(tmp_path: Path) -> 
     assert [r["reward"] for r in folder.rows("episodes")] == [1.0, None]
     write_tables(folder)
     table = pq.read_table(folder.path / "episodes.parquet")
-    assert table.column_names == list(EPISODE_COLUMNS)
+    assert table.column_names == list(columns(Episode))
     assert table["reward"].to_pylist() == [1.0, None]  # unscored is null, not zero
 
 
