@@ -42,7 +42,7 @@ def recorded(file: Path) -> Iterator[None]:
 
 def born(process: str) -> None:
     """Call this process by a name, and say how long it took from its creation to here."""
-    if VARIABLE not in os.environ:
+    if not _first(process):
         return
     now, began = time.time(), _created()
     _write(name="process_name", ph="M", ts=0, args={"name": process})
@@ -63,14 +63,21 @@ def span(name: str) -> Iterator[None]:
         _write(name=name, ph="X", ts=_us(began), dur=_us(time.time() - began))
 
 
-_marked: set[str] = set()
-
-
 def mark(name: str) -> None:
     """The first time that this process comes here."""
-    if VARIABLE in os.environ and name not in _marked:
-        _marked.add(name)
+    if _first(name):
         _write(name=name, ph="i", s="p", ts=_us(time.time()))
+
+
+_said: set[tuple[int, str]] = set()
+
+
+def _first(what: str) -> bool:
+    """Whether this process, which may be a fork, has not said so yet and is to say it."""
+    if VARIABLE not in os.environ or (os.getpid(), what) in _said:
+        return False
+    _said.add((os.getpid(), what))
+    return True
 
 
 def _write(**event: Any) -> None:

@@ -23,7 +23,7 @@ import harness
 from harness.errors import PluginError
 from harness.hookspecs import AgentSpec
 from harness.plugins import program, program_of
-from harness.results.model import Certificate, Fingerprint
+from harness.results.model import Certificate, Fingerprint, fault
 from harness.rollout.environments import cache_dir, python_for
 
 if TYPE_CHECKING:
@@ -66,9 +66,10 @@ def certificate_of(agent_name: str, fingerprint_digest: str) -> Certificate | No
     """The certificate of an agent as it was when it had this fingerprint, whenever it was made; else None."""
     try:
         found: Certificate = json.loads(_path(agent_name, fingerprint_digest).read_text(encoding="utf-8"))
-        return found if digest(found["fingerprint"]) == fingerprint_digest else None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError):
         return None
+    whole = isinstance(found, dict) and fault(found, Certificate) is None
+    return found if whole and digest(found["fingerprint"]) == fingerprint_digest else None
 
 
 def write_certificate(agent_name: str, result: Likeness | Deviation) -> Certificate | None:

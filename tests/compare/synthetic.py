@@ -12,23 +12,41 @@ from pathlib import Path
 from typing import Any
 
 from harness.config import load_config
+from harness.parity.certificate import digest
 from harness.plugins import load, task_set_spec
 from harness.record import closed, run_record, training_result
 from harness.records import Attempt, Outcome, Task, ToolCall, Transition, Verdict
 from harness.results.episodes import episode_row, transition_rows
 from harness.results.folder import RowLog, RunFolder
-from harness.results.model import Scores
+from harness.results.model import Certificate, Fingerprint, Scores
 from harness.results.tables import conclude
 from harness.trainers.order import training_order, validation_order
 
-CERTIFICATE = {
-    "schema": 1,
-    "strict": True,
-    "hash": "c0ffee0123456789",
-    "fingerprint": {"prompts": "p", "scenarios": "s", "reference": "r"},
-    "scenarios": 12,
-    "made": "2026-11-20T00:00:00Z",
-}
+
+def certificate(scenarios: str = "s", prompts: str = "p") -> Certificate:
+    """That some agent passed, with these hashes in its fingerprint."""
+    fingerprint: Fingerprint = {
+        "agent": "any",
+        "strict": True,
+        "prompts": prompts,
+        "scenarios": scenarios,
+        "reference": "r",
+        "frameworks": {},
+    }
+    return {
+        "schema": 1,
+        "agent": "any",
+        "strict": True,
+        "hash": digest(fingerprint),
+        "fingerprint": fingerprint,
+        "scenarios": 12,
+        "accepted": [],
+        "deviation": None,
+        "made": "2026-11-20T00:00:00Z",
+    }
+
+
+CERTIFICATE = certificate()
 
 
 @cache
@@ -51,7 +69,7 @@ def write_run(
     failing: int = 0,
     step_s: float = 2.0,
     val_limit: int = 60,
-    parity: dict[str, Any] | None = CERTIFICATE,
+    parity: Certificate | None = CERTIFICATE,
     kind: str = "train",
     model: str = "synthetic-policy",
     keep_transitions: bool = True,

@@ -25,7 +25,8 @@ from harness.compare.model import Arm, Comparison, Pair
 from harness.compare.references import reference_rows
 from harness.compare.runs import select
 from harness.errors import NotComparable, UserError
-from harness.parity.certificate import digest
+
+from .synthetic import certificate
 
 Write = Callable[..., Any]
 
@@ -276,8 +277,7 @@ def test_agents_without_certificate_are_refused_and_idiomatic_ones_marked(write_
         compare(select([reference.path, bare.path]))
     found = compare(select([reference.path, bare.path]), allow=["parity"])
     assert any("Not certified" in remark for remark in found["remarks"])
-    other = {"strict": True, "hash": "x", "fingerprint": {"prompts": "p", "scenarios": "other", "reference": "r"}}
-    third = write_run("crewai_sql", parity=other)
+    third = write_run("crewai_sql", parity=certificate(scenarios="other"))
     with pytest.raises(NotComparable, match=r"parity\.scenarios differs: s for langgraph_sql, other for crewai_sql"):
         compare(select([write_run("langgraph_sql").path, third.path]))
     loose = write_run("crewai_sql_idiomatic", parity=None)
@@ -290,18 +290,21 @@ def test_a_certificate_may_be_made_after_the_run(
 ) -> None:
     monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path / "cache"))
     reference, bare = write_run(), write_run("langgraph_sql", parity=None)
-    fingerprint = {"prompts": "p", "scenarios": "s", "reference": "r"}
-    bare.write(bare.read() | {"agent_fingerprint": digest(fingerprint)})
+    made = certificate()
+    bare.write(bare.read() | {"agent_fingerprint": made["hash"]})
     with pytest.raises(NotComparable, match="ran without a parity certificate"):
         compare(select([reference.path, bare.path]))
-    file = tmp_path / "cache" / "parity" / f"langgraph_sql-{digest(fingerprint)}.json"
+    file = tmp_path / "cache" / "parity" / f"langgraph_sql-{made['hash']}.json"
     file.parent.mkdir(parents=True)
-    file.write_text(json.dumps({"strict": True, "hash": digest(fingerprint), "fingerprint": fingerprint}))
+    file.write_text(json.dumps(made))
     found = compare(select([reference.path, bare.path]))
     assert sorted(arm["parity"].split()[0] for arm in found["arms"]) == ["reference", "strict"]
-    file.write_text(json.dumps({"strict": True, "hash": "x", "fingerprint": {**fingerprint, "prompts": "other"}}))
-    with pytest.raises(NotComparable, match="ran without a parity certificate"):
-        compare(select([reference.path, bare.path]))
+    of_another = certificate(prompts="other")
+    damaged = {name: value for name, value in made.items() if name != "accepted"}
+    for useless in (of_another, damaged, [], None):
+        file.write_text(json.dumps(useless))
+        with pytest.raises(NotComparable, match="ran without a parity certificate"):
+            compare(select([reference.path, bare.path]))
 
 
 def test_one_seed_is_called_one_seed(write_run: Write) -> None:

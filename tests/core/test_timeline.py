@@ -16,7 +16,8 @@ from harness import timeline
 CHILD = """
 import time
 from harness import timeline
-timeline.born("child")
+for _ in range(2):
+    timeline.born("child")
 with timeline.span("work"):
     time.sleep(0.05)
 for _ in range(2):

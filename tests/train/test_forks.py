@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -160,6 +161,13 @@ def test_what_changed_on_disk_is_no_longer_what_was_loaded(tmp_path: Path, monke
         assert not loaded.unchanged()
         os.utime(path, ns=(1, 1))
         assert loaded.unchanged()
+    (tmp_path / "launcher.so").write_text("")  # compiled while it was imported
+    launcher = SimpleNamespace(__file__=str(tmp_path / "launcher.so"))
+    monkeypatch.setitem(sys.modules, "launcher", launcher)
+    loaded.note()
+    assert loaded.unchanged()
+    os.utime(launcher.__file__, ns=(1, 1))
+    assert not loaded.unchanged()
     os.utime(module)  # changed while it was imported
     loaded.note()
     assert not loaded.unchanged()

@@ -327,8 +327,13 @@ class Loaded:
         self._seen = {path: _changed(path) for path in files | folders if path}
 
     def unchanged(self) -> bool:
-        """Whether all of them are as they were when this process began, and none is of a later time."""
-        return all(_changed(path) == then < self._began for path, then in self._seen.items())
+        """Whether all of them are as they were when this process began, and none is of a later time.
+
+        But for what an import compiled: on a machine's first start Triton's launcher.
+        """
+        return all(
+            _changed(path) == then and (then < self._began or path.endswith(".so")) for path, then in self._seen.items()
+        )
 
 
 def _changed(path: str) -> int:
