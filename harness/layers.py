@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from datetime import date
 from typing import Any
@@ -64,3 +66,8 @@ def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = {} if isinstance(value, Mapping) else value
     return flat
+
+
+def digest(data: Mapping[str, Any]) -> str:
+    """One hash of JSON data, whatever the order of its keys. 16 hex digits."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]

@@ -18,6 +18,7 @@ from typing import Any, cast
 import harness
 from harness.config import Config, EvalConfig
 from harness.hookspecs import RewardSpec
+from harness.layers import digest
 from harness.plugins import (
     agent_spec,
     framework_versions,
@@ -70,7 +71,7 @@ def run_record(
     kind: str = "train",
 ) -> dict[str, Any]:
     """The record of a run that starts now; a resumed one keeps its history under `launches`."""
-    from harness.parity.certificate import certificate_for, digest, fingerprint
+    from harness.parity.certificate import certificate_for, fingerprint
 
     spec, current = agent_spec(config.agent), fingerprint(config.agent)
     launches: list[dict[str, Any]] = [{**one} for one in folder.read()["launches"]] if resumed else []

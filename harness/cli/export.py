@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NotRequired, TypedDict
 
 import typer
 
@@ -16,7 +16,21 @@ from harness.layers import at, nested
 from harness.results.folder import RunFolder
 from harness.wording import percent
 
+if TYPE_CHECKING:
+    from harness.policies.proof import Proof
+
 app = typer.Typer()
+
+
+class Exported(TypedDict):
+    """The whole of `export.json`."""
+
+    run: str
+    step: int
+    folder: str
+    hash: Annotated[str, "of the folder's files"]
+    initial_hash: Annotated[str, "of the policy before training"]
+    verified: NotRequired[Proof]
 
 
 @app.command()
@@ -45,7 +59,7 @@ def export(
     prompts = recorded_prompts(folder, verify) if verify else []
     chosen = choose_engine(engine) if verify else None
     shutil.copytree(checkpoint_model(folder, step), to, dirs_exist_ok=True)
-    written: dict[str, Any] = {
+    written: Exported = {
         "run": folder.id,
         "step": number,
         "folder": str(to),
@@ -66,7 +80,7 @@ def export(
         refuse_other_answers(written["verified"])
 
 
-def _show(written: dict[str, Any]) -> None:
+def _show(written: Exported) -> None:
     out = results()
     out.print(
         f"step {written['step']} of {written['run']} -> {written['folder']} "

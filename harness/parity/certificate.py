@@ -14,7 +14,6 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import harness
 from harness.errors import PluginError
 from harness.hookspecs import AgentSpec
+from harness.layers import digest
 from harness.plugins import program, program_of
 from harness.results.model import Certificate, Fingerprint, fault
 from harness.rollout.environments import cache_dir, python_for
@@ -171,15 +171,10 @@ def _source_hash(module: str) -> str:
     origin = Path(found.origin)
     folder = origin.parent if origin.name == "__init__.py" else None
     files = sorted(folder.rglob("*.py")) if folder else [origin]
-    digest = hashlib.sha256()
+    hashed = hashlib.sha256()
     for file in files:
-        digest.update(str(file.relative_to(folder or origin.parent)).encode() + b"\0" + file.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
-
-
-def digest(current: Mapping[str, Any]) -> str:
-    """One hash of a fingerprint. 16 hex digits."""
-    return hashlib.sha256(json.dumps(current, sort_keys=True).encode()).hexdigest()[:16]
+        hashed.update(str(file.relative_to(folder or origin.parent)).encode() + b"\0" + file.read_bytes() + b"\0")
+    return hashed.hexdigest()[:16]
 
 
 def _path(agent_name: str, fingerprint_digest: str) -> Path:

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from harness.config import resolve_device
 from harness.errors import EnvironmentProblem, RunFailed, UserError, how_to_install
@@ -38,6 +38,27 @@ def choose_engine(engine: Engine | None) -> Engine:
     return engine or ("vllm" if able else "transformers")
 
 
+class Difference(TypedDict):
+    """Where the exported policy's answer first leaves the trained one's."""
+
+    prompt: Annotated[int, "which, from 0"]
+    place: Annotated[int, "token of the answer, from 0"]
+    trained: Annotated[int, "id of the trained policy's token there"]
+    exported: Annotated[int, "id of the other's"]
+    gap_nats: Annotated[float, "by how much the trained policy prefers its own, in fp32"]
+    gap_bf16_nats: NotRequired[Annotated[float, "the same in bf16"]]
+
+
+class Proof(TypedDict):
+    """What comparing greedy answers found; a part of `export.json`."""
+
+    engine: Engine
+    prompts: Annotated[int, "how many were answered"]
+    identical: Annotated[float, "share of answers without a difference"]
+    near_tie_nats: Annotated[float, "gaps up to here are rounding's"]
+    differences: list[Difference]
+
+
 def recorded_prompts(folder: RunFolder, count: int) -> list[list[int]]:
     """Token ids of up to `count` prompts that validation has sent, spread over them.
 
@@ -58,17 +79,13 @@ def recorded_prompts(folder: RunFolder, count: int) -> list[list[int]]:
 
 def compare_answers(
     checkpoint: Path, exported: Path, prompts: Sequence[Sequence[int]], limit: int, engine: Engine, memory: float
-) -> dict[str, Any]:
+) -> Proof:
     """Greedy answers of an exported folder beside those of the trained policy.
 
     Args:
         prompts: Token ids.
         limit: Tokens of an answer.
         memory: Share of a GPU's memory that vLLM may take.
-
-    Returns:
-        Share of identical answers, and each difference with the log-probability, in nats, by which the trained
-        policy prefers its own token to the other at the first place where they differ: in fp32 and in bf16.
     """
     import torch
 
@@ -79,7 +96,7 @@ def compare_answers(
     stops = _stops(exported)
     if answers is None:
         answers = _greedy(_load(exported).to(device), prompts, limit, stops)
-    differences: list[dict[str, Any]] = []
+    differences: list[Difference] = []
     for index, (prompt, one, other) in enumerate(
         zip(prompts, _greedy(trained, prompts, limit, stops), answers, strict=True)
     ):
@@ -88,8 +105,14 @@ def compare_answers(
             place = next(at for at, (mine, theirs) in enumerate(zip(expected, got, strict=False)) if mine != theirs)
             prefix = [*prompt, *expected[:place]]
             gap = _gap(trained, prefix, expected[place], got[place])
-            pair = {"trained": expected[place], "exported": got[place]}
-            differences.append({"prompt": index, "place": place, **pair, "gap_nats": gap})
+            found: Difference = {
+                "prompt": index,
+                "place": place,
+                "trained": expected[place],
+                "exported": got[place],
+                "gap_nats": gap,
+            }
+            differences.append(found)
     trained.to(torch.bfloat16)  # as the folder is, so that what rounding alone does is known
     for found in differences:
         index, place = found["prompt"], found["place"]
@@ -104,7 +127,7 @@ def compare_answers(
     }
 
 
-def refuse_other_answers(proof: dict[str, Any]) -> None:
+def refuse_other_answers(proof: Proof) -> None:
     """Nothing where rounding explains every difference.
 
     Raises:
@@ -120,7 +143,7 @@ def refuse_other_answers(proof: dict[str, Any]) -> None:
         )
 
 
-def _preferred(difference: dict[str, Any]) -> float:
+def _preferred(difference: Difference) -> float:
     """By how much the trained policy preferred its own token, in fp32 and in bf16. Nats."""
     return float(min(difference["gap_nats"], difference["gap_bf16_nats"]))
 

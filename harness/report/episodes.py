@@ -7,7 +7,7 @@ import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from harness.plugins import make, task_set_spec
 from harness.records import arguments_text
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from harness.compare.runs import Run
+    from harness.results.model import Call, Episode
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,10 @@ def sample(arms: Mapping[str, Sequence[Run]], cap: int) -> dict[str, Any]:
             golds = known[key] = known[key] if key in known else _golds(task)
             for table in shown(run, each):
                 calls = _calls(run, table)
-                rows += [_episode(arm, run, row, calls, texts, golds) for row in table.rows(named=True)]
+                rows += [
+                    _episode(arm, run, row, calls, texts, golds)
+                    for row in cast("list[Episode]", table.rows(named=True))
+                ]
     rows.sort(key=lambda row: (row["phase"] == "train", _rank(row["task"]), row["seed"]))  # one question side by side
     return {"episodes": rows[:cap], "texts": list(texts), "total": total, "shown": min(len(rows), cap)}
 
@@ -85,12 +89,12 @@ def _golds(task: Mapping[str, Any]) -> dict[str, str]:
     return {question: gold for question, (gold, *others) in found.items() if not others}
 
 
-def _calls(run: Run, table: pl.DataFrame) -> dict[str, list[dict[str, Any]]]:
+def _calls(run: Run, table: pl.DataFrame) -> dict[str, list[Call]]:
     if run.transitions is None or "messages" not in run.transitions.columns or not len(table):
         return {}  # published copies keep no prompts
-    found: dict[str, list[dict[str, Any]]] = {}
+    found: dict[str, list[Call]] = {}
     wanted = run.transitions.filter(run.transitions["attempt_id"].is_in(table["attempt_id"].to_list()))
-    for row in wanted.sort("index", maintain_order=True).rows(named=True):
+    for row in cast("list[Call]", wanted.sort("index", maintain_order=True).rows(named=True)):
         found.setdefault(row["attempt_id"], []).append(row)
     return found
 
@@ -98,8 +102,8 @@ def _calls(run: Run, table: pl.DataFrame) -> dict[str, list[dict[str, Any]]]:
 def _episode(
     arm: str,
     run: Run,
-    row: dict[str, Any],
-    calls: Mapping[str, list[dict[str, Any]]],
+    row: Episode,
+    calls: Mapping[str, list[Call]],
     texts: dict[str, int],
     golds: Mapping[str, str],
 ) -> dict[str, Any]:
@@ -129,9 +133,7 @@ def _episode(
     }
 
 
-def _steps(
-    tools: list[dict[str, Any]], calls: Sequence[Mapping[str, Any]], texts: dict[str, int]
-) -> list[dict[str, Any]]:
+def _steps(tools: list[dict[str, Any]], calls: Sequence[Call], texts: dict[str, int]) -> list[dict[str, Any]]:
     """Calls of the model and of tools in the order in which they were made."""
     steps: list[dict[str, Any]] = []
     left = list(tools)
@@ -155,7 +157,7 @@ def _tool(call: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _call(call: Mapping[str, Any], texts: dict[str, int]) -> dict[str, Any]:
+def _call(call: Call, texts: dict[str, int]) -> dict[str, Any]:
     messages = [
         [message.get("role", ""), texts.setdefault(_cut(_said(message)), len(texts))]
         for message in json.loads(call["messages"] or "[]")

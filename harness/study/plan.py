@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError
 
 from harness.config import Config, Section, load_config, presets_dir
 from harness.errors import ConfigError
+from harness.layers import digest, flatten
 from harness.plugins import reward_spec
 
 Values = list[Any] | dict[str, Any]
@@ -168,8 +169,6 @@ def varied_keys(study: Study) -> list[str]:
     if study.evaluate:
         keys.append("policy")
     if "preset" in keys:
-        from harness.layers import flatten
-
         configs = [flatten(job.config.dump()) for job in jobs_of(study)]
         keys += [key for key in configs[0] if len({str(config.get(key)) for config in configs}) > 1]
     return [key for key in dict.fromkeys(keys) if key not in ("seed", "agent", "agent_match", "preset")]
@@ -181,13 +180,11 @@ def config_hash(config: Mapping[str, Any]) -> str:
     for section, keys in _NO_MATTER.items():
         for key in keys:
             plain.get(section, {}).pop(key, None)
-    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+    return digest(plain)
 
 
 def differences(jobs: Iterable[Job]) -> dict[str, dict[str, Any]]:
     """The configuration keys that differ between arms, with the value of every arm."""
-    from harness.layers import flatten
-
     configs = {job.arm: flatten(job.config.dump()) for job in jobs if job.kind == "train"}
     keys = dict.fromkeys(key for config in configs.values() for key in config if key != "seed")
     return {

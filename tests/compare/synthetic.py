@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.config import load_config
-from harness.parity.certificate import digest
+from harness.layers import digest
 from harness.plugins import load, task_set_spec
 from harness.record import closed, run_record, training_result
 from harness.records import Attempt, Outcome, Task, ToolCall, Transition, Verdict

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 from harness.environments.sql.databases import content_hash
 from harness.errors import TaskSetError
@@ -44,12 +44,18 @@ def check_prepared(folder: Path, layout: Layout) -> None:
         raise TaskSetError(f"{folder} is prepared for task set {found!r}, not for {layout.name!r}. {run}")
 
 
-def verify(folder: Path, layout: Layout) -> dict[str, Any]:
-    """Compares every file with the manifest.
+class Verified(TypedDict):
+    """What comparing a prepared folder with its manifest found."""
 
-    Returns:
-        `folder`, `ok`, `problems` (one line each), `files` (how many were checked) and `manifest` (whether there
-        is one to check against).
+    folder: str
+    ok: bool
+    problems: Annotated[list[str], "a line each"]
+    files: Annotated[int, "how many were checked"]
+    manifest: Annotated[bool, "whether there is one to check against"]
+
+
+def verify(folder: Path, layout: Layout) -> Verified:
+    """Compares every file with the manifest.
 
     Raises:
         TaskSetError: The folder is not prepared.

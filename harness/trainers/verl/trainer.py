@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +14,7 @@ import yaml
 
 from harness import timeline
 from harness.errors import EnvironmentProblem, how_to_install
-from harness.layers import merge
+from harness.layers import digest, merge
 from harness.plugins import program, program_of
 from harness.results.folder import RunFolder
 from harness.rollout.processes import RUN_MARK, end_group, stop_process
@@ -44,7 +41,7 @@ class VerlTrainer(Trainer):
         if not forks.possible(device, config.ray_address or "local", config.deterministic):
             return None
         variables = _variables(resolve(config.policy.path), device) | _hidden(device, config.gpus)
-        return ForkServer({**os.environ, **variables}, _kind(variables), device)
+        return ForkServer({**os.environ, **variables}, digest(variables), device)
 
     def checkpoints(self, folder: RunFolder) -> dict[int, Path]:
         return checkpoints(folder)
@@ -72,7 +69,7 @@ class VerlTrainer(Trainer):
         write_agent_loop(data_dir / "agent_loop.yaml", session_file)
         (data_dir / "verl-settings.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
         # The driver first: its imports take longest, and need nothing of ours.
-        driver = _start(folder, {**os.environ, **variables, **hidden, **_standby(_kind(shared | hidden))})
+        driver = _start(folder, {**os.environ, **variables, **hidden, **_standby(digest(shared | hidden))})
         try:
             with timeline.span("imports of agentlightning"):
                 from harness.trainers.verl.run import VerlRun
@@ -113,10 +110,6 @@ def _standby(kind: str) -> dict[str, str]:
     """The server of forks that a study holds, where its environment is of this kind; else none."""
     name, _, held = os.environ.get(forks.STANDBY, "").partition(" ")
     return {forks.STANDBY: name if held == kind else ""}
-
-
-def _kind(variables: Mapping[str, str]) -> str:
-    return hashlib.sha256(json.dumps(variables, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _hidden(device: str, gpus: int) -> dict[str, str]:
