@@ -25,7 +25,7 @@ train: $(INSTALLED)
 # process imports all that it might test, and only the second's need torch and verl. 5: TEST_ARGS leave a round no test.
 test: export OMP_NUM_THREADS ?= 1
 test: $(INSTALLED)
-	$(PYTEST) -n 4 --dist loadfile --ignore tests/train --ignore tests/policies $(TEST_ARGS) || [ $$? = 5 ]
+	$(PYTEST) -n 5 --dist loadfile --ignore tests/train --ignore tests/policies $(TEST_ARGS) || [ $$? = 5 ]
 	$(PYTEST) -n 2 --dist worksteal tests/train tests/policies $(TEST_ARGS) || [ $$? = 5 ]
 
 test-gpu: $(INSTALLED)

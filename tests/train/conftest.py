@@ -9,18 +9,26 @@ from pathlib import Path
 import pytest
 
 from harness.config import load_config
+from harness.trainers.verl.standby import ForkServer
 from harness.trainers.verl.trainer import VerlTrainer
 
 REPO = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="session")
-def shared() -> Iterator[Mapping[str, str]]:
-    """The server of forks that trainings of a study share, for all trainings but those that test their own."""
+def server() -> Iterator[ForkServer]:
+    """The server of forks that trainings of a study share."""
     standby = VerlTrainer().standby(load_config("cpu", agent="reference_sql"))
-    assert standby is not None
-    yield standby.variables
+    assert isinstance(standby, ForkServer)
+    yield standby
     standby.close()
+    assert not standby.fresh()
+
+
+@pytest.fixture
+def shared(server: ForkServer) -> Mapping[str, str]:
+    """What a training that uses it is told: all of them but those that test their own."""
+    return server.variables
 
 
 @pytest.fixture(scope="session")

@@ -18,7 +18,7 @@ import pytest
 
 from harness.config import load_config
 from harness.rollout.processes import RUN_MARK, marked, sweep
-from harness.trainers.verl import forks
+from harness.trainers.verl import fork_client, forks
 from harness.trainers.verl.standby import ForkServer
 from harness.trainers.verl.trainer import VerlTrainer
 
@@ -26,12 +26,15 @@ DRIVER = """
 import json, os, signal, sys, time
 
 from harness.trainers.verl import forks
+from harness.trainers.verl.driver import start_no_more_than_needed
 
-command = forks.serve(["sqlite3.dump", "no.such.module"])
+name = forks.serve(["sqlite3.dump", "no.such.module"])
 import ray
 
 server = max(int(entry) for entry in open(f"/proc/self/task/{os.getpid()}/children").read().split())
-ray.init(address="local", num_cpus=3, include_dashboard=False, runtime_env={"py_executable": command})
+forks.stand_in(name)
+start_no_more_than_needed()
+ray.init(address="local", num_cpus=3, include_dashboard=False)
 
 @ray.remote
 class Worker:
@@ -85,9 +88,10 @@ if __name__ == "__main__" and sys.argv[1:] == ["worker"]:
     with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         print(json.dumps([os.getpid(), *pool.submit(eval, ABOUT).result()]))
 elif __name__ == "__main__":
-    command = forks.serve(["sqlite3.dump"], sys.argv[1]).split()
+    os.environ[forks.SERVER] = forks.serve(["sqlite3.dump"], sys.argv[1])
     server = max(int(entry) for entry in open(f"/proc/self/task/{os.getpid()}/children").read().split())
-    answer = subprocess.run([*command, __file__, "worker"], stdout=subprocess.PIPE, check=True).stdout
+    command = [sys.executable, str(forks.CLIENT), forks.HANDED, __file__, "worker"]
+    answer = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
     print(json.dumps([server, *json.loads(answer)]))
 """
 
@@ -106,11 +110,36 @@ def test_what_a_worker_spawns_is_a_fork_too_unless_cuda_cannot_be_started_in_one
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks of a server are for Linux")
-def test_a_client_without_a_server_becomes_the_script(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text("import sys; print(sys.argv[1:], 'site' in sys.modules)")
-    command = [sys.executable, "-S", "-E", str(forks.CLIENT), "harness-of-nobody", str(script), "a b"]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() == "['a b'] True"
+def test_a_client_without_a_server_becomes_what_it_stood_for(tmp_path: Path) -> None:
+    script = tmp_path / "setup_worker.py"
+    script.write_text("import os, sys; print(sys.argv[1:], os.environ['MINE'], 'site' in sys.modules)")
+    nobody = {**os.environ, forks.SERVER: "harness-of-nobody", "MINE": "of old"}
+
+    def said(*arguments: str) -> str:
+        command = [sys.executable, "-S", "-E", str(forks.CLIENT), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True, env=nobody).stdout.strip()
+
+    assert said(forks.HANDED + "3 4", str(script), "a b") == "['a b'] of old True"
+    worker = [str(tmp_path / "default_worker.py"), "a b", "--language=PYTHON"]
+    context = "--serialized-runtime-env-context=" + json.dumps({"env_vars": {"MINE": "new"}})
+    assert said(*worker, context) == f"{[*worker, context]} of old True"
+
+
+@pytest.mark.parametrize(
+    ("told", "simple"),
+    [
+        ({}, True),
+        ({"env_vars": {"MINE": "${MINE}/2${NEVER_SET}"}, "py_executable": sys.executable, "java_jars": []}, True),
+        ({"env_vars": {"MINE": "1/2"}, "py_executable": "uv run"}, False),
+        ({"env_vars": {"MINE": "1/2"}, "command_prefix": ["nsys profile"]}, False),
+    ],
+)
+def test_a_worker_is_a_fork_where_its_environment_is_variables_alone(
+    told: dict[str, Any], simple: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINE", "1")
+    assert fork_client.set_up(fork_client.CONTEXT + (json.dumps(told) if told else "")) is simple
+    assert os.environ["MINE"] == ("1/2" if told else "1")
 
 
 @pytest.mark.train
@@ -179,7 +208,12 @@ RUN = """
 import json, os, sys, time
 import ray
 
-ray.init(address="local", num_cpus=2, include_dashboard=False, runtime_env={"py_executable": sys.argv[1]})
+from harness.trainers.verl import forks
+from harness.trainers.verl.driver import start_no_more_than_needed
+
+forks.stand_in(sys.argv[1])
+start_no_more_than_needed()
+ray.init(address="local", num_cpus=2, include_dashboard=False)
 
 @ray.remote
 class Worker:
@@ -206,7 +240,7 @@ def run(script: Path, name: str, mark: str, *more: str) -> tuple[subprocess.Pope
     """A run on the server of this name, and what its workers told."""
     script.write_text(RUN)
     process = subprocess.Popen(
-        [sys.executable, str(script), forks.command(name), *more],
+        [sys.executable, str(script), name, *more],
         env={**os.environ, RUN_MARK: mark},
         text=True,
         stdout=subprocess.PIPE,
@@ -219,35 +253,31 @@ def run(script: Path, name: str, mark: str, *more: str) -> tuple[subprocess.Pope
 @pytest.mark.train
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(sys.platform != "linux", reason="forks of a server are for Linux")
-def test_runs_of_a_study_share_a_server_that_outlives_each_and_not_the_study(tmp_path: Path) -> None:
+def test_runs_of_a_study_share_a_server_that_outlives_each_and_not_the_study(
+    tmp_path: Path, server: ForkServer
+) -> None:
     script = tmp_path / "run.py"
-    standby = VerlTrainer().standby(load_config("cpu", agent="reference_sql"))
-    assert isinstance(standby, ForkServer)
-    name, _, kind = standby.variables[forks.STANDBY].partition(" ")
+    name, _, kind = server.variables[forks.STANDBY].partition(" ")
     other = VerlTrainer().standby(load_config("cpu", agent="reference_sql", overrides=["policy.path=Qwen/Qwen3-0.6B"]))
     assert isinstance(other, ForkServer)
     assert not other.variables[forks.STANDBY].endswith(kind)  # a Hugging Face id: its runs are not told to be offline
     other.close()
     assert not other.fresh()
 
-    try:
-        first, workers = run(script, name, "first")
-        first.wait()
-        server = standby._process.pid
-        assert [worker[1:] for worker in workers] == [[server, True, "first"]] * 2
-        wait_until(lambda: not marked("first"))
-        wait_until(standby.fresh)
-        second, workers = run(script, name, "a-mark-of-another-length", "stay")
-        assert [worker[1:] for worker in workers] == [[server, True, "a-mark-of-another-length"]] * 2
-        assert {worker[0] for worker in workers} <= {process.pid for process in marked("a-mark-of-another-length")}
-        second.kill()  # nobody tells its workers
-        second.wait()
-        sweep("a-mark-of-another-length")
-        assert not any(psutil.pid_exists(worker[0]) for worker in workers)
-        assert standby.fresh()
-    finally:
-        standby.close()
-    assert not standby.fresh()
+    first, workers = run(script, name, "first")
+    first.wait()
+    made_by = server._process.pid
+    assert [worker[1:] for worker in workers] == [[made_by, True, "first"]] * 2
+    wait_until(lambda: not marked("first"))
+    wait_until(server.fresh)
+    second, workers = run(script, name, "a-mark-of-another-length", "stay")
+    assert [worker[1:] for worker in workers] == [[made_by, True, "a-mark-of-another-length"]] * 2
+    assert {worker[0] for worker in workers} <= {process.pid for process in marked("a-mark-of-another-length")}
+    second.kill()  # nobody tells its workers
+    second.wait()
+    sweep("a-mark-of-another-length")
+    assert not any(psutil.pid_exists(worker[0]) for worker in workers)
+    assert server.fresh()
 
 
 @pytest.mark.train

@@ -17,6 +17,8 @@ JOB = f"""
 import os
 os.environ["{RUN_MARK}"] = "a-run-7"
 import ray
+from harness.trainers.verl.driver import start_no_more_than_needed
+start_no_more_than_needed()
 ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False,
          runtime_env={{"worker_process_setup_hook": "{HOOK}"}})
 @ray.remote

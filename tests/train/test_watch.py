@@ -80,6 +80,7 @@ class Worker:
     def pid(self): return os.getpid()
 
 threading.Thread(target=driver.watch, args=(threading.Event(),), daemon=True).start()
+driver.start_no_more_than_needed()
 ray.init(address="local", include_dashboard=False, num_cpus=2, object_store_memory=100_000_000)
 worker, meant = Worker.options(name="agent_loop_worker_0").remote(), Worker.options(name="meant").remote()
 pid, _ = ray.get([worker.pid.remote(), meant.pid.remote()])

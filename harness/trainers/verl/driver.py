@@ -26,6 +26,7 @@ TRIES = 3
 """How often Ray is started before a run gives up."""
 VERLS_OWN_S = 5.0
 """How long verl may take to end by itself once an actor has died: where it notices, it says more."""
+NO_AGENT = Path(__file__).with_name("no_agent.py")
 OURS = "harness: "
 """Begins the line of the log that says why a run ends."""
 
@@ -53,11 +54,11 @@ def main() -> None:
 
     data_dir = Path(sys.argv[1])
     settings = yaml.safe_load((data_dir / "verl-settings.yaml").read_text(encoding="utf-8"))
-    standby, workers, device = os.environ.pop(forks.STANDBY, ""), None, at(settings, "trainer.device")
+    standby, server, device = os.environ.pop(forks.STANDBY, ""), "", at(settings, "trainer.device")
     deterministic = at(settings, "actor_rollout_ref.rollout.full_determinism", False)
     if forks.possible(device, at(settings, "ray_kwargs.ray_init.address"), deterministic):
         # A server imports verl while Ray starts.
-        workers = forks.command(standby) if standby else forks.serve(forks.PRELOADED[device], device)
+        server = standby or forks.serve(forks.PRELOADED[device], device)
     import ray
     from omegaconf import OmegaConf
 
@@ -71,25 +72,29 @@ def main() -> None:
     ray.init = patient(ray.init)
     over = threading.Event()
     threading.Thread(target=watch, args=(over,), daemon=True).start()
-    if workers is not None and device == "cpu":
-        run_on_forks(config, workers)
+    if server:
+        forks.stand_in(server)
+    if server and not asks_verl(config):
+        run_on_forks(config)
     else:
         from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
 
         from harness.trainers.verl.tasks import checked
 
-        if workers is not None:
-            OmegaConf.update(config, "ray_kwargs.ray_init.runtime_env.py_executable", workers, force_add=True)
         run_ppo(checked(config), task_runner_class=TaskRunnerV1)
     over.set()
 
 
-def run_on_forks(config: Any, workers: str) -> None:
-    """verl's `run_ppo` for a CPU, in a process that never imports verl.
+def asks_verl(config: Any) -> bool:
+    """Whether verl's own `run_ppo` has more to say to workers: to those of Megatron and of its profilers."""
+    return bool(config.global_profiler.tool) or config.actor_rollout_ref.actor.strategy == "megatron"
+
+
+def run_on_forks(config: Any) -> None:
+    """verl's `run_ppo` in a process that never imports verl: its task runner is a fork of one that has.
 
     Args:
         config: verl's, an OmegaConf `DictConfig`.
-        workers: What Ray starts in a worker's place.
     """
     import ray
     from omegaconf import OmegaConf
@@ -98,9 +103,7 @@ def run_on_forks(config: Any, workers: str) -> None:
     from harness.trainers.verl.tasks import TaskRunner
 
     options = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
-    environment = options.setdefault("runtime_env", {})
-    environment["py_executable"] = workers
-    environment.setdefault("env_vars", {})["TRANSFER_QUEUE_ENABLE"] = "1"
+    options.setdefault("runtime_env", {}).setdefault("env_vars", {})["TRANSFER_QUEUE_ENABLE"] = "1"
     with timeline.span("Ray"):
         ray.init(**options)
     runner = ray.remote(TaskRunner).remote()
@@ -108,17 +111,25 @@ def run_on_forks(config: Any, workers: str) -> None:
 
 
 def start_no_more_than_needed() -> None:
-    """Have the run's own Ray start without the autoscaler's monitor and the dashboard's server: two processes less.
+    """Have the run's own Ray start without the autoscaler's monitor, the dashboard's server and its agent.
 
     Nothing is scaled, and nobody looks at a page: `include_dashboard=False` alone starts its server all the same.
     """
+    from ray._private import ray_constants, services
     from ray._private.node import Node
 
     def no_server(node: Any, **options: Any) -> None:
         node._webui_url = None
 
+    def command(component: str, *arguments: Any) -> list[str]:
+        if component == ray_constants.PROCESS_TYPE_DASHBOARD_AGENT:
+            return [sys.executable, "-S", "-E", str(NO_AGENT)]
+        return python(component, *arguments)
+
     Node.start_monitor = lambda node: None
     Node.start_api_server = no_server
+    python = services._build_python_executable_command_memory_profileable
+    services._build_python_executable_command_memory_profileable = command
 
 
 def patient(start: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,26 +1,51 @@
-"""What Ray starts in a worker's place: `python -S -E fork_client.py NAME SCRIPT ARGUMENT ...`.
+"""What Ray runs to set a worker up: `python fork_client.py default_worker.py ARGUMENT ... --language=PYTHON ...`.
 
-And what a worker starts where `multiprocessing` spawns: `... NAME --handed="3 4" -c CODE --multiprocessing-fork`, with
-the numbers of files that are to be open there too. Asks the fork server `NAME` (`forks.py`) for a process that runs it,
-and stays until that process ends. Where no server answers it becomes that process itself. It needs little of the
-standard library: it is on every worker's way.
+And what a worker starts where `multiprocessing` spawns: `... --handed="3 4" -c CODE --multiprocessing-fork`, with the
+numbers of files that are to be open there too. Asks the fork server that HARNESS_FORK_SERVER names (`forks.py`) for a
+process that runs it, and stays until that process ends. Where no server answers, it becomes what Ray or
+`multiprocessing` would have started. It needs little of the standard library: it is on every worker's way.
 """
 
 import contextlib
+import json
 import os
+import re
 import signal
 import socket
 import sys
 
+CONTEXT = "--serialized-runtime-env-context="
+HANDED = "--handed="
+
 
 def main() -> None:
     """Become, or stand for, the worker."""
-    name, argv, handed = sys.argv[1], sys.argv[2:], ""
-    if argv[0].startswith("--handed="):
-        handed = argv.pop(0).removeprefix("--handed=")
+    given, before = sys.argv[1:], dict(os.environ)
+    if given[0].startswith(HANDED):
+        handed, *argv = given
+        instead, simple = argv, True
+    else:
+        handed, argv = HANDED, [one for one in given if not one.startswith((CONTEXT, "--language="))]
+        instead = [os.path.join(os.path.dirname(argv[0]), "setup_worker.py"), *given]
+        simple = set_up(next((one for one in given if one.startswith(CONTEXT)), CONTEXT))
+    if not (simple and forked(argv, handed.removeprefix(HANDED))):
+        os.execve(sys.executable, [sys.executable, *instead], before)
+
+
+def set_up(context: str) -> bool:
+    """Set the variables of a runtime environment, as Ray's `update_envs` does; whether it has nothing else."""
+    told = json.loads(context.removeprefix(CONTEXT) or "{}")
+    own = told.pop("py_executable", sys.executable) != sys.executable
+    for name, value in told.pop("env_vars", {}).items():
+        os.environ[name] = re.sub(r"\$\{[A-Z0-9_]+\}", "", os.path.expandvars(value))
+    return not own and not any(told.values())
+
+
+def forked(argv: list[str], handed: str) -> bool:
+    """Whether a fork of the server has run this; it has ended by then."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as server:
-        server.connect(f"\0{name}")
-        environment = [f"{key}={value}" for key, value in os.environ.items()]
+        server.connect(f"\0{os.environ['HARNESS_FORK_SERVER']}")
+        environment = [f"{name}={value}" for name, value in os.environ.items()]
         fields = (os.getcwd(), handed, str(len(argv)), *argv, *environment)
         message = b"\0".join(os.fsencode(field) for field in fields)
         files = [0, 1, 2, *map(int, handed.split())]
@@ -31,8 +56,8 @@ def main() -> None:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda number, _: os.kill(worker, number))
             server.recv(1)  # the worker holds the other end open as long as it lives
-            return
-    os.execv(sys.executable, [sys.executable, *argv])
+            return True
+    return False
 
 
 if __name__ == "__main__":

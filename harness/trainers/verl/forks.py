@@ -1,7 +1,7 @@
 """Ray's workers as forks of a process that has imported torch, transformers and verl once.
 
-verl starts its actors one after the other, and each would import the same for seconds before its first act. Ray lets
-one choose what is started in a worker's place (`py_executable`): ours is `fork_client.py`, which asks for a fork here.
+verl starts its actors one after the other, and each would import the same for seconds before its first act. What Ray
+runs to set a worker up is `fork_client.py` instead (`stand_in`), which asks for a fork here.
 The server is itself a fork of verl's driver, made before Ray starts and thus before any thread of ours: it neither
 outlives the run nor serves another checkout. Runs of a study share one instead (`standby.py`). Where there is none, the
 client starts Python as Ray would.
@@ -17,7 +17,6 @@ import multiprocessing.util
 import os
 import runpy
 import secrets
-import shlex
 import signal
 import socket
 import struct
@@ -61,6 +60,8 @@ MOST_FILES = 250
 """How many the kernel hands over at once, about."""
 TRIAL_S = 60
 """How long CUDA may take to start."""
+SERVER = "HARNESS_FORK_SERVER"
+"""Environment variable: the name of the server that workers are forks of."""
 STANDBY = "HARNESS_STANDBY"
 """Environment variable: the name of a server that runs of a study share."""
 LOOK_S = 1.0
@@ -86,18 +87,16 @@ def new_name() -> str:
     return f"harness-{os.getpid()}-{secrets.token_hex(8)}"
 
 
-def client(name: str) -> list[str]:
-    """A command that stands for a fork of the server of this name; what it is to run follows."""
-    return [sys.executable, "-S", "-E", str(CLIENT), name]
+def stand_in(name: str) -> None:
+    """Have the Ray that this process starts run workers as forks of the server of this name."""
+    from ray._private import ray_constants
 
-
-def command(name: str) -> str:
-    """What Ray is to start in a worker's place."""
-    return shlex.join(client(name))
+    os.environ[SERVER] = name
+    ray_constants.SETUP_WORKER_FILENAME = str(CLIENT)  # joined to the folder where Ray's own is
 
 
 def serve(modules: Iterable[str], device: str = "cpu") -> str:
-    """Start a fork server for one run and return what Ray is to start in a worker's place, before any import of Ray.
+    """Start a fork server for one run, before any import of Ray, and return its name.
 
     Args:
         modules: What workers will want; what cannot be imported is left out.
@@ -110,7 +109,7 @@ def serve(modules: Iterable[str], device: str = "cpu") -> str:
     sys.stderr.flush()
     if os.fork():
         listener.close()
-        return command(name)
+        return name
     die_with_parent()
     Server(listener, name, device).run(modules)
 
@@ -238,7 +237,7 @@ class Server:
         if numpy := sys.modules.get("numpy"):
             numpy.random.seed()  # as in a process of its own; Python's own generator sees to itself
         sys.modules["ray._raylet"].Config.initialize("")  # Ray's settings, from these variables
-        spawn_through(self._name)
+        spawn_through_client()
         try:
             if argv[-1] == SPAWNED:
                 timeline.born("spawned by a worker")
@@ -255,13 +254,14 @@ class Server:
         sys.exit()
 
 
-def spawn_through(name: str) -> None:
-    """Have `multiprocessing` spawn processes as forks of the server of this name."""
+def spawn_through_client() -> None:
+    """Have `multiprocessing` spawn processes as forks of this one's server."""
     launch = multiprocessing.util.spawnv_passfds
 
     def spawn(path: bytes, arguments: Sequence[Any], handed: Sequence[int]) -> int:
         if arguments[-1] == SPAWNED:
-            arguments = [*client(name), HANDED + " ".join(map(str, handed)), *arguments[1:]]
+            interpreter, *others = arguments
+            arguments = [interpreter, "-S", "-E", str(CLIENT), HANDED + " ".join(map(str, handed)), *others]
         return launch(path, arguments, handed)
 
     multiprocessing.util.spawnv_passfds = spawn  # type: ignore[assignment]
@@ -289,9 +289,6 @@ def untouched_gpu() -> Iterator[None]:
     asked = {question: getattr(torch.cuda, question) for question in answers}
     vars(torch.cuda).update(answers)
     try:
-        with contextlib.suppress(Exception):  # what verl gives its workers, and vLLM reads while it is imported
-            verls = importlib.import_module("verl.trainer.constants_ppo").PPO_RAY_RUNTIME_ENV["env_vars"]
-            os.environ.update(verls | os.environ)
         yield
     finally:
         vars(torch.cuda).update(asked)

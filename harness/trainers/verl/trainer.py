@@ -28,6 +28,14 @@ if TYPE_CHECKING:
     from harness.config import Config
     from harness.run import LiveRun
 
+VERLS_OWN = {
+    "NCCL_DEBUG": "WARN",
+    "VLLM_LOGGING_LEVEL": "WARN",
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "true",
+    "VLLM_DISABLE_COMPILE_CACHE": "1",
+}
+"""What verl tells its workers on GPUs that are not told otherwise; here they know it before they import vLLM."""
+
 
 class VerlTrainer(Trainer):
     """Trains with verl on a CPU or on GPUs."""
@@ -141,4 +149,6 @@ def _variables(model: str, device: str) -> dict[str, str]:
         variables |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     if device == "cpu":
         variables["VERL_PLATFORM"] = "cpu"
+    else:
+        variables |= {name: os.environ.get(name, value) for name, value in VERLS_OWN.items()}
     return variables
