@@ -122,9 +122,8 @@ def start_no_more_than_needed() -> None:
         node._webui_url = None
 
     def command(component: str, *arguments: Any) -> list[str]:
-        if component == ray_constants.PROCESS_TYPE_DASHBOARD_AGENT:
-            return [sys.executable, "-S", "-E", str(NO_AGENT)]
-        return python(component, *arguments)
+        agent = component == ray_constants.PROCESS_TYPE_DASHBOARD_AGENT
+        return [sys.executable, "-S", "-E", str(NO_AGENT)] if agent else [*python(component, *arguments)]
 
     Node.start_monitor = lambda node: None
     Node.start_api_server = no_server
