@@ -26,7 +26,7 @@ train: $(INSTALLED)
 test: export OMP_NUM_THREADS ?= 1
 test: $(INSTALLED)
 	$(PYTEST) -n 5 --dist loadfile --ignore tests/train --ignore tests/policies $(TEST_ARGS) || [ $$? = 5 ]
-	$(PYTEST) -n 2 --dist worksteal tests/train tests/policies $(TEST_ARGS) || [ $$? = 5 ]
+	$(PYTEST) -n 2 --maxschedchunk 1 tests/train tests/policies $(TEST_ARGS) || [ $$? = 5 ]
 
 test-gpu: $(INSTALLED)
 	$(BIN)/pytest -m gpu $(TEST_ARGS)

@@ -130,16 +130,18 @@ def variances(arms: dict[str, list[Run]], baseline: str | None = None) -> Varian
 
 def needed(found: Variances, effect: float, power: float, alpha: float, sizes: Sequence[int]) -> int | None:
     """The fewest seeds that find an effect; None where no number of seeds does."""
-    if found.detectable(MOST_SEEDS, sizes, power, alpha) > effect:
-        return None
-    low, high = 2, MOST_SEEDS
-    while low < high:
+    low, high = 1, 2
+    while found.detectable(high, sizes, power, alpha) > effect:
+        if high == MOST_SEEDS:
+            return None
+        low, high = high, min(2 * high, MOST_SEEDS)
+    while high - low > 1:
         middle = (low + high) // 2
         if found.detectable(middle, sizes, power, alpha) <= effect:
             high = middle
         else:
-            low = middle + 1
-    return low
+            low = middle
+    return high
 
 
 def plan(found: Variances, effect: float, power: float, alpha: float, run_s: float | None) -> list[Plan]:

@@ -15,6 +15,16 @@ from harness.trainers.verl.trainer import VerlTrainer
 REPO = Path(__file__).parents[2]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those that may take longest come first: else one is left over while the other process has nothing to do."""
+
+    def limit_s(item: pytest.Item) -> float:
+        marker = item.get_closest_marker("timeout")
+        return marker.args[0] if marker else 0.0
+
+    items.sort(key=limit_s, reverse=True)
+
+
 @pytest.fixture(scope="session")
 def server() -> Iterator[ForkServer]:
     """The server of forks that trainings of a study share."""
