@@ -149,11 +149,11 @@ def _requirements(spec: AgentSpec) -> dict[str, str]:
             continue
         seen.add((name, extras))
         try:
-            found = distribution(one.name)
+            about = distribution(one.name).metadata  # read once: `version` and `requires` would each read it again
         except PackageNotFoundError:  # of another platform, or left out on purpose
             continue
-        versions[name] = found.version
-        open_ += [below for below in map(Requirement, found.requires or ()) if _asked_for(below, extras)]
+        versions[name] = about["Version"]
+        open_ += [one for one in map(Requirement, about.get_all("Requires-Dist", [])) if _asked_for(one, extras)]
     return versions
 
 
