@@ -260,6 +260,14 @@ def presets_dir() -> Path:
     return packaged if packaged.is_dir() else Path(__file__).parent.parent / "configs"
 
 
+def cache_dir() -> Path:
+    """Where what can be made again is kept: `HARNESS_CACHE_DIR`, else `harness` in the user's cache."""
+    named = os.environ.get("HARNESS_CACHE_DIR")
+    if named:
+        return Path(named).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "harness"
+
+
 def presets() -> dict[str, str]:
     """Presets by name with their first comment line."""
     found = {}

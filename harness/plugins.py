@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 GROUP = "harness"
 BUILTINS = "harness.builtins"
+DEVICES = ("cpu", "cuda", "npu")
+"""What a training may run on."""
 KINDS: Mapping[str, tuple[str, type[Spec]]] = {
     "environment": ("harness_environments", EnvironmentSpec),
     "program": ("harness_programs", ProgramSpec),
@@ -221,6 +223,17 @@ def _fault(spec: Spec) -> str | None:
         and -math.inf < spec.low < spec.high < math.inf
     ):
         return f"the range of {spec.name!r} is {spec.low!r} to {spec.high!r}, not from a number to a greater one"
+    if isinstance(spec, TrainerSpec) and (unknown := set(spec.devices) - set(DEVICES)):
+        return (
+            f"devices of {spec.name!r} has {', '.join(map(repr, sorted(unknown)))}. Use some of: {', '.join(DEVICES)}"
+        )
+    if isinstance(spec, TaskSetSpec) and spec.eval_split not in ("", *spec.splits):
+        return f"eval_split of {spec.name!r} is {spec.eval_split!r}, which is none of its splits"
+    if isinstance(spec, TaskSetSpec) and not (
+        isinstance(spec.presets, tuple)
+        and all(isinstance(one, tuple) and len(one) == 2 and one[0] in DEVICES for one in spec.presets)
+    ):
+        return f"presets of {spec.name!r} is {spec.presets!r}, not a tuple of pairs of device and preset"
     return None
 
 
@@ -267,7 +280,10 @@ def agents_of(program: str | None = None) -> list[str]:
 
 def is_reference(agent: str) -> bool:
     """Whether an agent is what others of its program are compared with."""
-    return any(program(spec.name).reference == agent for spec in registry().specs("program"))
+    try:
+        return program(program_of(agent)).reference == agent
+    except PluginError:  # of a run that was made elsewhere: its agent or its program is not installed here
+        return False
 
 
 def environment_of(task_set: str) -> str:
@@ -306,11 +322,19 @@ def check_fit(agent: str, task_set: str) -> None:
     needs, has = program(program_of(agent)).environment, environment_of(task_set)
     if needs in ("", has):
         return
-    agents = [one.name for one in registry().specs("agent") if program(program_of(one.name)).environment in ("", has)]
+    agents = [one.name for one in registry().specs("agent") if _acts_in(program_of(one.name), has)]
     raise ConfigError(
         f"agent: {agent!r} is an agent for the environment {needs!r}, the task set {task_set!r} is about {has!r}. "
         f"Agents for it: {', '.join(agents) or 'none installed'}"
     )
+
+
+def _acts_in(name: str, where: str) -> bool:
+    """Whether a program is one for an environment; one that is broken is for none."""
+    try:
+        return program(name).environment in ("", where)
+    except PluginError:
+        return False
 
 
 def distribution_of(kind: str, name: str) -> str:

@@ -231,7 +231,7 @@ def _advice(config: Config) -> str:
 
 def _starts() -> tuple[Path, dict[str, float]]:
     """Seconds that starts took on this machine, by what was started, and the file they are kept in."""
-    from harness.rollout.environments import cache_dir
+    from harness.config import cache_dir
 
     file = cache_dir() / "starts.json"
     try:

@@ -22,13 +22,13 @@ from harness.compare.model import (
     SCHEMA_VERSION,
     Arm,
     Comparison,
+    Decision,
     Figures,
     McNemarData,
     Means,
     Pair,
     Trained,
     Training,
-    Verdict,
 )
 from harness.compare.sampled import sampled
 from harness.compare.scores import paired_differences, scores, span_of, worst_cases
@@ -302,7 +302,7 @@ def _decide(pairs: Sequence[Pair]) -> None:
         pair["verdict"] = verdict(pair["p_holm"], pair["p_equivalence_holm"], seeds, identical=pair["identical"])
 
 
-def verdict(p: float, p_equivalence: float | None, seeds: int, *, identical: bool = False) -> Verdict:
+def verdict(p: float, p_equivalence: float | None, seeds: int, *, identical: bool = False) -> Decision:
     """`equivalent`, `different` or `cannot tell`; a real difference inside the margin is equivalent.
 
     Args:

@@ -15,7 +15,7 @@ SCHEMA_VERSION = 2
 """Raised when a reader of today could misread a comparison."""
 
 Interval = tuple[float, float]
-Verdict = Literal["equivalent", "different", "cannot tell"]
+Decision = Literal["equivalent", "different", "cannot tell"]
 Kind = Literal["train", "eval"]
 Unit = Literal["seed", "cluster", "task"]
 PairedBy = Literal["seed", "task"]
@@ -174,7 +174,7 @@ class Pair(TypedDict):
     training: Training
     p_holm: Annotated[float, "corrected over all pairs"]
     p_equivalence_holm: float | None
-    verdict: Verdict
+    verdict: Decision
 
 
 class Learned(TypedDict):

@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import harness
+from harness.config import cache_dir
 from harness.errors import PluginError
 from harness.hookspecs import AgentSpec
 from harness.layers import digest
 from harness.plugins import program, program_of
 from harness.results.model import Certificate, Fingerprint, fault
-from harness.rollout.environments import cache_dir, python_for
+from harness.rollout.environments import python_for
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement

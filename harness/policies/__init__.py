@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from harness.config import cache_dir
 from harness.errors import ConfigError
-from harness.rollout.environments import cache_dir
 
 BUNDLED = {
     "pocket-sql": Path(__file__).parent / "pocket_sql" / "model",

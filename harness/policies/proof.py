@@ -1,7 +1,7 @@
 """Whether an exported folder answers as the policy that was trained: greedy answers, token by token.
 
-The trained policy is put together from the checkpoint's shards in fp32, adapters beside their base: none of what
-made the folder (verl's merger, the merge of adapters, bf16) takes part in it.
+The trained policy comes from its trainer in fp32, adapters beside their base: none of what made the folder (verl's
+merger, the merge of adapters, bf16) takes part in it.
 `python -m harness.policies.proof FOLDER` is the vLLM side, in a process of its own so that its memory is free after it.
 """
 
@@ -78,11 +78,12 @@ def recorded_prompts(folder: RunFolder, count: int) -> list[list[int]]:
 
 
 def compare_answers(
-    checkpoint: Path, exported: Path, prompts: Sequence[Sequence[int]], limit: int, engine: Engine, memory: float
+    trained: Any, exported: Path, prompts: Sequence[Sequence[int]], limit: int, engine: Engine, memory: float
 ) -> Proof:
     """Greedy answers of an exported folder beside those of the trained policy.
 
     Args:
+        trained: The model as it was trained, in fp32, on the CPU.
         prompts: Token ids.
         limit: Tokens of an answer.
         memory: Share of a GPU's memory that vLLM may take.
@@ -92,7 +93,7 @@ def compare_answers(
     job = {"prompts": [list(ids) for ids in prompts], "limit": limit, "memory": memory}
     answers = _vllm(exported, job) if engine == "vllm" else None  # before this process takes GPU memory
     device = resolve_device("auto")
-    trained = trained_policy(checkpoint).to(device)
+    trained = trained.to(device)
     stops = _stops(exported)
     if answers is None:
         answers = _greedy(_load(exported).to(device), prompts, limit, stops)
@@ -146,44 +147,6 @@ def refuse_other_answers(proof: Proof) -> None:
 def _preferred(difference: Difference) -> float:
     """By how much the trained policy preferred its own token, in fp32 and in bf16. Nats."""
     return float(min(difference["gap_nats"], difference["gap_bf16_nats"]))
-
-
-def trained_policy(checkpoint: Path) -> Any:
-    """The model of a checkpoint, from verl's FSDP shards, in fp32."""
-    import torch
-    from accelerate import init_empty_weights  # type: ignore[import-untyped]
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    actor = checkpoint / "actor"
-    world = json.loads((actor / "fsdp_config.json").read_text())["world_size"]
-    shards = [
-        torch.load(actor / f"model_world_size_{world}_rank_{rank}.pt", map_location="cpu", weights_only=False)
-        for rank in range(world)
-    ]
-    weights = {name: _whole([shard[name] for shard in shards]).float() for name in shards[0]}
-    adapter = actor / "lora_train_meta.json"
-    with init_empty_weights():
-        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(actor / "huggingface"))
-        if adapter.is_file():
-            from peft import LoraConfig, get_peft_model
-
-            targets = sorted({name.split(".")[-4] for name in weights if ".lora_A." in name})
-            model = get_peft_model(model, LoraConfig(**json.loads(adapter.read_text()), target_modules=targets))
-    model.load_state_dict(weights, assign=True)
-    return model.eval()
-
-
-def _whole(shards: list[Any]) -> Any:
-    """One tensor from its shards; a plain tensor is the same in all."""
-    import torch
-    from torch.distributed.tensor import DTensor
-
-    first = shards[0]
-    if not isinstance(first, DTensor):
-        return first
-    placement = first.placements[-1]
-    local = [shard.to_local() for shard in shards]
-    return torch.cat(local, placement.dim) if placement.is_shard() else local[0]
 
 
 def _load(folder: Path) -> Any:

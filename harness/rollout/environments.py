@@ -11,17 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import harness
+from harness.config import cache_dir
 from harness.errors import EnvironmentProblem
 
 _RECORD = "environment.json"
-
-
-def cache_dir() -> Path:
-    """Where what can be made again is kept: `HARNESS_CACHE_DIR`, else `harness` in the user's cache."""
-    named = os.environ.get("HARNESS_CACHE_DIR")
-    if named:
-        return Path(named).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "harness"
 
 
 def python_for(plugin_name: str) -> str:

@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from harness.config import cache_dir
 from harness.errors import TaskSetError
 
 log = logging.getLogger(__name__)
@@ -49,11 +50,10 @@ class Bundle:
             raise self._damaged(f"{name!r} has another hash")
         return content
 
-    def built(self, cache_dir: str | None, source: str) -> Path:
+    def built(self, folder: str | None, source: str) -> Path:
         """The folder of the databases that a file's text gives, by default in the user's cache folder."""
-        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "harness" / self._task_set
-        root = Path(cache_dir).expanduser() if cache_dir else home
-        return root / str(self.manifest["sha256"][source])[:16]
+        home = Path(folder).expanduser() if folder else cache_dir() / self._task_set
+        return home / str(self.manifest["sha256"][source])[:16]
 
     def _damaged(self, why: str) -> TaskSetError:
         return TaskSetError(f"task set {self._task_set!r} is damaged: {why}. Reinstall the package")

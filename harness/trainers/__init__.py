@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import UserError
 
 if TYPE_CHECKING:
     from harness.config import Config
@@ -92,6 +94,27 @@ class Trainer:
     def checkpoints(self, folder: RunFolder) -> Mapping[int, Path]:
         """Whole checkpoints by their step, in order; a resumed run goes on from the last."""
         return {}
+
+    def export(self, folder: RunFolder, checkpoint: Path, target: Path) -> None:
+        """Write a checkpoint's policy as a new folder that transformers and vLLM load; `eval` and `export` ask for it.
+
+        Raises:
+            UserError: The trainer cannot.
+        """
+        raise UserError(
+            f"{type(self).__name__} does not say how a checkpoint becomes a policy: its `export` is missing"
+        )
+
+    def policy(self, folder: RunFolder, checkpoint: Path) -> Any:
+        """A checkpoint's policy as it was trained, in fp32 on the CPU; `export --verify` asks for it.
+
+        Returns:
+            A model of transformers.
+
+        Raises:
+            UserError: The trainer cannot.
+        """
+        raise UserError(f"{type(self).__name__} does not say how a checkpoint is read: its `policy` is missing")
 
     def prepare(self, run: LiveRun) -> int:
         """Called before anything is recorded: refuse what cannot be trained, clear what a killed launch left half done.

@@ -23,7 +23,7 @@ from harness.hookspecs import (
     TrainerSpec,
     hookimpl,
 )
-from harness.plugins import KINDS, Registry, load, make_reward, registry
+from harness.plugins import KINDS, Registry, check_fit, is_reference, load, make_reward, registry
 from harness.run import check
 
 
@@ -192,6 +192,14 @@ def test_what_a_hook_returns_is_checked(
         ("harness_tasks", TaskSetSpec("t", "a:B", "", splits=()), "splits of 't'"),
         ("harness_tasks", TaskSetSpec("t", "a:B", "", splits=("dev", "")), "splits of 't'"),
         ("harness_trainers", TrainerSpec("n", "a:B", "", devices=["cpu"]), "devices of 'n'"),  # type: ignore[arg-type]
+        (
+            "harness_trainers",
+            TrainerSpec("n", "a:B", "", devices=("gpu",)),
+            "devices of 'n' has 'gpu'. Use some of: cpu",
+        ),
+        ("harness_tasks", TaskSetSpec("t", "a:B", "", eval_split="tset"), "eval_split of 't' is 'tset'"),
+        ("harness_tasks", TaskSetSpec("t", "a:B", "", presets={"cpu": "p"}), "presets"),  # type: ignore[arg-type]
+        ("harness_tasks", TaskSetSpec("t", "a:B", "", presets=(("gpu", "p"),)), "presets of 't'"),
     ],
 )
 def test_what_a_spec_says_is_checked(hook: str, spec: Any, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,6 +258,21 @@ def test_a_device_that_the_trainer_does_not_train_on_is_refused(installed: Calla
     check(config, trains=False)
     config.device = "cpu"
     check(config)
+
+
+def test_a_program_that_does_not_import_concerns_its_own_agents_alone(installed: Callable[..., None]) -> None:
+    broken = ProgramSpec("broken", "no_such_module:Program", "")
+    lost = AgentSpec("lost", "lost:Agent", "", roles=("r",), program="broken")
+    nowhere = TaskSetSpec("nowhere", "nowhere:Tasks", "", environment="nowhere")
+    installed(
+        harness_programs=_hook(lambda: [broken]),
+        harness_agents=_hook(lambda: [lost]),
+        harness_tasks=_hook(lambda: [nowhere]),
+    )
+    assert is_reference("reference_sql") and not is_reference("langgraph_sql")
+    assert not is_reference("lost") and not is_reference("installed_elsewhere")
+    with pytest.raises(ConfigError, match=r"'nowhere' is about 'nowhere'\. Agents for it: \w+_tools"):
+        check_fit("reference_sql", "nowhere")
 
 
 class Unversioned:

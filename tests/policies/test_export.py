@@ -11,9 +11,10 @@ import pytest
 from harness.config import load_config
 from harness.errors import RunFailed, UserError
 from harness.policies import resolve
-from harness.policies.export import checkpoint_dir, export
-from harness.policies.proof import compare_answers, refuse_other_answers, trained_policy
+from harness.policies.export import checkpoint_dir
+from harness.policies.proof import compare_answers, refuse_other_answers
 from harness.results.folder import RunFolder
+from harness.trainers.verl.models import export, trained_policy
 
 torch = pytest.importorskip("torch")
 peft = pytest.importorskip("peft")
@@ -76,13 +77,13 @@ def test_adapters_are_merged_as_peft_merges_them(adapted: Any, checkpoint: Path,
 
 
 def test_an_exported_folder_gives_the_trained_answers(checkpoint: Path, exported: Path) -> None:
-    proof = compare_answers(checkpoint, exported, PROMPTS, 8, "transformers", 0.5)
+    proof = compare_answers(trained_policy(checkpoint), exported, PROMPTS, 8, "transformers", 0.5)
     assert proof["prompts"] == 3
     refuse_other_answers(proof | {"near_tie_nats": 0.2})  # random prompts: far flatter than a validation's
 
 
 def test_a_folder_without_the_adapters_is_noticed(checkpoint: Path) -> None:
-    proof = compare_answers(checkpoint, Path(resolve("pocket-sql")), PROMPTS, 8, "transformers", 0.5)
+    proof = compare_answers(trained_policy(checkpoint), Path(resolve("pocket-sql")), PROMPTS, 8, "transformers", 0.5)
     assert proof["identical"] < 1
     with pytest.raises(RunFailed, match="is not the trained policy"):
         refuse_other_answers(proof)

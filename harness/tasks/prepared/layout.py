@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.config import cache_dir
+
 MANIFEST = "manifest.json"
 
 
@@ -66,10 +68,7 @@ class Layout:
     def default_folder(self) -> Path:
         """What the environment variable names, or a folder in the user's cache."""
         named = os.environ.get(self.variable) if self.variable else None
-        if named:
-            return Path(named).expanduser()
-        cache = os.environ.get("XDG_CACHE_HOME")
-        return (Path(cache) if cache else Path.home() / ".cache") / "harness" / self.name
+        return Path(named).expanduser() if named else cache_dir() / self.name
 
 
 def database_file(db_id: str, folder: str) -> str:

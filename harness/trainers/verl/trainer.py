@@ -54,6 +54,16 @@ class VerlTrainer(Trainer):
     def checkpoints(self, folder: RunFolder) -> dict[int, Path]:
         return checkpoints(folder)
 
+    def export(self, folder: RunFolder, checkpoint: Path, target: Path) -> None:
+        from harness.trainers.verl.models import export
+
+        export(checkpoint, target)
+
+    def policy(self, folder: RunFolder, checkpoint: Path) -> Any:
+        from harness.trainers.verl.models import trained_policy
+
+        return trained_policy(checkpoint)
+
     def prepare(self, run: LiveRun) -> int:
         if find_spec("verl") is None:
             raise EnvironmentProblem(f"training needs verl: {how_to_install('cpu')}")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import RunFailed
+from harness.policies import resolve
 from harness.records import Task
 from harness.results.folder import RowLog, RunFolder
 from harness.rollout.request import Phase
@@ -29,6 +30,20 @@ class BestOfN(Trainer):
     def checkpoints(self, folder: RunFolder) -> Mapping[int, Path]:
         found = {int(file.stem): file for file in folder.checkpoints.glob("*.safetensors") if file.stem.isdigit()}
         return dict(sorted(found.items()))
+
+    def export(self, folder: RunFolder, checkpoint: Path, target: Path) -> None:
+        from transformers import AutoTokenizer
+
+        self.policy(folder, checkpoint).save_pretrained(target)
+        AutoTokenizer.from_pretrained(resolve(folder.config().policy.path)).save_pretrained(target)
+
+    def policy(self, folder: RunFolder, checkpoint: Path) -> Any:
+        from safetensors.torch import load_file
+        from transformers import AutoModelForCausalLM
+
+        model = AutoModelForCausalLM.from_pretrained(resolve(folder.config().policy.path), dtype="float32")
+        model.load_state_dict(load_file(checkpoint), strict=False)  # tied weights are there once
+        return model.eval()
 
     def fit(self, run: LiveRun) -> None:
         _Climb(run, self.checkpoints(run.folder)).execute()

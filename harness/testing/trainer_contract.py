@@ -1,0 +1,143 @@
+"""The contract of every trainer, as a test class to inherit.
+
+    from harness.testing.trainer_contract import TrainerContract
+
+    class TestContract(TrainerContract):
+        trainer = "my_trainer"
+
+It trains for two small steps on a CPU, with the bundled policy and questions, and once more, stopped after the first
+step and resumed. The tests cannot be overridden; `settings` are configuration values that the trainer needs. Needs
+pytest and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from harness.config import Config, load_config
+from harness.errors import RunFailed
+from harness.plugins import load, trainer_spec
+from harness.policies.export import checkpoint_dir, checkpoint_model
+from harness.results.folder import RunFolder
+from harness.results.model import Episode
+from harness.results.tables import logged_table
+from harness.run import check, train
+from harness.testing.data_contract import Contract
+from harness.trainers import MEASURES, Progress, Trainer
+from harness.trainers.measures import columns
+
+STEPS = 2
+SMALL = (
+    "device=cpu",
+    f"train.steps={STEPS}",
+    "train.batch_size=4",
+    "train.val_every=0",
+    "train.save_every=1",
+    "rollout.group_size=2",
+    "task.val_limit=4",
+)
+
+
+class TrainerContract(Contract):
+    """What run, record and comparison rely on. Set `trainer` to its name."""
+
+    trainer: ClassVar[str] = ""
+    settings: ClassVar[Sequence[str]] = ()
+    """More of the configuration, as `--set` takes it."""
+
+    @classmethod
+    def config(cls) -> Config:
+        """A configuration of the trainer's, checked as the command checks it."""
+        assert cls.trainer, "set `trainer` to the trainer's name"
+        settings = [*SMALL, f"train.trainer={cls.trainer}", *cls.settings]
+        config = load_config("cpu", None, settings, agent="reference_sql")
+        check(config)
+        return config
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def whole(cls, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+        """A run that nothing stopped."""
+        folder = RunFolder.create(tmp_path_factory.mktemp("whole"), "whole")
+        train(cls.config(), folder)
+        return folder
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def resumed(cls, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+        """A run that was stopped in the middle and goes on."""
+        folder = RunFolder.create(tmp_path_factory.mktemp("resumed"), "resumed")
+
+        def stop(progress: Progress) -> None:
+            if progress.step >= 1:
+                raise RunFailed("stopped by the contract")
+
+        with pytest.raises(RunFailed, match="stopped by the contract"):
+            train(cls.config(), folder, on_progress=stop)
+        record = folder.read()
+        assert (record["status"], record["reason"]) == ("failed", "stopped by the contract")
+        train(cls.config(), folder, resume=True)
+        return folder
+
+    def test_it_is_a_trainer_with_measures_that_harness_knows(self, tmp_path: Path) -> None:
+        spec = trainer_spec(self.trainer)
+        made = load(spec)()
+        assert isinstance(made, Trainer)
+        assert set(spec.measures) <= set(MEASURES), f"nobody reads {set(spec.measures) - set(MEASURES)}"
+        assert dict(made.checkpoints(RunFolder.create(tmp_path, "empty"))) == {}
+
+    def test_a_run_ends_with_every_step_logged_once(self, whole: RunFolder) -> None:
+        record = whole.read()
+        assert record["status"] == "finished" and record["result"] and record["result"]["steps"] == STEPS
+        assert record["identity"]["train"]["trainer"] == self.trainer
+        assert _trained(whole, self.trainer) == [1, 2]
+
+    def test_checkpoints_are_there_by_their_step_in_order(self, whole: RunFolder) -> None:
+        found = load(trainer_spec(self.trainer))().checkpoints(whole)
+        assert list(found) == sorted(found) and set(found) <= set(range(1, STEPS + 1)), found
+        assert all(path.exists() for path in found.values()), found
+
+    def test_a_checkpoint_becomes_a_policy_that_loads(self, whole: RunFolder) -> None:
+        made = load(trainer_spec(self.trainer))()
+        if type(made).export is Trainer.export or not made.checkpoints(whole):
+            pytest.skip("it has no `export`, so its policies cannot be used elsewhere")
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        folder = checkpoint_model(whole)
+        weights = AutoModelForCausalLM.from_pretrained(folder).state_dict()
+        trained = made.policy(whole, checkpoint_dir(whole)[1]).state_dict()
+        assert weights.keys() == trained.keys()
+        assert all(weights[name].allclose(trained[name].to(weights[name].dtype)) for name in weights)
+        assert AutoTokenizer.from_pretrained(folder)("a").input_ids
+
+    def test_what_did_not_end_well_is_unscored(self, whole: RunFolder) -> None:
+        for row in whole.rows("episodes"):
+            assert row["outcome"] == "ok" or row["reward"] is None, row
+
+    def test_a_resumed_run_did_everything_once(self, resumed: RunFolder) -> None:
+        record = resumed.read()
+        assert record["status"] == "finished" and record["result"] and record["result"]["steps"] == STEPS
+        assert len(record["launches"]) == 2
+        assert _trained(resumed, self.trainer) == [1, 2]
+        assert set(Counter(_rollout(row) for row in resumed.rows("episodes")).values()) <= {1}
+
+    def test_a_resumed_run_is_the_run_that_nothing_stopped(self, whole: RunFolder, resumed: RunFolder) -> None:
+        answers, again = ({_rollout(row): row["answer"] for row in one.rows("episodes")} for one in (whole, resumed))
+        assert answers == again
+
+
+def _trained(folder: RunFolder, trainer: str) -> list[int]:
+    """The steps that were trained to their end, as the run's table has them."""
+    table = logged_table(folder, "steps")
+    names = columns(trainer, "step_s", table.column_names)
+    assert names, f"no step was logged with its time: {table.column_names}"
+    return [row["step"] for row in table.to_pylist() if all(row[name] is not None for name in names)]
+
+
+def _rollout(row: Episode) -> tuple[str, int, str, int]:
+    return row["phase"], row["step"], row["task_id"], row["session"]

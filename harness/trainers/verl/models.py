@@ -1,0 +1,90 @@
+"""verl's checkpoints as models: merged into a folder, and as they were trained."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from harness.errors import RunFailed, UserError
+
+
+def export(checkpoint: Path, target: Path) -> None:
+    """Write a checkpoint (FSDP shards, LoRA merged) in bf16, as a folder that transformers and vLLM load.
+
+    Raises:
+        UserError: The target exists and is not empty.
+        RunFailed: verl's merger failed; the message has its last line.
+    """
+    if target.exists() and any(target.iterdir()):
+        raise UserError(f"{target} exists and is not empty; choose another folder")
+    temporary = target.with_name(f".{target.name}.partial")
+    shutil.rmtree(temporary, ignore_errors=True)
+    command = [sys.executable, "-m", "verl.model_merger", "merge", "--backend", "fsdp"]
+    command += ["--local_dir", str(checkpoint / "actor"), "--target_dir", str(temporary)]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    if done.returncode != 0 or not (temporary / "config.json").is_file():
+        lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        raise RunFailed(f"merging {checkpoint} failed: {lines[-1][:300] if lines else 'no output'}")
+    if (temporary / "lora_adapter").is_dir():
+        _merge_adapter(temporary)
+    if target.exists():
+        target.rmdir()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(temporary, target)
+
+
+def _merge_adapter(folder: Path) -> None:
+    """Fold the adapter, which verl's merger leaves beside the base, into the weights."""
+    import torch
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    adapter = folder / "lora_adapter"
+    base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    merged = PeftModel.from_pretrained(base, str(adapter)).merge_and_unload()
+    merged.to(torch.bfloat16).save_pretrained(folder)
+    shutil.rmtree(adapter)
+
+
+def trained_policy(checkpoint: Path) -> Any:
+    """The model of a checkpoint, from verl's FSDP shards, in fp32."""
+    import torch
+    from accelerate import init_empty_weights  # type: ignore[import-untyped]
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    actor = checkpoint / "actor"
+    world = json.loads((actor / "fsdp_config.json").read_text())["world_size"]
+    shards = [
+        torch.load(actor / f"model_world_size_{world}_rank_{rank}.pt", map_location="cpu", weights_only=False)
+        for rank in range(world)
+    ]
+    weights = {name: _whole([shard[name] for shard in shards]).float() for name in shards[0]}
+    adapter = actor / "lora_train_meta.json"
+    with init_empty_weights():
+        model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(actor / "huggingface"))
+        if adapter.is_file():
+            from peft import LoraConfig, get_peft_model
+
+            targets = sorted({name.split(".")[-4] for name in weights if ".lora_A." in name})
+            model = get_peft_model(model, LoraConfig(**json.loads(adapter.read_text()), target_modules=targets))
+    model.load_state_dict(weights, assign=True)
+    return model.eval()
+
+
+def _whole(shards: list[Any]) -> Any:
+    """One tensor from its shards; a plain tensor is the same in all."""
+    import torch
+    from torch.distributed.tensor import DTensor
+
+    first = shards[0]
+    if not isinstance(first, DTensor):
+        return first
+    placement = first.placements[-1]
+    local = [shard.to_local() for shard in shards]
+    return torch.cat(local, placement.dim) if placement.is_shard() else local[0]
