@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, cast
+from typing import Literal, cast
 
 import harness
 from harness.config import Config, EvalConfig
@@ -32,7 +32,17 @@ from harness.plugins import (
 from harness.records import Task
 from harness.results import renamed
 from harness.results.folder import RunFolder
-from harness.results.model import Commit, Hardware, Identity, Launch, Result, RunRecord, Sampling, Scores
+from harness.results.model import (
+    SCHEMA_VERSION,
+    Commit,
+    Hardware,
+    Identity,
+    Launch,
+    Result,
+    RunRecord,
+    Sampling,
+    Scores,
+)
 from harness.results.tables import step_rows
 from harness.rollout.request import sampling_of
 from harness.tasks import TaskSet
@@ -68,24 +78,28 @@ def run_record(
     device: str,
     *,
     resumed: bool = False,
-    kind: str = "train",
-) -> dict[str, Any]:
+    kind: Literal["train", "eval"] = "train",
+) -> RunRecord:
     """The record of a run that starts now; a resumed one keeps its history under `launches`."""
     from harness.parity.certificate import certificate_for, fingerprint
 
     spec, current = agent_spec(config.agent), fingerprint(config.agent)
-    launches: list[dict[str, Any]] = [{**one} for one in folder.read()["launches"]] if resumed else []
+    launches = folder.read()["launches"] if resumed else []
     study = json.loads(os.environ.get(STUDY_VARIABLE) or "null")
-    launch = {"started": _now(), "commit": commit(), "cores": available_cores()}
-    launches.append(launch | ({"runs_at_once": study["runs_at_once"]} if study else {}))
+    launch: Launch = {"started": _now(), "commit": commit(), "cores": available_cores()}
+    if study:
+        launch["runs_at_once"] = study["runs_at_once"]
+    owner = registry().owner("agent", config.agent)
+    plugin = next((state for state in registry().states if state.name == owner), None)
     return {
+        "schema_version": SCHEMA_VERSION,
         "id": folder.id,
         "kind": kind,
         "status": "running",
         "agent": config.agent,
         "agent_match": config.agent_match,
         "seed": config.seed,
-        "launches": launches,
+        "launches": [*launches, launch],
         "study": study,
         "harness_version": harness.__version__,
         "commit": commit(),
@@ -98,14 +112,7 @@ def run_record(
         "identity": identity(config, task_set, train, val, model_path, device, kind),
         "parity": certificate_for(config.agent, current),
         "agent_fingerprint": digest(current),
-        "agent_distribution": next(
-            (
-                {"name": state.distribution, "version": state.version}
-                for state in registry().states
-                if state.name == registry().owner("agent", config.agent)
-            ),
-            None,
-        ),
+        "agent_distribution": {"name": plugin.distribution, "version": plugin.version} if plugin else None,
         "config": config.dump(),
         "result": None,
     }
@@ -118,7 +125,7 @@ def identity(
     val: Sequence[Task],
     model_path: str,
     device: str,
-    kind: str = "train",
+    kind: Literal["train", "eval"] = "train",
 ) -> Identity:
     """Everything that must be equal between runs that differ in plugin, trained roles or seed only."""
     data = config.dump()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 from harness.config import Config, TrainConfig, resolve_device
-from harness.errors import ConfigError, EnvironmentProblem, HarnessError, RunFailed, TaskSetError
+from harness.errors import ConfigError, EnvironmentProblem, HarnessError, RunFailed, TaskSetError, UserError
+from harness.layers import flatten
 from harness.plugins import (
     agent_spec,
     check_fit,
@@ -19,6 +21,7 @@ from harness.plugins import (
     load,
     make_reward,
     make_task_set,
+    reward_identity,
     reward_spec,
     task_set_spec,
     trainer_spec,
@@ -39,6 +42,12 @@ ROWS_BYTES = {"train": 64 * 2**20, "eval": 4 * 2**20}
 """Room that the rows, logs and tables of a small run take; without it none is started."""
 LEAST_BYTES = 2**20
 """With less room on its disk a training ends: rows and checkpoints would be cut off, and a trainer may not notice."""
+RESUMABLE = (
+    "train.steps", "train.loggers", "train.keep_checkpoints", "policy.path", "task.options.data_dir",
+    *(f"task.options.{name}" for name in ("path", "train", "val", "test", "databases")), "ray_address",
+    "rollout.host", "rollout.runners", "rollout.concurrency", "reward.concurrency",
+)  # fmt: skip
+"""What may differ when a run goes on: how far, and where things are."""
 
 
 @dataclass
@@ -190,6 +199,46 @@ def load_data(config: Config) -> Data:
     return Data(task_set, train, val)
 
 
+def same_run(before: Config, after: Config) -> None:
+    """Refuse a change that would make one run of two.
+
+    Raises:
+        UserError: A key outside of `RESUMABLE` differs.
+    """
+    old, new = flatten(before.dump()), flatten(after.dump())
+    for key in _changed(old, new):
+        if key not in RESUMABLE and not key.startswith("reward.options."):
+            raise UserError(
+                f"--resume with {key}={new.get(key)!r}, but the run has {old.get(key)!r}: that would be another run. "
+                f"Start one with --config, or change only {', '.join(RESUMABLE)}"
+            )
+
+
+def same_parts(folder: RunFolder, config: Config, task_set: TaskSet) -> None:
+    """Refuse questions, databases or verdicts that are not those of the run's first launch.
+
+    Raises:
+        UserError: The task set describes itself otherwise, or what decides a verdict differs, a file that an option
+            names included; where a judge is, say, may change.
+    """
+    began = folder.read()["identity"]
+    reward = reward_identity(reward_spec(config.reward.name), config.reward.options, "reward.options")
+    parts = (
+        ("the data are", began["task_set"], task_set.describe(), "the data"),
+        ("the reward is", began["reward_options"], reward, "the reward's options and files"),
+    )
+    for what, before, now, them in parts:
+        if changed := _changed(flatten(before), flatten(json.loads(json.dumps(dict(now))))):
+            raise UserError(
+                f"--resume, but {what} not what the run began with ({', '.join(changed)} differ): that would be "
+                f"another run. Put {them} back, or start a new run with --config"
+            )
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    return sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
+
+
 def train(
     config: Config,
     folder: RunFolder,
@@ -206,7 +255,7 @@ def train(
         on_progress: Called a few times a second.
 
     Raises:
-        UserError: Another process trains this run.
+        UserError: Another process trains this run, or it would not be the same run.
         ConfigError: The configuration cannot be trained; nothing is recorded then.
         EnvironmentProblem: The disk has no room for the run.
         RunFailed: The run ended early for a reason that the message names; it can be resumed.
@@ -214,8 +263,12 @@ def train(
     """
     trainer: Trainer = load(trainer_spec(config.train.trainer))()
     with folder.locked():
-        folder.write_config(config)
+        if resume:
+            same_run(folder.config(), config)
         data = data or load_data(config)
+        if resume:
+            same_parts(folder, config, data.task_set)
+        folder.write_config(config)
         run = LiveRun(
             config,
             folder,
@@ -278,7 +331,9 @@ def recorded(
     record = run_record(
         run.config, folder, run.task_set, run.train, run.val, run.model, run.device, resumed=resumed, kind=kind
     )
-    folder.write(record | ({"parent": parent} if kind == "eval" else {}))
+    if kind == "eval":
+        record["parent"] = parent
+    folder.write(record)
     began = time.time()
     status, reason = "failed", ""
     try:

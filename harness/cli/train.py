@@ -17,13 +17,11 @@ from harness.cli.common import emit_json, interrupt, progress_console, results, 
 from harness.cli.logs import followed
 from harness.config import Config, load_config, resolve_device
 from harness.errors import UserError
-from harness.layers import flatten
 from harness.results.folder import RunFolder, replace_text
 from harness.wording import duration, mean, measured
 
 if TYPE_CHECKING:
     from harness.run import Data
-    from harness.tasks import TaskSet
 
 app = typer.Typer()
 
@@ -66,6 +64,8 @@ def train(
 ) -> None:
     """Train an agent with GRPO and leave a run folder."""
     if resume is not None:
+        from harness.run import RESUMABLE, same_parts, same_run
+
         folder = RunFolder.open(resume)
         before = folder.read()
         kind, result = before["kind"], before["result"]
@@ -82,7 +82,7 @@ def train(
         resolved = load_config(None, folder.path / "config.yaml", set_ or [])
         if steps is not None:
             resolved.train.steps = steps
-        _same_run(folder.config(), resolved)
+        same_run(folder.config(), resolved)
         if before["status"] == "finished" and result and result["steps"] >= (resolved.train.steps or 0):
             done = result["steps"]
             progress_console().print(f"{resume} finished after its {done} steps; --steps {2 * done} goes on")
@@ -111,8 +111,7 @@ def train(
     check_device(resolved)
     data = load_data(resolved)
     if resume is not None:
-        _same_data(folder, data.task_set)
-        _same_reward(folder, resolved)
+        same_parts(folder, resolved, data.task_set)
     else:  # the folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind
         folder = RunFolder.create(runs_dir, resolved.agent)
     with (
@@ -129,64 +128,6 @@ def train(
         emit_json(record)
     else:
         summary(folder, record)
-
-
-RESUMABLE = (
-    "train.steps", "train.loggers", "train.keep_checkpoints", "policy.path", "task.options.data_dir",
-    *(f"task.options.{name}" for name in ("path", "train", "val", "test", "databases")), "ray_address",
-    "rollout.host", "rollout.runners", "rollout.concurrency", "reward.concurrency",
-)  # fmt: skip
-"""What may differ when a run goes on: how far, and where things are."""
-
-
-def _same_run(before: Config, after: Config) -> None:
-    """Refuse a change that would make one run of two.
-
-    Raises:
-        UserError: A key outside of `RESUMABLE` differs.
-    """
-    old, new = flatten(before.dump()), flatten(after.dump())
-    for key in sorted({*old, *new}):
-        if old.get(key) != new.get(key) and key not in RESUMABLE and not key.startswith("reward.options."):
-            raise UserError(
-                f"--resume with {key}={new.get(key)!r}, but the run has {old.get(key)!r}: that would be another run. "
-                f"Start one with --config, or change only {', '.join(RESUMABLE)}"
-            )
-
-
-def _same_data(folder: RunFolder, task_set: TaskSet) -> None:
-    """Refuse questions or databases that are not those of the run's first launch.
-
-    Raises:
-        UserError: The task set describes itself otherwise.
-    """
-    before = flatten(folder.read()["identity"]["task_set"])
-    now = flatten(json.loads(json.dumps(dict(task_set.describe()))))
-    changed = sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
-    if before and changed:
-        raise UserError(
-            f"--resume, but the data are not those that the run began with ({', '.join(changed)} differ): that would "
-            "be another run. Put the data back, or start a new run with --config"
-        )
-
-
-def _same_reward(folder: RunFolder, config: Config) -> None:
-    """Refuse reward options that give other verdicts than the run's; where a judge is, say, may change.
-
-    Raises:
-        UserError: What decides a verdict differs, a file that an option names included.
-    """
-    from harness.plugins import reward_identity, reward_spec
-
-    before = flatten(folder.read()["identity"]["reward_options"])
-    now = reward_identity(reward_spec(config.reward.name), config.reward.options, "reward.options")
-    after = flatten(json.loads(json.dumps(now)))
-    changed = sorted(key for key in {*before, *after} if before.get(key) != after.get(key))
-    if changed:
-        raise UserError(
-            f"--resume, but the reward is not the one that the run began with ({', '.join(changed)} differ): that "
-            "would be another run. Put its options and files back, or start a new run with --config"
-        )
 
 
 def default_preset(task: str | None, device: str) -> str:

@@ -98,14 +98,14 @@ class RunFolder:
             )
         return cast(RunRecord, data)
 
-    def write(self, data: Mapping[str, Any]) -> None:
+    def write(self, record: RunRecord) -> None:
         """Replace `run.json` in one step, so that a crash leaves the old or the new one."""
-        text = json.dumps({"schema_version": SCHEMA_VERSION, **data}, indent=2, ensure_ascii=False)
+        text = json.dumps(record, indent=2, ensure_ascii=False)
         replace_text(self.path / "run.json", text + "\n")
 
     def update(self, **changes: Any) -> None:
         """Change some top-level keys of `run.json`."""
-        self.write({**self.read(), **changes})
+        self.write(cast(RunRecord, {**self.read(), **changes}))
 
     @contextmanager
     def dropped_without_record(self) -> Iterator[None]:

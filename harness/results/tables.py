@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.results.folder import ROWS, Kind, RunFolder
-from harness.results.model import Call, Episode, LoggedStep, columns
+from harness.results.model import Call, Episode, LoggedStep, RunRecord, columns
 from harness.results.renamed import OLDER
 
 _TYPES: dict[str, pa.DataType] = {
@@ -25,7 +25,7 @@ _TYPES: dict[str, pa.DataType] = {
 }
 
 
-def conclude(folder: RunFolder, record: Mapping[str, Any]) -> str:
+def conclude(folder: RunFolder, record: RunRecord) -> str:
     """Write a run's last record, and then its tables.
 
     Returns:

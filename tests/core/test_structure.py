@@ -16,7 +16,19 @@ ROOMS = (
     *("compare", "evaluation", "study", "report", "diagnosis", "testing", "cli", "__main__"),
 )
 """From the bottom up: a room may import those before it, also inside functions. Types alone may point anywhere."""
-SHARED = ("records", "toolbox", "hookspecs", "gateway", "rollout", "trainers", "results", "compare", "study", "run")
+SHARED = (
+    "records",
+    "toolbox",
+    "hookspecs",
+    "gateway",
+    "rollout",
+    "trainers",
+    "results",
+    "compare",
+    "study",
+    "report",
+    "run",
+)
 SHARED_PARTS = ("parity/recorder", "parity/comparison", "parity/tap", "parity/certificate", "record", "evaluation")
 WORDS = re.compile(
     r"\bsql\b|_sql\b|\bquer(?:y|ies)\b|\bdb_|(?:write|check|rewrite)_query|\bschema of a database", re.IGNORECASE

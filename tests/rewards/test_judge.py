@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 import pytest
 from judging import attempt, data_of, grades, grading, is_gold, judge, score, task
 
-from harness.cli.train import _same_reward, _same_run
 from harness.config import load_config
 from harness.environments.sql.environment import DATABASE
 from harness.errors import ConfigError, RunFailed, UserError
@@ -31,6 +30,7 @@ from harness.rewards import asking
 from harness.rewards.asking import data_block, grades_of
 from harness.rewards.judge import CRITERIA, Judge
 from harness.rewards.paid import spent
+from harness.run import same_parts, same_run
 from harness.scripted.server import Reply
 from harness.tasks.pocket import PocketTasks
 from harness.testing.data_contract import RewardContract
@@ -392,14 +392,14 @@ def test_a_run_goes_on_with_the_judge_elsewhere_but_not_with_another(tmp_path: P
     rubric.write_text("Be strict.")
     where = ["reward.name=judge", "reward.options.model=m", f"reward.options.rubric_file={rubric}"]
     config = load_config("cpu", None, [*where, "reward.options.endpoint=http://one/v1"], agent="reference_sql")
-    folder = RunFolder.create(tmp_path, "x")
-    folder.write(run_record(config, folder, PocketTasks(), [], [], "policy", "cpu"))
+    folder, tasks = RunFolder.create(tmp_path, "x"), PocketTasks()
     moved = load_config("cpu", None, [*where, "reward.options.endpoint=http://two/v1"], agent="reference_sql")
-    _same_run(config, moved)
-    _same_reward(folder, moved)
+    folder.write(run_record(config, folder, tasks, [], [], "policy", "cpu"))
+    same_run(config, moved)
+    same_parts(folder, moved, tasks)
     rubric.write_text("Be kind.")
-    with pytest.raises(UserError, match=r"not the one that the run began with \(rubric differ\)"):
-        _same_reward(folder, moved)
+    with pytest.raises(UserError, match=r"the reward is not what the run began with \(rubric differ\)"):
+        same_parts(folder, moved, tasks)
 
 
 ASKED = {"endpoint": "http://127.0.0.1:1/v1", "model": "m"}
