@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from harness.programs import Program
     from harness.rewards import RewardFunction
     from harness.tasks import TaskSet
+    from harness.trainers import Trainer
 
 GROUP = "harness"
 BUILTINS = "harness.builtins"
@@ -280,10 +281,8 @@ def agents_of(program: str | None = None) -> list[str]:
 
 def is_reference(agent: str) -> bool:
     """Whether an agent is what others of its program are compared with."""
-    try:
-        return program(program_of(agent)).reference == agent
-    except PluginError:  # of a run that was made elsewhere: its agent or its program is not installed here
-        return False
+    of = _usable_program(agent)
+    return of is not None and of.reference == agent
 
 
 def environment_of(task_set: str) -> str:
@@ -322,19 +321,20 @@ def check_fit(agent: str, task_set: str) -> None:
     needs, has = program(program_of(agent)).environment, environment_of(task_set)
     if needs in ("", has):
         return
-    agents = [one.name for one in registry().specs("agent") if _acts_in(program_of(one.name), has)]
+    usable = {one.name: _usable_program(one.name) for one in registry().specs("agent")}
+    agents = [name for name, of in usable.items() if of is not None and of.environment in ("", has)]
     raise ConfigError(
         f"agent: {agent!r} is an agent for the environment {needs!r}, the task set {task_set!r} is about {has!r}. "
         f"Agents for it: {', '.join(agents) or 'none installed'}"
     )
 
 
-def _acts_in(name: str, where: str) -> bool:
-    """Whether a program is one for an environment; one that is broken is for none."""
+def _usable_program(agent: str) -> Program | None:
+    """An agent's program; None where it does not import, or the agent is of a run that was made elsewhere."""
     try:
-        return program(name).environment in ("", where)
+        return program(program_of(agent))
     except PluginError:
-        return False
+        return None
 
 
 def distribution_of(kind: str, name: str) -> str:
@@ -370,6 +370,16 @@ def make_task_set(config: Config) -> TaskSet:
     check_fit(config.agent, config.task.name)
     task_set: TaskSet = make(task_set_spec(config.task.name), config.task.options, "task.options")
     return task_set
+
+
+def make_trainer(config: Config) -> Trainer:
+    """The configuration's trainer.
+
+    Raises:
+        PluginError: It is not installed or does not import.
+    """
+    trainer: Trainer = load(trainer_spec(config.train.trainer))()
+    return trainer
 
 
 def make_reward(config: Config) -> RewardFunction:

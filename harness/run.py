@@ -18,9 +18,9 @@ from harness.plugins import (
     agent_spec,
     check_fit,
     checked_options,
-    load,
     make_reward,
     make_task_set,
+    make_trainer,
     reward_identity,
     reward_spec,
     task_set_spec,
@@ -34,7 +34,7 @@ from harness.results.model import Parent, RunRecord, Scores
 from harness.results.tables import conclude
 from harness.rewards.paid import spent
 from harness.tasks import TaskSet
-from harness.trainers import Progress, Trainer
+from harness.trainers import Progress
 from harness.trainers.monitor import Monitor
 from harness.trainers.order import training_order, validation_order, write_dataset
 
@@ -188,14 +188,20 @@ class Data:
     val: Sequence[Task]
 
 
-def load_data(config: Config) -> Data:
+def load_data(config: Config, before: RunFolder | None = None) -> Data:
     """The data of a training.
+
+    Args:
+        before: The run that goes on with them.
 
     Raises:
         TaskSetError: As `load_tasks`.
+        UserError: They, or what judges answers, are not what that run began with.
     """
     task_set = make_task_set(config)
     train, val = (load_tasks(config, task_set, split) for split in (config.task.train_split, config.task.val_split))
+    if before is not None:
+        same_parts(before, config, task_set)
     return Data(task_set, train, val)
 
 
@@ -224,13 +230,13 @@ def same_parts(folder: RunFolder, config: Config, task_set: TaskSet) -> None:
     began = folder.read()["identity"]
     reward = reward_identity(reward_spec(config.reward.name), config.reward.options, "reward.options")
     parts = (
-        ("the data are", began["task_set"], task_set.describe(), "the data"),
-        ("the reward is", began["reward_options"], reward, "the reward's options and files"),
+        ("the data are not those", began["task_set"], task_set.describe() if began["task_set"] else {}, "the data"),
+        ("the reward is not the one", began["reward_options"], reward, "its options and files"),
     )
     for what, before, now, them in parts:
         if changed := _changed(flatten(before), flatten(json.loads(json.dumps(dict(now))))):
             raise UserError(
-                f"--resume, but {what} not what the run began with ({', '.join(changed)} differ): that would be "
+                f"--resume, but {what} that the run began with ({', '.join(changed)} differ): that would be "
                 f"another run. Put {them} back, or start a new run with --config"
             )
 
@@ -261,13 +267,11 @@ def train(
         RunFailed: The run ended early for a reason that the message names; it can be resumed.
         KeyboardInterrupt: It was interrupted; it can be resumed.
     """
-    trainer: Trainer = load(trainer_spec(config.train.trainer))()
+    trainer = make_trainer(config)
     with folder.locked():
         if resume:
             same_run(folder.config(), config)
-        data = data or load_data(config)
-        if resume:
-            same_parts(folder, config, data.task_set)
+        data = data or load_data(config, folder if resume else None)
         folder.write_config(config)
         run = LiveRun(
             config,

@@ -48,7 +48,8 @@ def export(
     json_: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
 ) -> None:
     """Write a checkpoint as a Hugging Face folder that transformers and vLLM load, with its export.json."""
-    from harness.policies.export import checkpoint_dir, checkpoint_model, trainer_of
+    from harness.plugins import make_trainer
+    from harness.policies.export import checkpoint_dir, checkpoint_model
     from harness.policies.proof import choose_engine, compare_answers, recorded_prompts, refuse_other_answers
     from harness.record import model_hash
 
@@ -70,7 +71,7 @@ def export(
         config = folder.config()
         memory = float(at(nested(config.verl), "actor_rollout_ref.rollout.gpu_memory_utilization", 0.5))
         limit = config.sampling.max_response_tokens
-        trained = trainer_of(folder).policy(folder, checkpoint)
+        trained = make_trainer(config).policy(folder, checkpoint)
         written["verified"] = compare_answers(trained, to, prompts, limit, chosen, memory)
     (to / "export.json").write_text(json.dumps(written, indent=2) + "\n", encoding="utf-8")
     if json_:

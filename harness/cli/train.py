@@ -64,7 +64,7 @@ def train(
 ) -> None:
     """Train an agent with GRPO and leave a run folder."""
     if resume is not None:
-        from harness.run import RESUMABLE, same_parts, same_run
+        from harness.run import RESUMABLE, same_run
 
         folder = RunFolder.open(resume)
         before = folder.read()
@@ -109,10 +109,8 @@ def train(
         show_config(resolved, json_)
         return
     check_device(resolved)
-    data = load_data(resolved)
-    if resume is not None:
-        same_parts(folder, resolved, data.task_set)
-    else:  # the folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind
+    data = load_data(resolved, folder if resume is not None else None)
+    if resume is None:  # only now, when all that can be asked for wrongly was: an error leaves no empty run behind
         folder = RunFolder.create(runs_dir, resolved.agent)
     with (
         folder.dropped_without_record(),
@@ -198,11 +196,11 @@ def _keep_start_s(config: Config, seconds: float) -> None:
 
 def _kept(config: Config, folder: RunFolder) -> str:
     """What an interrupted training leaves, and how it goes on."""
-    from harness.plugins import load, trainer_spec
+    from harness.plugins import make_trainer
 
     if not (folder.path / "run.json").is_file():
         return "nothing was started yet, and nothing is kept"
-    step = max(load(trainer_spec(config.train.trainer))().checkpoints(folder), default=0)
+    step = max(make_trainer(config).checkpoints(folder), default=0)
     kept = f"step {step} and all before it are kept. Go on" if step else "no checkpoint was saved yet. Begin anew"
     return f"{kept}: harness train --resume {folder.path}"
 

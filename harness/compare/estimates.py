@@ -165,10 +165,11 @@ def crossed_mean(rows: pl.DataFrame, width: float = 1.0) -> Estimate | None:
 
 def codes(column: pl.Series) -> Any:
     """The place of every value among the distinct ones in order, from 0, [rows]."""
+    if not column.dtype.is_numeric():
+        return column.rank("dense").to_numpy().astype(int) - 1
     import numpy as np
 
-    values = column if column.dtype.is_numeric() else column.rank("dense")
-    return np.unique(values.to_numpy(), return_inverse=True)[1]
+    return np.unique(column.to_numpy(), return_inverse=True)[1]
 
 
 def cluster_variance(value: object, groups: object) -> tuple[float, float]:

@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from harness.errors import UserError
-from harness.plugins import load, trainer_spec
+from harness.plugins import make_trainer
 from harness.results.folder import RunFolder
-
-if TYPE_CHECKING:
-    from harness.trainers import Trainer
-
-
-def trainer_of(folder: RunFolder) -> Trainer:
-    """The trainer of a run, which knows its checkpoints."""
-    made: Trainer = load(trainer_spec(folder.config().train.trainer))()
-    return made
 
 
 def checkpoint_dir(folder: RunFolder, step: int | None = None) -> tuple[int, Path]:
@@ -25,7 +15,7 @@ def checkpoint_dir(folder: RunFolder, step: int | None = None) -> tuple[int, Pat
     Raises:
         UserError: There is no such checkpoint; the message names those there are.
     """
-    there = trainer_of(folder).checkpoints(folder)
+    there = make_trainer(folder.config()).checkpoints(folder)
     if not there:
         raise UserError(f"{folder.path} has no checkpoint; it has trained {_trained(folder)} steps")
     if step is None:
@@ -43,7 +33,7 @@ def checkpoint_model(folder: RunFolder, step: int | None = None) -> Path:
     _, checkpoint = checkpoint_dir(folder, step)
     target = checkpoint / "hf" if checkpoint.is_dir() else checkpoint.with_name(f"{checkpoint.stem}-hf")
     if not (target / "config.json").is_file():
-        trainer_of(folder).export(folder, checkpoint, target)
+        make_trainer(folder.config()).export(folder, checkpoint, target)
     return target
 
 

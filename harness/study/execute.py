@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from harness.plugins import load, trainer_spec
+from harness.plugins import make_trainer
 from harness.record import STUDY_VARIABLE
 from harness.results.folder import RunFolder
 from harness.study.plan import Job
 from harness.study.slots import Slot, make_slots, nearest
 from harness.study.state import Step, StudyFolder, now
-from harness.trainers import Standby, Trainer
+from harness.trainers import Standby
 
 if TYPE_CHECKING:
     import psutil
@@ -219,7 +219,7 @@ class StudyRun:
             standby.close()
             standby = None
         if standby is None:
-            trainer: Trainer = load(trainer_spec(job.config.train.trainer))()
+            trainer = make_trainer(job.config)
             standby = trainer.standby(job.config)
         if standby is None:
             return {}

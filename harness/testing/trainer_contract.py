@@ -21,7 +21,7 @@ import pytest
 
 from harness.config import Config, load_config
 from harness.errors import RunFailed
-from harness.plugins import load, trainer_spec
+from harness.plugins import make_trainer, trainer_spec
 from harness.policies.export import checkpoint_dir, checkpoint_model
 from harness.results.folder import RunFolder
 from harness.results.model import Episode
@@ -61,10 +61,16 @@ class TrainerContract(Contract):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def whole(cls, tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    def told(cls) -> list[int]:
+        """The steps that the progress of `whole` tells."""
+        return []
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def whole(cls, tmp_path_factory: pytest.TempPathFactory, told: list[int]) -> RunFolder:
         """A run that nothing stopped."""
         folder = RunFolder.create(tmp_path_factory.mktemp("whole"), "whole")
-        train(cls.config(), folder)
+        train(cls.config(), folder, on_progress=lambda progress: told.append(progress.step))
         return folder
 
     @pytest.fixture(scope="class")
@@ -86,7 +92,7 @@ class TrainerContract(Contract):
 
     def test_it_is_a_trainer_with_measures_that_harness_knows(self, tmp_path: Path) -> None:
         spec = trainer_spec(self.trainer)
-        made = load(spec)()
+        made = make_trainer(self.config())
         assert isinstance(made, Trainer)
         assert set(spec.measures) <= set(MEASURES), f"nobody reads {set(spec.measures) - set(MEASURES)}"
         assert dict(made.checkpoints(RunFolder.create(tmp_path, "empty"))) == {}
@@ -97,13 +103,16 @@ class TrainerContract(Contract):
         assert record["identity"]["train"]["trainer"] == self.trainer
         assert _trained(whole, self.trainer) == [1, 2]
 
+    def test_progress_tells_every_step_in_order(self, whole: RunFolder, told: list[int]) -> None:
+        assert told == sorted(told) and set(told) == set(range(STEPS + 1))
+
     def test_checkpoints_are_there_by_their_step_in_order(self, whole: RunFolder) -> None:
-        found = load(trainer_spec(self.trainer))().checkpoints(whole)
+        found = make_trainer(self.config()).checkpoints(whole)
         assert list(found) == sorted(found) and set(found) <= set(range(1, STEPS + 1)), found
         assert all(path.exists() for path in found.values()), found
 
     def test_a_checkpoint_becomes_a_policy_that_loads(self, whole: RunFolder) -> None:
-        made = load(trainer_spec(self.trainer))()
+        made = make_trainer(self.config())
         if type(made).export is Trainer.export or not made.checkpoints(whole):
             pytest.skip("it has no `export`, so its policies cannot be used elsewhere")
         from transformers import AutoModelForCausalLM, AutoTokenizer

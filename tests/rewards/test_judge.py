@@ -398,7 +398,7 @@ def test_a_run_goes_on_with_the_judge_elsewhere_but_not_with_another(tmp_path: P
     same_run(config, moved)
     same_parts(folder, moved, tasks)
     rubric.write_text("Be kind.")
-    with pytest.raises(UserError, match=r"the reward is not what the run began with \(rubric differ\)"):
+    with pytest.raises(UserError, match=r"not the one that the run began with \(rubric differ\)"):
         same_parts(folder, moved, tasks)
 
 

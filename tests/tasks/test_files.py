@@ -377,7 +377,9 @@ def test_a_run_goes_on_only_with_the_data_that_it_began_with(folder: Path) -> No
     run.write(run_record(config, run, make_task_set(config), [], [], "m", "cpu"))
     lines(path, [row(n) for n in range(1, 42)])
     done = CliRunner().invoke(harness, ["train", "--resume", str(run.path)])
-    assert isinstance(done.exception, UserError) and "the data are not what the run began with" in str(done.exception)
+    assert isinstance(done.exception, UserError) and "the data are not those that the run began with" in str(
+        done.exception
+    )
     assert "counts.train" in str(done.exception) or "questions_sha256" in str(done.exception)
     moved = path.rename(folder / "b.jsonl")
     lines(moved, [row(n) for n in range(1, 41)])

@@ -12,6 +12,7 @@ from harness.config import load_config
 from harness.errors import ConfigError
 from harness.trainers.verl.compose import verl_settings
 from harness.trainers.verl.limits import micro_batch
+from harness.trainers.verl.trainer import VERLS_OWN
 
 MICRO = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"
 
@@ -187,3 +188,12 @@ def test_verl_takes_the_options_of_tool_calls() -> None:
     config = load_config("cpu", None, ["verl.trainer.logger=[console]"])
     made = compose(verl_settings(config, device="cuda", model_path="m", run_dir=Path("/r"), steps=1, calls_tools=True))
     assert made.actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser == "hermes"
+
+
+def test_what_verl_tells_its_workers_on_gpus_they_know_from_the_start() -> None:
+    from verl.trainer.constants_ppo import PPO_RAY_RUNTIME_ENV
+
+    elsewhere = {"HCCL_HOST_SOCKET_PORT_RANGE", "HCCL_NPU_SOCKET_PORT_RANGE", "HSA_NO_SCRATCH_RECLAIM"}
+    told = {name: value for name, value in PPO_RAY_RUNTIME_ENV["env_vars"].items() if name not in elsewhere}
+    assert told.pop("TOKENIZERS_PARALLELISM") == "true"  # ours is false, which verl leaves as it is
+    assert told == VERLS_OWN

@@ -79,7 +79,7 @@ def test_only_workers_of_the_runs_own_ray_are_forks(
 SPAWNS = """
 import concurrent.futures, json, multiprocessing, os, subprocess, sys
 
-from harness.trainers.verl import forks
+from harness.trainers.verl import fork_client, forks
 
 ABOUT = "[__import__('os').getppid(), 'sqlite3.dump' in __import__('sys').modules, __import__('os').environ['MINE']]"
 
@@ -88,9 +88,9 @@ if __name__ == "__main__" and sys.argv[1:] == ["worker"]:
     with concurrent.futures.ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         print(json.dumps([os.getpid(), *pool.submit(eval, ABOUT).result()]))
 elif __name__ == "__main__":
-    os.environ[forks.SERVER] = forks.serve(["sqlite3.dump"], sys.argv[1])
+    os.environ[fork_client.SERVER] = forks.serve(["sqlite3.dump"], sys.argv[1])
     server = max(int(entry) for entry in open(f"/proc/self/task/{os.getpid()}/children").read().split())
-    command = [sys.executable, str(forks.CLIENT), forks.HANDED, __file__, "worker"]
+    command = [sys.executable, str(forks.CLIENT), fork_client.HANDED, __file__, "worker"]
     answer = subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout
     print(json.dumps([server, *json.loads(answer)]))
 """
@@ -113,13 +113,13 @@ def test_what_a_worker_spawns_is_a_fork_too_unless_cuda_cannot_be_started_in_one
 def test_a_client_without_a_server_becomes_what_it_stood_for(tmp_path: Path) -> None:
     script = tmp_path / "setup_worker.py"
     script.write_text("import os, sys; print(sys.argv[1:], os.environ['MINE'], 'site' in sys.modules)")
-    nobody = {**os.environ, forks.SERVER: "harness-of-nobody", "MINE": "of old"}
+    nobody = {**os.environ, fork_client.SERVER: "harness-of-nobody", "MINE": "of old"}
 
     def said(*arguments: str) -> str:
         command = [sys.executable, "-S", "-E", str(forks.CLIENT), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True, env=nobody).stdout.strip()
 
-    assert said(forks.HANDED + "3 4", str(script), "a b") == "['a b'] of old True"
+    assert said(fork_client.HANDED + "3 4", str(script), "a b") == "['a b'] of old True"
     worker = [str(tmp_path / "default_worker.py"), "a b", "--language=PYTHON"]
     context = "--serialized-runtime-env-context=" + json.dumps({"env_vars": {"MINE": "new"}})
     assert said(*worker, context) == f"{[*worker, context]} of old True"
@@ -208,7 +208,7 @@ RUN = """
 import json, os, sys, time
 import ray
 
-from harness.trainers.verl import forks
+from harness.trainers.verl import fork_client, forks
 from harness.trainers.verl.driver import start_no_more_than_needed
 
 forks.stand_in(sys.argv[1])

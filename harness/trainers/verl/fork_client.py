@@ -16,6 +16,9 @@ import sys
 
 CONTEXT = "--serialized-runtime-env-context="
 HANDED = "--handed="
+"""Begins the argument with the numbers of the files that a process is handed."""
+SERVER = "HARNESS_FORK_SERVER"
+"""Environment variable: the name of the server that workers are forks of."""
 
 
 def main() -> None:
@@ -44,7 +47,7 @@ def set_up(context: str) -> bool:
 def forked(argv: list[str], handed: str) -> bool:
     """Whether a fork of the server has run this; it has ended by then."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as server:
-        server.connect(f"\0{os.environ['HARNESS_FORK_SERVER']}")
+        server.connect(f"\0{os.environ[SERVER]}")
         environment = [f"{name}={value}" for name, value in os.environ.items()]
         fields = (os.getcwd(), handed, str(len(argv)), *argv, *environment)
         message = b"\0".join(os.fsencode(field) for field in fields)

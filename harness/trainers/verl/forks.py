@@ -29,6 +29,7 @@ from typing import Any, NoReturn
 
 from harness import timeline
 from harness.rollout.processes import RUN_MARK, carry_mark, die_with_parent
+from harness.trainers.verl.fork_client import HANDED, SERVER
 
 CLIENT = Path(__file__).with_name("fork_client.py")
 _EVERYWHERE = (
@@ -54,14 +55,10 @@ PRELOADED = {
 """What workers import, by device; on a GPU also vLLM's engine and its workers, which they spawn."""
 SPAWNED = "--multiprocessing-fork"
 """Ends the arguments of a process that `multiprocessing` spawns."""
-HANDED = "--handed="
-"""Begins the argument that tells a client the numbers of the files that such a process is handed."""
 MOST_FILES = 250
 """How many the kernel hands over at once, about."""
 TRIAL_S = 60
 """How long CUDA may take to start."""
-SERVER = "HARNESS_FORK_SERVER"
-"""Environment variable: the name of the server that workers are forks of."""
 STANDBY = "HARNESS_STANDBY"
 """Environment variable: the name of a server that runs of a study share."""
 LOOK_S = 1.0
@@ -111,7 +108,7 @@ def serve(modules: Iterable[str], device: str = "cpu") -> str:
         listener.close()
         return name
     die_with_parent()
-    Server(listener, name, device).run(modules)
+    Server(listener, device).run(modules)
 
 
 def listen(name: str) -> socket.socket:
@@ -139,7 +136,6 @@ class Server:
     """Answers with forks of this process.
 
     Args:
-        name: Of the address that it listens at.
         device: Its forks'. Where CUDA does not start in a fork of it, the server ends, and workers start as Ray would.
         wanted: Asked about once a second; False ends the server.
         mark: Where this process carries a mark that its forks overwrite with their run's, and how long it is.
@@ -148,13 +144,11 @@ class Server:
     def __init__(
         self,
         listener: socket.socket,
-        name: str,
         device: str = "cpu",
         wanted: Callable[[], bool] = lambda: True,
         mark: tuple[int, int] | None = None,
     ) -> None:
         self._listener = listener
-        self._name = name
         self._on_gpu = device != "cpu"
         self._wanted = wanted
         self._mark = mark
