@@ -37,9 +37,9 @@ class Estimate:
             unseen: in trainings where there are several seeds, in questions where there is one.
         df: Degrees of freedom of the t distribution that the interval uses.
         low, high: The 95 % interval.
-        seeds, clusters, tasks: Distinct ones behind the estimate; clusters are clusters.
+        seeds, clusters, tasks: Distinct ones behind the estimate; a cluster is a group of alike questions.
         scores: Rows behind the estimate.
-        unit: What was counted as independent: `seed` (and clusters), `cluster` (clusters), or `task`.
+        unit: What was counted as independent: `seed` (and clusters), `cluster`, or `task`.
         by_seed: The mean of every seed, in their order.
         width: How far apart two scores can lie; 1 for right and wrong.
     """

@@ -1,15 +1,17 @@
 """What a comparison holds: the document that tables, reports and `--format json` are made of.
 
 Plain dictionaries with types, as in `harness.results.model`; a test holds comparisons against them, key by key.
+`docs/comparisons.md` is made of them.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from harness.results.model import Accuracy, Certificate, Identity
+from harness.results.model import Accuracy, Certificate, Identity, tables
 
 SCHEMA_VERSION = 2
 """Raised when a reader of today could misread a comparison."""
@@ -26,25 +28,25 @@ Measure = Literal["checkpoint", "area"]
 class EstimateData(TypedDict):
     """A mean with its doubt; `harness.compare.estimates.Estimate` says more."""
 
-    mean: float
+    mean: Annotated[float, "of the scores"]
     se: Annotated[float, "standard error"]
     df: Annotated[float, "degrees of freedom of the interval"]
     low: Annotated[float, "of the 95 % interval"]
     high: Annotated[float, "of the 95 % interval"]
-    seeds: int
-    clusters: Annotated[int, "clusters behind it"]
-    tasks: int
-    scores: int
-    unit: Annotated[Unit, "what was counted as independent; `cluster` is a cluster"]
+    seeds: Annotated[int, "different ones behind it"]
+    clusters: Annotated[int, "different groups of alike questions behind it"]
+    tasks: Annotated[int, "different ones behind it"]
+    scores: Annotated[int, "rows behind it"]
+    unit: Annotated[Unit, "what was counted as independent"]
     by_seed: Annotated[tuple[float, ...], "the mean of every seed"]
 
 
 class Behaviour(TypedDict):
     """What agents did in one validation, per rollout that ended well."""
 
-    transitions_per_rollout: float | None
-    prompt_tokens_per_rollout: float | None
-    response_tokens_per_rollout: float | None
+    transitions_per_rollout: Annotated[float | None, "calls of the model"]
+    prompt_tokens_per_rollout: Annotated[float | None, "of all its calls"]
+    response_tokens_per_rollout: Annotated[float | None, "sampled in all its calls"]
     rewritten: Annotated[float | None, "questions whose answer was revised"]
     helped: Annotated[float | None, "of them, better after it"]
     hurt: Annotated[float | None, "of them, worse after it"]
@@ -60,74 +62,74 @@ class Cost(TypedDict):
 class Means(Behaviour):
     """Figures of a run; of an arm the means over its seeds. None where something was not measured."""
 
-    steps: float | None
-    step_s: float | None
-    wall_s: float | None
+    steps: Annotated[float | None, "training steps made"]
+    step_s: Annotated[float | None, "seconds of the median step"]
+    wall_s: Annotated[float | None, "seconds of all launches, of validation too"]
     agent_failed: Annotated[float | None, "share of the last validation"]
-    gpu_hours: float | None
+    gpu_hours: Annotated[float | None, "of all GPUs and launches; None on a CPU"]
     overhead_ms_per_call: Annotated[float | None, "what the framework itself takes"]
-    gateway_ms_per_call: float | None
-    optimizer_steps: float | None
-    trained_transitions: float | None
-    trained_tokens: float | None
+    gateway_ms_per_call: Annotated[float | None, "what the gateway takes"]
+    optimizer_steps: Annotated[float | None, "updates of the weights"]
+    trained_transitions: Annotated[float | None, "calls in all updates"]
+    trained_tokens: Annotated[float | None, "sampled tokens in all updates"]
 
 
 class Trained(TypedDict):
     """What one role was trained on."""
 
     transitions: Annotated[float, "of an arm the mean over its seeds"]
-    tokens: float
+    tokens: Annotated[float, "sampled tokens; of an arm the mean over its seeds"]
 
 
 class Shared(Means):
     """What a run and an arm both have."""
 
-    shares: dict[str, float]
+    shares: Annotated[dict[str, float], "of a step's time: `rollout`, `update`, `weights` and `other`"]
     reward_parts: Annotated[dict[str, float], "mean of every part of the reward"]
     unscored: Annotated[int, "validation rollouts without a verdict"]
     failures: Annotated[dict[str, int], "rollouts of all phases by how they ended"]
-    trained_by_role: dict[str, Trained]
+    trained_by_role: Annotated[dict[str, Trained], "by role, what updates were made of"]
     parity: Annotated[str, "`reference`, `strict HASH`, `idiomatic` or `none`"]
 
 
 class Figures(Shared):
     """The figures of one run."""
 
-    run: str
-    seed: int
-    status: str
-    reason: str
-    launches: int
-    accuracy_initial: float | None
-    accuracy_final: float | None
+    run: Annotated[str, "its id"]
+    seed: Annotated[int, "of the order of tasks and of sampling"]
+    status: Annotated[str, "`finished`, `failed`, `interrupted` or `running`"]
+    reason: Annotated[str, "why it ended early; empty where it did not"]
+    launches: Annotated[int, "starts: one, and one a resumption"]
+    accuracy_initial: Annotated[float | None, "of the validation before training"]
+    accuracy_final: Annotated[float | None, "of the last validation, or of the evaluation"]
     val_curve: Annotated[dict[int, float], "mean validation reward by step"]
     val_tasks: Annotated[int, "questions of the last validation"]
-    by_difficulty: dict[str, Accuracy]
-    by_cluster: dict[str, Accuracy]
+    by_difficulty: Annotated[dict[str, Accuracy], "of the last validation, where tasks have difficulties"]
+    by_cluster: Annotated[dict[str, Accuracy], "of the last validation, by group of alike questions"]
 
 
 class Arm(Shared):
     """All runs that differ in their seed only."""
 
-    name: str
-    agent: str
-    agent_match: str
-    seeds: list[int]
-    accuracy_initial: EstimateData | None
-    accuracy_final: EstimateData
-    interquartile_mean: float
-    interquartile_mean_interval: Interval | None
+    name: Annotated[str, "what sets it apart from the other arms"]
+    agent: Annotated[str, "name of the agent"]
+    agent_match: Annotated[str, "pattern of the roles that are trained"]
+    seeds: Annotated[list[int], "of its runs"]
+    accuracy_initial: Annotated[EstimateData | None, "before training; None where that was not validated"]
+    accuracy_final: Annotated[EstimateData, "of the last validation"]
+    interquartile_mean: Annotated[float, "of the middle half of the means by seed and cluster"]
+    interquartile_mean_interval: Annotated[Interval | None, "95 %; None with one seed"]
     accuracy_bounds: Annotated[Interval | None, "if all unscored were wrong, and right; None where there were none"]
-    per_seed: list[Figures]
+    per_seed: Annotated[list[Figures], "its runs"]
 
 
 class McNemarData(TypedDict):
     """The exact test of one seed's two checkpoints."""
 
-    seed: int
-    only_first: int
-    only_second: int
-    p: float
+    seed: Annotated[int, "of both checkpoints"]
+    only_first: Annotated[int, "questions that only the arm's answers"]
+    only_second: Annotated[int, "questions that only the baseline's answers"]
+    p: Annotated[float, "of the test for a difference"]
 
 
 class Collapses(TypedDict):
@@ -143,46 +145,46 @@ class Item(TypedDict):
     """Statistics of these checkpoints alone."""
 
     mcnemar: Annotated[list[McNemarData], "empty for graded rewards and where arms have no common seed"]
-    cluster_bootstrap: Interval | None
-    clusters: Annotated[int, "clusters"]
+    cluster_bootstrap: Annotated[Interval | None, "95 % interval of the difference; None where it cannot be drawn"]
+    clusters: Annotated[int, "groups of alike questions that it draws from"]
     few_clusters: Annotated[bool, "too few clusters for the bootstrap"]
 
 
 class Training(TypedDict, total=False):
     """Further evidence; empty with one seed."""
 
-    hierarchical_bootstrap: Interval | None
-    probability_of_improvement: float
-    interquartile_mean_difference: float
+    hierarchical_bootstrap: Annotated[Interval | None, "95 % interval, drawing seeds, then questions"]
+    probability_of_improvement: Annotated[float, "that a training of the arm ends above one of the baseline"]
+    interquartile_mean_difference: Annotated[float, "of the middle half of the seeds"]
 
 
 class Pair(TypedDict):
     """An arm against the baseline."""
 
-    arm: str
-    baseline: str
+    arm: Annotated[str, "its name"]
+    baseline: Annotated[str, "name of the arm it is held against"]
     paired_by: Annotated[PairedBy, "`task` where there is no common seed"]
     identical: Annotated[bool, "the same answers in every step of every seed"]
-    difference: EstimateData
+    difference: Annotated[EstimateData, "of the final accuracies, arm less baseline"]
     difference_bounds: Annotated[Interval | None, "if all unscored speak against the arm, and for it"]
-    p: float
-    p_equivalence: Annotated[float | None, "None without a margin"]
+    p: Annotated[float, "of the test for a difference"]
+    p_equivalence: Annotated[float | None, "of the test for equivalence; None without a margin"]
     detectable: Annotated[float | None, "the smallest difference that would have been found"]
-    one_seed: bool
-    collapses: Collapses
-    item: Item
-    training: Training
+    one_seed: Annotated[bool, "whether nothing is known of other trainings"]
+    collapses: Annotated[Collapses, "what trainings that nobody has seen could change"]
+    item: Annotated[Item, "evidence on these checkpoints"]
+    training: Annotated[Training, "evidence on trainings"]
     p_holm: Annotated[float, "corrected over all pairs"]
-    p_equivalence_holm: float | None
-    verdict: Decision
+    p_equivalence_holm: Annotated[float | None, "corrected over all pairs; None without a margin"]
+    verdict: Annotated[Decision, "what the corrected p values allow to say"]
 
 
 class Learned(TypedDict):
     """One measure of one arm, beside the verdict."""
 
-    estimate: EstimateData | None
+    estimate: Annotated[EstimateData | None, "the measure; None where it could not be taken"]
     difference: Annotated[EstimateData | None, "to the baseline"]
-    p: NotRequired[float]
+    p: NotRequired[Annotated[float, "of the test for a difference"]]
     p_holm: NotRequired[Annotated[float, "corrected over all arms and measures"]]
 
 
@@ -190,24 +192,24 @@ class Learning(TypedDict):
     """Measures of the way rather than the end."""
 
     measures: Annotated[list[Measure], "those that could be taken"]
-    arms: dict[str, dict[Measure, Learned]]
+    arms: Annotated[dict[str, dict[Measure, Learned]], "by arm and measure"]
 
 
 class Sampled(TypedDict):
     """What several samples of each task come to; names of measures are those of `harness.results.model.Samples`."""
 
     samples: Annotated[int, "of a task, of the arm with the fewest"]
-    measures: list[str]
+    measures: Annotated[list[str], "those taken, in order"]
     short: Annotated[dict[str, int], "by arm, tasks and seeds with fewer scored samples"]
-    arms: dict[str, dict[str, Learned]]
+    arms: Annotated[dict[str, dict[str, Learned]], "by arm and measure"]
 
 
 class AgreementStep(TypedDict):
     """Equal answers of one seed in one training step."""
 
-    seed: int
-    step: int
-    draws: int
+    seed: Annotated[int, "of both runs"]
+    step: Annotated[int, "of training"]
+    draws: Annotated[int, "answers that were paired"]
     same: Annotated[float, "share"]
     gradient: Annotated[float | None, "relative difference of the gradient's norm"]
 
@@ -223,13 +225,13 @@ class Agreement(TypedDict):
     parted: Annotated[int | None, "first training step, of any seed, in which answers or gradients differ"]
     gradient: Annotated[float | None, "largest difference of a step's gradient norm"]
     identical: Annotated[bool, "whether there was a training and nothing at all differs"]
-    steps: list[AgreementStep]
+    steps: Annotated[list[AgreementStep], "every step of every seed"]
 
 
 class ViewArm(TypedDict):
     """An arm within a budget."""
 
-    accuracy: float | None
+    accuracy: Annotated[float | None, "mean over its seeds; None where none was validated within the budget"]
     steps: Annotated[list[int], "validated steps that were looked at, by seed"]
     used: Annotated[float | None, "share of the budget; None without one"]
 
@@ -237,17 +239,17 @@ class ViewArm(TypedDict):
 class View(TypedDict):
     """Accuracy of all arms within one budget."""
 
-    key: ViewKey
-    title: str
+    key: Annotated[ViewKey, "the kind of budget"]
+    title: Annotated[str, "the same in words"]
     budget: Annotated[int | None, "None as configured"]
-    arms: dict[str, ViewArm]
+    arms: Annotated[dict[str, ViewArm], "by name"]
 
 
 class Exempt(TypedDict):
     """What differs with permission."""
 
-    key: str
-    why: Literal["allowed", "varied"]
+    key: Annotated[str, "of the identity, dotted"]
+    why: Annotated[Literal["allowed", "varied"], "by an option of the command, or by the study itself"]
     values: Annotated[dict[str, Any], "by run"]
     said: NotRequired[Annotated[list[str], "every value in words, where it is a hash of questions"]]
 
@@ -255,75 +257,75 @@ class Exempt(TypedDict):
 class Failed(TypedDict):
     """A run that is not in the comparison."""
 
-    run: str
-    arm: str
-    seed: int
-    status: str
-    reason: str
+    run: Annotated[str, "its id"]
+    arm: Annotated[str, "that it would be of"]
+    seed: Annotated[int, "its own"]
+    status: Annotated[str, "how it ended"]
+    reason: Annotated[str, "why, in a line"]
 
 
 class Identified(TypedDict):
     """What a run is identified by."""
 
-    identity: Identity
-    parity: Certificate | None
+    identity: Annotated[Identity, "what must be equal to compare it"]
+    parity: Annotated[Certificate | None, "the agent's certificate; None where it has none"]
 
 
 class Reference(TypedDict):
     """A figure published by others."""
 
-    task_set: str
-    label: str
-    source: str
-    agent_match: NotRequired[str]
-    accuracy_initial: NotRequired[float]
-    accuracy_final: NotRequired[float]
-    accuracy_best: NotRequired[float]
-    step_s: NotRequired[float]
-    rollout_share: NotRequired[float]
-    update_share: NotRequired[float]
-    remark: NotRequired[str]
+    task_set: Annotated[str, "that it was measured on"]
+    label: Annotated[str, "what was trained"]
+    source: Annotated[str, "where it was published"]
+    agent_match: NotRequired[Annotated[str, "roles that were trained, as a pattern"]]
+    accuracy_initial: NotRequired[Annotated[float, "before training"]]
+    accuracy_final: NotRequired[Annotated[float, "at the end of training"]]
+    accuracy_best: NotRequired[Annotated[float, "of the best checkpoint"]]
+    step_s: NotRequired[Annotated[float, "seconds of a step"]]
+    rollout_share: NotRequired[Annotated[float, "of a step's time"]]
+    update_share: NotRequired[Annotated[float, "of a step's time"]]
+    remark: NotRequired[Annotated[str, "what must be known to read it"]]
     checked: NotRequired[Annotated[bool, "whether the figure was read in its source"]]
 
 
 class Comparison(TypedDict):
     """The whole of it."""
 
-    schema_version: int
-    name: str
-    question: str
-    task_set: str
-    kind: Kind
-    baseline: str
-    margin: float | None
-    alpha: float
+    schema_version: Annotated[int, "of this document"]
+    name: Annotated[str, "the study's, or of what was compared"]
+    question: Annotated[str, "that the study asks; may be empty"]
+    task_set: Annotated[str, "that all runs are on"]
+    kind: Annotated[Kind, "trainings or evaluations"]
+    baseline: Annotated[str, "name of the arm that others are held against"]
+    margin: Annotated[float | None, "differences smaller than this do not matter; None where none was stated"]
+    alpha: Annotated[float, "level of the tests"]
     min_seeds: Annotated[int, "fewer never show equivalence"]
     collapse: Annotated[float, "what a training that no seed has shown is taken to lose"]
-    power: float
-    checkpoint_rule: Literal["last"]
+    power: Annotated[float, "with which a detectable difference would be found"]
+    checkpoint_rule: Annotated[Literal["last"], "which validation is compared: the last"]
     checkpoint: Annotated[int | None, "the step stated by the study"]
     ceiling: Annotated[bool, "whether the task set is saturated"]
-    one_seed: bool
+    one_seed: Annotated[bool, "whether any pair rests on one seed"]
     graded: NotRequired[Annotated[bool, "what is called accuracy is the mean of a graded reward"]]
     span: NotRequired[Annotated[Interval, "between which values rewards lie; 0 and 1 where missing"]]
-    arms: list[Arm]
-    pairs: list[Pair]
-    learning: Learning
+    arms: Annotated[list[Arm], "in order of first appearance"]
+    pairs: Annotated[list[Pair], "every arm but the baseline"]
+    learning: Annotated[Learning, "how fast, beside where to"]
     sampled: NotRequired[Annotated[Sampled, "where every task had several rollouts"]]
-    agreement: dict[str, Agreement]
-    views: list[View]
-    exceptions: list[Exempt]
-    remarks: list[str]
+    agreement: Annotated[dict[str, Agreement], "by arm, with the baseline"]
+    views: Annotated[list[View], "the same runs under equal budgets"]
+    exceptions: Annotated[list[Exempt], "what differs although it must not, or on purpose"]
+    remarks: Annotated[list[str], "what a reader must know, a sentence each"]
     missing: Annotated[list[str], "what a study asked for and no run stands for"]
-    failed: list[Failed]
+    failed: Annotated[list[Failed], "runs that ended early"]
     identity: Annotated[dict[str, Identified], "by run"]
 
 
 class Plan(TypedDict):
     """What an effect takes with one validation set, as `harness power` says."""
 
-    clusters: Annotated[int, "clusters"]
-    questions: int
+    clusters: Annotated[int, "groups of alike questions in it"]
+    questions: Annotated[int, "of the validation set"]
     seeds: Annotated[int | None, "None where no number is enough"]
     runs: Annotated[int | None, "of two arms"]
     machine_s: Annotated[float | None, "by the measured time of a run"]
@@ -332,34 +334,34 @@ class Plan(TypedDict):
 class Entry(TypedDict):
     """One job in `study.json`."""
 
-    key: str
-    arm: str
-    seed: int
+    key: Annotated[str, "unique in the study; names its configuration and its log"]
+    arm: Annotated[str, "that it is of"]
+    seed: Annotated[int, "its own"]
     run: Annotated[str | None, "name of its folder"]
-    state: NotRequired[str]
-    kind: NotRequired[Kind]
+    state: NotRequired[Annotated[str, "`planned`, `running`, `finished`, `failed` or `interrupted`"]]
+    kind: NotRequired[Annotated[Kind, "training or evaluation"]]
     parent: NotRequired[Annotated[str | None, "of an evaluation: key of the training"]]
-    config_hash: NotRequired[str]
-    pid: NotRequired[int | None]
-    pid_started: NotRequired[float | None]
+    config_hash: NotRequired[Annotated[str, "of its configuration"]]
+    pid: NotRequired[Annotated[int | None, "of the process that runs it; None where none does"]]
+    pid_started: NotRequired[Annotated[float | None, "when that process began, seconds since 1970"]]
 
 
 class StudyLaunch(TypedDict):
     """One start of a study."""
 
     started: Annotated[str, "UTC, ISO 8601"]
-    ended: NotRequired[str]
-    runs_at_once: int
-    slots: list[dict[str, Any]]
+    ended: NotRequired[Annotated[str, "UTC, ISO 8601; missing while it runs"]]
+    runs_at_once: Annotated[int, "runs side by side"]
+    slots: Annotated[list[dict[str, Any]], "what of the machine each of them has"]
 
 
 class Asked(TypedDict):
     """What a study asks; empty where runs are compared that are of none."""
 
-    question: NotRequired[str]
+    question: NotRequired[Annotated[str, "in words"]]
     baseline: NotRequired[Annotated[str | None, "an arm, or its agent"]]
-    margin: NotRequired[float | None]
-    checkpoint: NotRequired[int | None]
+    margin: NotRequired[Annotated[float | None, "differences smaller than this do not matter"]]
+    checkpoint: NotRequired[Annotated[int | None, "step whose validation is compared; None: the last"]]
     varied: NotRequired[Annotated[list[str], "configuration keys that differ on purpose"]]
     evaluate: NotRequired[Annotated[list[str], "agents in which trained policies are evaluated"]]
 
@@ -367,7 +369,53 @@ class Asked(TypedDict):
 class StudyState(Asked):
     """The whole of `study.json`."""
 
-    schema_version: NotRequired[int]
-    name: str
-    jobs: list[Entry]
-    launches: NotRequired[list[StudyLaunch]]
+    schema_version: NotRequired[Annotated[int, "of `study.json`"]]
+    name: Annotated[str, "of the study"]
+    jobs: Annotated[list[Entry], "its runs, planned ones too"]
+    launches: NotRequired[Annotated[list[StudyLaunch], "its starts"]]
+
+
+INTRODUCTION = f"""\
+# What a comparison and a study hold
+
+Made of `harness/compare/model.py` by `python -m harness.compare.model > docs/comparisons.md`; a test compares.
+
+`harness compare --format json` prints a comparison (schema version {SCHEMA_VERSION}), `harness power --json` plans. A
+study's folder has `study.json`. What a run leaves is on [a page of its own](records.md)."""
+
+PARTS = (
+    Comparison,
+    Arm,
+    Pair,
+    EstimateData,
+    Item,
+    McNemarData,
+    Training,
+    Collapses,
+    Figures,
+    Trained,
+    Learning,
+    Learned,
+    Sampled,
+    Agreement,
+    AgreementStep,
+    View,
+    ViewArm,
+    Exempt,
+    Failed,
+    Identified,
+    Reference,
+    Plan,
+    StudyState,
+    Entry,
+    StudyLaunch,
+)
+
+
+def document() -> str:
+    """`docs/comparisons.md`: tables of every field."""
+    return "\n".join([INTRODUCTION, *tables(PARTS, {StudyState: "`study.json`"})]) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(document())

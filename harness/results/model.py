@@ -7,8 +7,9 @@ against it.
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from types import UnionType
 from typing import (
@@ -410,18 +411,21 @@ tables:
 
 def document() -> str:
     """`docs/records.md`: tables of every field and column."""
-    lines = [INTRODUCTION]
-    for part in PARTS:
-        name = "`run.json`" if part is RunRecord else part.__name__
-        lines += ["", f"## {name}", "", str(part.__doc__).strip(), "", "| field | type | meaning |", "|---|---|---|"]
-        lines += [
-            f"| `{field}` | {kind.replace('|', chr(92) + '|')} | {meaning} |" for field, kind, meaning in fields(part)
-        ]
+    lines = [INTRODUCTION, *tables(PARTS, {RunRecord: "`run.json`"})]
     for name, row in (("episodes.parquet", Episode), ("transitions.parquet", Call)):
         lines += ["", f"## `{name}`", "", "| column | type | meaning |", "|---|---|---|"]
         meanings = {column: meaning for column, _, meaning in fields(row)}
         lines += [f"| `{column}` | {kind} | {meanings[column]} |" for column, kind in columns(row).items()]
     return "\n".join(lines) + "\n"
+
+
+def tables(parts: Iterable[type], names: Mapping[type, str]) -> Iterator[str]:
+    """Lines of Markdown: a section with a table for each part, under its class's name where it has no other."""
+    for part in parts:
+        yield from ("", f"## {names.get(part, part.__name__)}", "", str(part.__doc__).strip(), "")
+        yield from ("| field | type | meaning |", "|---|---|---|")
+        for field, kind, meaning in fields(part):
+            yield f"| `{field}` | {kind.replace('|', chr(92) + '|')} | {meaning} |"
 
 
 def fields(part: type) -> Iterator[tuple[str, str, str]]:
@@ -476,11 +480,7 @@ def _hints(part: type) -> dict[str, tuple[Any, bool, tuple[Any, ...]]]:
 def _named(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return " or ".join(f"`{one}`" for one in get_args(kind))
-    return (
-        kind.__name__
-        if isinstance(kind, type) and not get_args(kind)
-        else str(kind).replace(f"{__name__}.", "").replace("typing.", "")
-    )
+    return kind.__name__ if isinstance(kind, type) and not get_args(kind) else re.sub(r"(\w+\.)+", "", str(kind))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from harness.compare.layout import tables
 from harness.compare.runs import read_run, read_state, select
 from harness.report.episodes import sample
 from harness.report.page import write_report
+from harness.results.model import fields
 
 ROOT = Path(__file__).parents[2]
 STUDIES = sorted(file.parent for file in (ROOT / "results" / "studies").glob("*/study.json"))
@@ -53,10 +54,23 @@ def test_tables_in_the_documents_are_those_of_the_records() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_a_comparison_is_of_its_model_to_the_last_key() -> None:
-    for part in vars(model).values():
-        if is_typeddict(part) and part.__module__ == model.__name__:
-            with_config(ConfigDict(extra="forbid"))(part)
+@pytest.fixture(scope="module")
+def parts() -> list[type]:
+    return [one for one in vars(model).values() if is_typeddict(one) and one.__module__ == model.__name__]
+
+
+def test_every_key_says_what_it_is_on_a_page_that_is_made_of_the_model(parts: list[type]) -> None:
+    assert set(model.PARTS) < set(parts)
+    for part in parts:
+        assert part.__doc__ and all(meaning for _, _, meaning in fields(part)), part
+        assert {name for name, _, _ in fields(part)} <= {name for one in model.PARTS for name, _, _ in fields(one)}
+    written = (ROOT / "docs" / "comparisons.md").read_text(encoding="utf-8")
+    assert written == model.document(), "run: python -m harness.compare.model > docs/comparisons.md"
+
+
+def test_a_comparison_is_of_its_model_to_the_last_key(parts: list[type]) -> None:
+    for part in parts:
+        with_config(ConfigDict(extra="forbid"))(part)
     strict = TypeAdapter(model.Comparison)
     for study in STUDIES:
         found = compare(select([study]))
