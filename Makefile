@@ -16,17 +16,24 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed-$(EXTRAS)
 PYTEST := $(BIN)/pytest -m "not gpu"
 
-.PHONY: train test test-gpu lint format lock clean
+.PHONY: train test test-others test-trainings test-gpu lint format lock clean
 
 train: $(INSTALLED)
 	$(BIN)/harness train $(TRAIN_ARGS)
 
-# Test processes share the cores: OpenMP's threads of one would spin in the way of the others. Two rounds, since each
-# process imports all that it might test, and only the second's need torch and verl. 5: TEST_ARGS leave a round no test.
+# Test processes share the cores: OpenMP's threads of one would spin in the way of the others. Two sessions side by side,
+# since each process imports all that it might test, only one session's need torch and verl, and trainings wait a lot.
+# That one's output follows at its end: of both at once nothing could be read. 5: TEST_ARGS leave a session no test.
 test: export OMP_NUM_THREADS ?= 1
 test: $(INSTALLED)
-	$(PYTEST) -n 5 --dist loadfile --ignore tests/train --ignore tests/policies $(TEST_ARGS) || [ $$? = 5 ]
-	$(PYTEST) -n 2 --maxschedchunk 1 tests/train tests/policies $(TEST_ARGS) || [ $$? = 5 ]
+	@$(MAKE) --no-print-directory -j 2 test-others test-trainings
+
+test-others: $(INSTALLED)
+	$(PYTEST) -n 3 --dist loadfile --ignore tests/train --ignore tests/policies $(TEST_ARGS) || [ $$? = 5 ]
+
+test-trainings: $(INSTALLED)
+	@log=$$(mktemp); $(PYTEST) -n 2 --maxschedchunk 1 tests/train tests/policies $(TEST_ARGS) > $$log 2>&1; \
+	status=$$?; cat $$log; rm $$log; [ $$status = 0 ] || [ $$status = 5 ]
 
 test-gpu: $(INSTALLED)
 	$(BIN)/pytest -m gpu $(TEST_ARGS)

@@ -331,7 +331,7 @@ async def test_calls_under_way_survive_a_change_of_upstreams(attempt, scripted_s
 
 
 async def test_a_rollout_stays_on_its_server_and_rollouts_spread(attempt, scripted_server):
-    servers = [scripted_server(lambda request: Reply("yes", delay_s=0.05)) for _ in range(2)]
+    servers = [scripted_server(lambda request: Reply("yes", delay_s=0.3)) for _ in range(2)]
     await attempt.control.set_upstreams([s.base_url for s in servers], model="scripted", token_ids=True)
     ours = [Attempt(attempt.gateway, attempt.control, attempt.http, f"{attempt.rollout_id}-{i}") for i in range(6)]
 
