@@ -170,7 +170,7 @@ def _show(report: dict[str, Any]) -> None:
             found = row.get("mismatches", [])
             for one in found[:SHOWN]:
                 text = f"{one['scenario']}: {one['place']}: expected {one['expected']}, got {one['got']}"
-                console.print(f"{name}: {text}", markup=False, soft_wrap=True)
+                console.print(f"{name}: {text}", markup=False)
             if len(found) > SHOWN:
                 console.print(f"{name}: and {len(found) - SHOWN} more differences (--json shows all)")
         met = sorted({name for row in strict.values() for name in row.get("accepted", [])})
@@ -195,7 +195,7 @@ def _show(report: dict[str, Any]) -> None:
         console.print(table)
     for name, row in report["agents"].items():
         if "error" in row:
-            console.print(f"{name}: {row['error']}", markup=False, soft_wrap=True)
+            console.print(f"{name}: {row['error']}", markup=False)
 
 
 def _cell(scenario: str, failed: list[str]) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli import complete
-from harness.cli.common import emit_json, progress_console, results
+from harness.cli.common import emit_json, progress_console, results, table
 from harness.wording import duration, mean, measured
 
 if TYPE_CHECKING:
@@ -43,14 +43,10 @@ def list_(
     if not found:
         progress_console().print(f"no runs under {runs_dir}. Start one: harness train", markup=False)
         return
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD)
     graded = any(_summary(run.record)["graded"] for run in found)
     reached = "accuracy, or mean reward" if graded else "accuracy"
-    for head in ("run", "kind", "agent", "trained roles", "seed", "status", "steps", reached, "time"):
-        table.add_column(head, overflow="fold")
+    heads = ("run", "kind", "agent", "trained roles", "seed", "status", "steps", reached, "time")
+    shown = table(*heads, overflow="fold")
     for run in found:
         row = _summary(run.record)
         accuracy = mean(row["accuracy_final"], row["graded"])
@@ -58,8 +54,8 @@ def list_(
             accuracy = f"{mean(row['accuracy_initial'], row['graded'])} -> {accuracy}"
         place = run.folder.path.relative_to(runs_dir.absolute())
         cells = (str(place), row["kind"], row["agent"], row["agent_match"], str(row["seed"]), row["status"])
-        table.add_row(*cells, str(row["steps"]), accuracy, duration(row["wall_s"]))
-    results().print(table)
+        shown.add_row(*cells, str(row["steps"]), accuracy, duration(row["wall_s"]))
+    results().print(shown)
 
 
 @app.command()
@@ -80,9 +76,9 @@ def show(
         return
     out, record = results(), one.record
     row = _summary(record)
-    out.print(f"{one.id}   {row['kind']} {row['status']}   {one.folder.path}", markup=False, soft_wrap=True)
+    out.print(f"{one.id}   {row['kind']} {row['status']}   {one.folder.path}", markup=False)
     if record.get("reason"):
-        out.print(record["reason"], markup=False, soft_wrap=True)
+        out.print(record["reason"], markup=False)
     facts: dict[str, Any] = {
         "agent": f"{record['agent']}, trains {record['agent_match']!r}, seed {record['seed']}",
         **({"policy": f"of {parent['run']}, step {parent['step']}"} if (parent := record.get("parent")) else {}),
@@ -114,7 +110,7 @@ def show(
         **({"study": _study(study, record["launches"][-1])} if (study := record.get("study")) else {}),
     }
     for name, value in facts.items():
-        out.print(f"{name:26} {value}", markup=False, soft_wrap=True)
+        out.print(f"{name:26} {value}", markup=False)
     result = record["result"]
     if result and (several := result.get("samples")):
         from harness.compare.sampled import lines
@@ -123,7 +119,7 @@ def show(
     out.print("identity", style="bold")
     for key, value in flatten(record["identity"]).items():
         if not key.startswith(("task_set.databases", "task_set.counts")):
-            out.print(f"  {key:32} {value}", markup=False, soft_wrap=True)
+            out.print(f"  {key:32} {value}", markup=False)
 
 
 @app.command()
@@ -151,18 +147,15 @@ def diff(
     if json_:
         emit_json({"runs": [one.id, other.id], "equal": equal, "comparable": not decisive, "differs": groups})
         return
-    from rich import box
-    from rich.table import Table
-
     out = results()
     for part, rows in groups.items():
-        table = Table("key", one.id, other.id, box=box.SIMPLE_HEAD, title=part, title_justify="left")
+        shown = table("key", one.id, other.id, title=part)
         for key, (left, right) in rows.items():
-            table.add_row(key, _short(left), _short(right))
-        out.print(table)
+            shown.add_row(key, _short(left), _short(right))
+        out.print(shown)
     out.print(f"{equal} fields are equal.")
     if decisive:
-        out.print(f"Not comparable as they are: {', '.join(decisive)} must be identical.", soft_wrap=True)
+        out.print(f"Not comparable as they are: {', '.join(decisive)} must be identical.")
     else:
         out.print("Comparable: everything that must be identical is.")
 

@@ -145,7 +145,7 @@ def fit(config: Config, folder: RunFolder, data: Data, *, resume: bool, panel: b
     took = _start_s(config)
     last = "" if took is None else f", which took {duration(took)} the last time"
     starting = f"{config.train.trainer} is being started{last}"
-    progress_console().print(f"{folder.path}: {agent}; {starting}", markup=False, soft_wrap=True)
+    progress_console().print(f"{folder.path}: {agent}; {starting}", markup=False)
     say_what_is_awaited(config, folder)
     title = f"{config.agent} · train {config.agent_match!r} · seed {config.seed}"
     from harness import run  # takes a second
@@ -234,7 +234,7 @@ def summary(folder: RunFolder, record: Mapping[str, Any]) -> None:
             f"no parity certificate: `harness parity {record['agent']}` makes one, for this run too; without it "
             "`harness compare` does not hold the run against another agent's"
         )
-    out.print(f"{folder.path}   (next: harness report {folder.path}, harness eval {folder.path})", soft_wrap=True)
+    out.print(f"{folder.path}   (next: harness report {folder.path}, harness eval {folder.path})")
 
 
 def _ci(*, fast: bool) -> list[str]:
