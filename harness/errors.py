@@ -40,6 +40,11 @@ def with_overrides() -> str:
     return f"uv pip install --python {sys.executable} --overrides {OVERRIDES}"
 
 
+def last_line(output: str, otherwise: str = "no output") -> str:
+    """The last line of what a program said that is not empty: what went wrong, as a rule."""
+    return next((line.strip() for line in reversed(output.splitlines()) if line.strip()), otherwise)
+
+
 class HarnessError(Exception):
     """Root of every error that harness raises on purpose."""
 

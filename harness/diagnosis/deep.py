@@ -15,7 +15,7 @@ from pathlib import Path
 
 from harness.config import Config, resolve_device
 from harness.diagnosis import Finding
-from harness.errors import ConfigError
+from harness.errors import ConfigError, last_line
 
 IMPORT_S = 180.0
 """An import that takes longer hangs."""
@@ -66,8 +66,7 @@ def _imported(name: str, python: str, module: str) -> Finding:
         return Finding(f"import {name}", "problem", f"{module} is not imported within {IMPORT_S:g} s", _AGAIN)
     if done.returncode == 0:
         return Finding(f"import {name}", "ok", f"{time.monotonic() - began:.1f} s")
-    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    why = lines[-1] if lines else f"Python ended with status {done.returncode}"
+    why = last_line(done.stderr, f"Python ended with status {done.returncode}")
     return Finding(f"import {name}", "problem", why[:300], _AGAIN)
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import harness
 from harness.config import cache_dir
-from harness.errors import PluginError
+from harness.errors import PluginError, last_line
 from harness.hookspecs import AgentSpec
 from harness.layers import digest
 from harness.plugins import program, program_of
@@ -51,8 +51,8 @@ def fingerprint(agent_name: str) -> Fingerprint:
     command = [python, "-m", "harness.parity.certificate", agent_name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["no message"]
-        raise PluginError(f"the environment of agent {agent_name!r} is broken: {lines[-1]}. Sync it again")
+        said = last_line(done.stderr, "no message")
+        raise PluginError(f"the environment of agent {agent_name!r} is broken: {said}. Sync it again")
     found: Fingerprint = json.loads(done.stdout)
     return found
 
