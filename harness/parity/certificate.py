@@ -13,7 +13,6 @@ import importlib.util
 import json
 import subprocess
 import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,7 @@ from harness.errors import PluginError, last_line
 from harness.hookspecs import AgentSpec
 from harness.layers import digest
 from harness.plugins import program, program_of
+from harness.results.folder import now, replace_text
 from harness.results.model import Certificate, Fingerprint, fault
 from harness.rollout.environments import python_for
 
@@ -95,12 +95,10 @@ def write_certificate(agent_name: str, result: Likeness | Deviation) -> Certific
         "scenarios": _scenarios(agent_name),
         "accepted": list(result.accepted) if isinstance(result, Likeness) else [],
         "deviation": None if isinstance(result, Likeness) else _plain(asdict(result)),
-        "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "made": now(),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps(certificate, indent=2), encoding="utf-8")
-    draft.replace(path)
+    replace_text(path, json.dumps(certificate, indent=2))
     return certificate
 
 

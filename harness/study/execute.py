@@ -18,10 +18,10 @@ import yaml
 
 from harness.plugins import make_trainer
 from harness.record import STUDY_VARIABLE
-from harness.results.folder import RunFolder
+from harness.results.folder import RunFolder, now
 from harness.study.plan import Job
 from harness.study.slots import Slot, make_slots, nearest
-from harness.study.state import Step, StudyFolder, now
+from harness.study.state import Step, StudyFolder
 from harness.trainers import Standby
 
 if TYPE_CHECKING:
