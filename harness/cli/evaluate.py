@@ -21,6 +21,7 @@ from harness.cli.common import (
 )
 from harness.config import Config, load_config, resolve_device
 from harness.errors import UserError
+from harness.layers import at, nested
 from harness.records import AGENT_OUTCOMES
 from harness.results.folder import RunFolder
 from harness.wording import duration, mean, measured, unread
@@ -103,7 +104,6 @@ def evaluate(
         with folder.dropped_without_record():
             record = _measure(resolved, folder, url, name, key, False, "", None)
     else:
-        from harness.layers import at, nested
         from harness.plugins import program, program_of
         from harness.policies import resolve, tool_parser
         from harness.policies.export import checkpoint_dir, checkpoint_model

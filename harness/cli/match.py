@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
 
 from harness.cli import complete
+from harness.errors import ConfigError, RunFailed
 
 app = typer.Typer()
 EPISODE = "never_approved"
@@ -29,7 +31,6 @@ def match(
     from rich.table import Table
 
     from harness.cli.common import emit_json, progress_console, results
-    from harness.errors import RunFailed
     from harness.parity.recorder import record_in_process
     from harness.plugins import agent_spec
 
@@ -70,10 +71,6 @@ def matching_roles(roles: tuple[str, ...], pattern: str) -> list[str]:
     Raises:
         ConfigError: It is no regular expression, or matches none of the roles.
     """
-    from difflib import get_close_matches
-
-    from harness.errors import ConfigError
-
     try:
         found = [role for role in roles if re.search(pattern, role)]
     except re.error as error:

@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from harness.cli import complete
+from harness.errors import ConfigError, PluginError, RunFailed
 
 if TYPE_CHECKING:
     from harness.parity.comparison import Deviation, Likeness
@@ -43,7 +45,6 @@ def parity(
     Exit status 1 where a strict agent differs.
     """
     from harness.cli.common import emit_json, progress_console
-    from harness.errors import RunFailed
 
     names = _names(plugins or [], all_, program)
     report = run_parity(names, _scenarios(names, scenario or []), progress_console().print)
@@ -57,7 +58,6 @@ def parity(
 
 def run_parity(names: list[str], scenarios: list[str], say: Any = lambda text: None) -> dict[str, Any]:
     """Record agents and the references of their programs, compare them, keep certificates, and return the report."""
-    from harness.errors import PluginError
     from harness.parity.certificate import write_certificate
     from harness.parity.comparison import compare, measure
     from harness.parity.recorder import Recording, record_in_process
@@ -114,7 +114,6 @@ def run_parity(names: list[str], scenarios: list[str], say: Any = lambda text: N
 
 
 def _names(named: list[str], everything: bool, only: str | None) -> list[str]:
-    from harness.errors import ConfigError
     from harness.plugins import agent_spec, agents_of, program, registry
 
     programs = [spec.name for spec in registry().specs("program")]
@@ -133,9 +132,6 @@ def _names(named: list[str], everything: bool, only: str | None) -> list[str]:
 
 
 def _scenarios(agents: list[str], named: list[str]) -> list[str]:
-    from difflib import get_close_matches
-
-    from harness.errors import ConfigError
     from harness.plugins import program, program_of
 
     programs = dict.fromkeys(map(program_of, agents))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +11,9 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
+import harness
 from harness.cli import complete
+from harness.errors import PluginError, with_overrides
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -48,7 +51,6 @@ def new(
     """Write a package that passes the contract suite as it stands; put what is yours in its place."""
     from harness.cli.common import results
     from harness.cli.scaffold import SCAFFOLDS, write_package
-    from harness.errors import with_overrides
 
     target = write_package(name, folder, kind)
     use = SCAFFOLDS[kind].use.replace("@NAME@", name)
@@ -62,7 +64,6 @@ def sync(
     with_: Annotated[list[str] | None, typer.Option("--with", help="A further requirement; repeatable.")] = None,
 ) -> None:
     """Give a plugin an environment of its own; its runners use it from then on."""
-    import harness
     from harness.cli.common import progress_console, results
     from harness.rollout import environments
 
@@ -78,8 +79,6 @@ def sync(
 
 def list_plugins() -> list[dict[str, Any]]:
     """Every plugin of this environment: name, version, state, what it offers. Imports no framework."""
-    import sys
-
     from harness.hookspecs import AgentSpec
     from harness.plugins import KINDS, framework_versions, registry
     from harness.rollout.environments import python_for
@@ -116,7 +115,6 @@ def list_plugins() -> list[dict[str, Any]]:
 
 def _plugin(name: str) -> tuple[str, str]:
     """Name and distribution of a plugin, by its own name or an agent's."""
-    from harness.errors import PluginError
     from harness.plugins import agent_spec, registry
 
     states = {state.name: state.distribution for state in registry().states}
@@ -128,8 +126,6 @@ def _plugin(name: str) -> tuple[str, str]:
 
 def _source_of(package: str) -> str:
     """Where a distribution was installed from: a folder or file that is still there, else `name==version`."""
-    from harness.errors import PluginError
-
     try:
         installed = distribution(package)
     except PackageNotFoundError as error:

@@ -11,7 +11,8 @@ import typer
 
 from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results, table
-from harness.wording import duration, mean, measured
+from harness.errors import UserError
+from harness.wording import duration, mean, measured, with_cores
 
 if TYPE_CHECKING:
     from harness.compare.runs import Run
@@ -165,7 +166,6 @@ _ABSENT = "(absent)"
 
 def _one(path: Path, runs_dir: Path) -> Run:
     from harness.compare.runs import select
-    from harness.errors import UserError
 
     found = select([path], runs_dir).runs
     if len(found) != 1:
@@ -191,8 +191,6 @@ def _summary(record: RunRecord) -> dict[str, Any]:
 
 
 def _study(study: Study, launch: Launch) -> str:
-    from harness.wording import with_cores
-
     cores = launch.get("cores")
     shared = f"{study['runs_at_once']} at a time{f' {with_cores(cores)}' if cores else ''}"
     return f"{study['name']}, {study['job']}, {shared}"

@@ -13,7 +13,7 @@ import typer
 from harness.cli import complete
 from harness.cli.common import emit_json, interrupt, progress_console, results, table
 from harness.errors import RunFailed, UserError
-from harness.wording import duration
+from harness.wording import duration, with_cores
 
 if TYPE_CHECKING:
     from harness.study.execute import Standing
@@ -231,8 +231,6 @@ def _show_plan(plan: Plan) -> None:
 
 def _sharing(plan: Plan) -> str:
     """`4 at a time with 16 cores each`."""
-    from harness.wording import with_cores
-
     text = f"{plan['runs_at_once']} at a time {with_cores(plan['cores_per_run'])}"
     if plan["gpus"]:
         text += f" on GPU {', '.join('+'.join(gpus) for gpus in dict.fromkeys(plan['gpus']))}"

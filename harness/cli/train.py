@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import yaml
 
 from harness import timeline
 from harness.cli import complete
 from harness.cli.common import emit_json, interrupt, progress_console, results, say_what_is_awaited
 from harness.cli.logs import followed
-from harness.config import Config, load_config, resolve_device
+from harness.config import Config, cache_dir, load_config, resolve_device
 from harness.errors import UserError
 from harness.results.folder import RunFolder, replace_text
 from harness.wording import duration, mean, measured
@@ -170,8 +171,6 @@ def _advice(config: Config) -> str:
 
 def _starts() -> tuple[Path, dict[str, float]]:
     """Seconds that starts took on this machine, by what was started, and the file they are kept in."""
-    from harness.config import cache_dir
-
     file = cache_dir() / "starts.json"
     try:
         return file, {str(key): float(value) for key, value in json.loads(file.read_text(encoding="utf-8")).items()}
@@ -207,8 +206,6 @@ def _kept(config: Config, folder: RunFolder) -> str:
 
 def show_config(config: Config, as_json: bool) -> None:
     """The resolved configuration on stdout."""
-    import yaml
-
     if as_json:
         emit_json(config.dump())
     else:

@@ -14,6 +14,7 @@ import json
 import subprocess
 import sys
 from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from harness.config import cache_dir
 from harness.errors import PluginError, last_line
 from harness.hookspecs import AgentSpec
 from harness.layers import digest
-from harness.plugins import program, program_of
+from harness.plugins import agent_spec, framework_versions, program, program_of, registry
 from harness.results.folder import now, replace_text
 from harness.results.model import Certificate, Fingerprint, fault
 from harness.rollout.environments import python_for
@@ -42,8 +43,6 @@ def fingerprint(agent_name: str) -> Fingerprint:
     Raises:
         PluginError: There is no such agent.
     """
-    from harness.plugins import agent_spec, registry
-
     spec = agent_spec(agent_name)
     python = python_for(registry().owner("agent", agent_name))
     if python == sys.executable:
@@ -107,8 +106,6 @@ def _scenarios(agent_name: str) -> int:
 
 
 def _fingerprint(spec: AgentSpec) -> Fingerprint:
-    from harness.plugins import agent_spec, framework_versions
-
     of = program(program_of(spec.name))
     below = _requirements(spec)
     return {
@@ -129,12 +126,8 @@ def _requirements(spec: AgentSpec) -> dict[str, str]:
 
     They are what its plugin and its frameworks require, directly or not, and the clients that harness brings.
     """
-    from importlib.metadata import PackageNotFoundError, distribution
-
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
-
-    from harness.plugins import registry
 
     owner = registry().owner("agent", spec.name)
     plugin = [state.distribution for state in registry().states if state.name == owner]
@@ -186,8 +179,6 @@ def _plain(value: Any) -> Any:
 
 def main() -> None:
     """Print the fingerprint of one agent as JSON."""
-    from harness.plugins import agent_spec
-
     sys.stdout.write(json.dumps(_fingerprint(agent_spec(sys.argv[1]))) + "\n")
 
 

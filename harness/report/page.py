@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.compare.layout import Table
+from harness.compare.layout import Table, sentences, tables, verdict_text, with_interval
 from harness.errors import NotComparable, UserError
-from harness.wording import mean
+from harness.wording import duration, mean
 
 if TYPE_CHECKING:
     from harness.compare.model import Comparison, Figures
@@ -63,7 +63,6 @@ def render(
 
     from harness.compare.comparison import compare
     from harness.compare.formats import html_tables, inline
-    from harness.compare.layout import sentences, tables
     from harness.compare.references import reference_rows
     from harness.report.charts import charts
     from harness.report.episodes import sample
@@ -133,8 +132,6 @@ def _first(table: Table) -> Table:
 
 def _headline(comparison: Comparison | None, figures: Mapping[str, list[Figures]]) -> list[dict[str, Any]]:
     """A few numbers that a reader looks for first."""
-    from harness.compare.layout import verdict_text, with_interval
-
     if comparison is None:
         return [
             {"label": arm, "value": runs[0]["status"], "more": [runs[0]["reason"]]} for arm, runs in figures.items()
@@ -161,8 +158,6 @@ def _headline(comparison: Comparison | None, figures: Mapping[str, list[Figures]
 
 
 def _runs(runs: Sequence[Run]) -> Table:
-    from harness.wording import duration
-
     heads = ["run", "arm", "seed", "status", "launches", "time", "commit", "machine", "framework versions"]
     rows = []
     for run in runs:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import harness
 from harness.errors import ConfigError
 from harness.rollout.worker import WorkerSettings
 
@@ -58,8 +59,6 @@ class Invitation:
         Raises:
             ConfigError: There is none, or it is of another version of harness.
         """
-        import harness
-
         file = path / FILE_NAME if path.is_dir() else path
         try:
             invitation = cls(**json.loads(file.read_text(encoding="utf-8")))

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import harness
 from harness.compare.model import Entry, StudyLaunch, StudyState
 from harness.compare.runs import STUDY_FILE, Run, read_run, read_state, readable
 from harness.results.folder import held, replace_text
@@ -149,7 +150,6 @@ class StudyFolder:
 
 def same_code(recorded: Commit | None) -> bool:
     """Whether the code that decides a run is as it was; unknown commits (an installed wheel) count as the same."""
-    import harness
     from harness.record import commit
 
     current = commit()
