@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from harness.compare.runs import with_failed
 from harness.config import Config, resolve_device
 from harness.errors import RunFailed
 from harness.plugins import make_task_set, reward_spec
@@ -71,8 +72,6 @@ def evaluate(
     run = LiveRun(config, folder, task_set, [], tasks, identity, resolve_device(config.device))
 
     def result(record: RunRecord) -> Scores:
-        from harness.compare.runs import with_failed
-
         rows, spec = list(folder.rows("episodes")), reward_spec(config.reward.name)
         span = with_failed(spec.low, spec.high)
         return accuracy_of(rows, len(tasks), config.eval.samples, span, graded=record["graded"])

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from harness.cli import complete
+from harness.cli.common import emit_json, progress_console, results
 from harness.errors import ConfigError, RunFailed
 
 app = typer.Typer()
@@ -30,7 +31,6 @@ def match(
     """
     from rich.table import Table
 
-    from harness.cli.common import emit_json, progress_console, results
     from harness.parity.recorder import record_in_process
     from harness.plugins import agent_spec
 

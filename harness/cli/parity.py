@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli import complete
+from harness.cli.common import emit_json, progress_console, results
 from harness.errors import ConfigError, PluginError, RunFailed
 
 if TYPE_CHECKING:
@@ -44,8 +45,6 @@ def parity(
     Strict agents must match byte for byte and get a certificate; idiomatic ones are measured.
     Exit status 1 where a strict agent differs.
     """
-    from harness.cli.common import emit_json, progress_console
-
     names = _names(plugins or [], all_, program)
     report = run_parity(names, _scenarios(names, scenario or []), progress_console().print)
     if out is not None:
@@ -147,7 +146,6 @@ def _scenarios(agents: list[str], named: list[str]) -> list[str]:
 def _show(report: dict[str, Any]) -> None:
     from rich.table import Table
 
-    from harness.cli.common import results
     from harness.parity.comparison import ACCEPTED
 
     console = results()

@@ -13,6 +13,7 @@ import typer
 
 import harness
 from harness.cli import complete
+from harness.cli.common import emit_json, progress_console, results
 from harness.errors import PluginError, with_overrides
 
 app = typer.Typer(invoke_without_command=True)
@@ -26,7 +27,6 @@ def plugins(
     """List plugins with their agents, versions and state; a broken one is listed with its problem."""
     if context.invoked_subcommand is not None:
         return
-    from harness.cli.common import emit_json, results
 
     rows = list_plugins()
     if json_:
@@ -49,7 +49,6 @@ def new(
     folder: Annotated[Path, typer.Option("--dir", help="Where the package's folder is made.")] = Path("."),
 ) -> None:
     """Write a package that passes the contract suite as it stands; put what is yours in its place."""
-    from harness.cli.common import results
     from harness.cli.scaffold import SCAFFOLDS, write_package
 
     target = write_package(name, folder, kind)
@@ -64,7 +63,6 @@ def sync(
     with_: Annotated[list[str] | None, typer.Option("--with", help="A further requirement; repeatable.")] = None,
 ) -> None:
     """Give a plugin an environment of its own; its runners use it from then on."""
-    from harness.cli.common import progress_console, results
     from harness.rollout import environments
 
     plugin, package = _plugin(name)

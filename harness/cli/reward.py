@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli import complete
+from harness.cli.common import results
 from harness.errors import ConfigError, RunFailed
 
 if TYPE_CHECKING:
@@ -97,8 +98,6 @@ def _audit_judge(config: Path | None, settings: list[str], labels: Path | None, 
     from rich import box
     from rich.table import Table
 
-    from harness.cli.common import results
-
     table = Table("answer", "value", "gain", "", box=box.SIMPLE)
     for case, one in zip(CASES, honest, strict=True):
         table.add_row(f"right: {case.right}", f"{one.right:g}")
@@ -150,8 +149,6 @@ def _agreement(labels: list[Label], values: list[float | None]) -> dict[str, Any
 def _print_table(rows: list[AuditRow], failed: list[AuditRow]) -> None:
     from rich import box
     from rich.table import Table
-
-    from harness.cli.common import results
 
     table = Table("attack", "here", "reference", "flags", "time", box=box.SIMPLE)
     for row in rows:

@@ -12,6 +12,7 @@ import typer
 from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results, table
 from harness.errors import UserError
+from harness.layers import flatten
 from harness.wording import duration, mean, measured, with_cores
 
 if TYPE_CHECKING:
@@ -68,7 +69,6 @@ def show(
     """One run: what it is, what came of it, what it may be compared with."""
     from harness.compare.layout import number, points
     from harness.compare.measures import dialogues, measure
-    from harness.layers import flatten
 
     one = _one(run, runs_dir)
     figures = measure(one)
@@ -132,7 +132,6 @@ def diff(
 ) -> None:
     """Every field that differs between two runs, and how many are equal."""
     from harness.compare.identity import differences
-    from harness.layers import flatten
 
     one, other = (_one(path, runs_dir) for path in (first, second))
     groups: dict[str, dict[str, tuple[Any, Any]]] = {}

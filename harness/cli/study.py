@@ -13,6 +13,7 @@ import typer
 from harness.cli import complete
 from harness.cli.common import emit_json, interrupt, progress_console, results, table
 from harness.errors import RunFailed, UserError
+from harness.layers import at, nested
 from harness.wording import duration, with_cores
 
 if TYPE_CHECKING:
@@ -129,7 +130,6 @@ def _refuse_shared_measuring(jobs: list[Job], slots: list[Slot]) -> None:
         UserError: Runs would share a GPU without having been told how much to take.
     """
     from harness.config import resolve_device
-    from harness.layers import at, nested
 
     gpus = [gpu for slot in slots for gpu in slot.gpus or ()]
     most = max((gpus.count(gpu) for gpu in gpus), default=0)

@@ -15,6 +15,7 @@ import yaml
 from harness import timeline
 from harness.cli import complete
 from harness.cli.common import emit_json, interrupt, progress_console, results, say_what_is_awaited
+from harness.cli.display import TrainingDisplay
 from harness.cli.logs import followed
 from harness.config import Config, cache_dir, load_config, resolve_device
 from harness.errors import UserError
@@ -139,8 +140,6 @@ def default_preset(task: str | None, device: str) -> str:
 
 def fit(config: Config, folder: RunFolder, data: Data, *, resume: bool, panel: bool = True) -> None:
     """Train with a live display on stderr: a panel on a terminal, or lines."""
-    from harness.cli.display import TrainingDisplay
-
     signal.signal(signal.SIGTERM, interrupt)
     agent = f"{config.agent} on {config.task.name}, {resolve_device(config.device)}"
     took = _start_s(config)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 from harness.compare.model import Asked, Figures, StudyState, Trained
 from harness.errors import UserError
 from harness.layers import at, differing, flatten
+from harness.records import AGENT_OUTCOMES
 from harness.results.folder import Kind, RunFolder, read_json
 from harness.results.model import Certificate, RunRecord, fault
 from harness.results.renamed import OLDER
@@ -78,8 +79,6 @@ class Run:
 
         A validation rollout that the agent itself failed is wrong, in older records too, which left it unscored.
         """
-        from harness.records import AGENT_OUTCOMES
-
         rows = self._table("episodes")
         if "outcome" not in rows.columns:
             return rows

@@ -16,6 +16,7 @@ from pathlib import Path
 from harness.config import Config, resolve_device
 from harness.diagnosis import Finding
 from harness.errors import ConfigError, last_line
+from harness.policies import resolve
 
 IMPORT_S = 180.0
 """An import that takes longer hangs."""
@@ -114,8 +115,6 @@ def _driver_version() -> tuple[int, int] | None:
 
 def _parameters(config: Config) -> int:
     """Of the policy, told by the size of its files; 0 where they are not in a folder here."""
-    from harness.policies import resolve
-
     try:
         folder = Path(resolve(config.policy.path))
     except ConfigError:
@@ -124,8 +123,6 @@ def _parameters(config: Config) -> int:
 
 
 def _policy(config: Config) -> Iterator[Finding]:
-    from harness.policies import resolve
-
     try:
         found = resolve(config.policy.path)
     except ConfigError as error:

@@ -27,6 +27,7 @@ from harness import plugins
 from harness.errors import PluginError, last_line
 from harness.programs import CANARY, PLAYS, Program, Scenario
 from harness.records import ToolCall, arguments_text
+from harness.rollout.environments import python_for
 from harness.rollout.request import RolloutRequest
 from harness.toolbox import Agent
 
@@ -239,8 +240,6 @@ def record_in_process(agent_name: str, scenarios: Sequence[str] = (), timeout_s:
     Raises:
         PluginError: There is no such agent, or its process failed.
     """
-    from harness.rollout.environments import python_for
-
     plugins.agent_spec(agent_name)
     python = python_for(plugins.registry().owner("agent", agent_name))
     with tempfile.TemporaryDirectory(prefix="harness-parity-") as folder:

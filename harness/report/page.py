@@ -9,8 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.compare.formats import html_tables, inline
+from harness.compare.identity import differences
 from harness.compare.layout import Table, sentences, tables, verdict_text, with_interval
+from harness.compare.references import reference_rows
 from harness.errors import NotComparable, UserError
+from harness.layers import flatten
+from harness.report.charts import charts
 from harness.wording import duration, mean
 
 if TYPE_CHECKING:
@@ -62,9 +67,6 @@ def render(
     from plotly.offline import get_plotlyjs
 
     from harness.compare.comparison import compare
-    from harness.compare.formats import html_tables, inline
-    from harness.compare.references import reference_rows
-    from harness.report.charts import charts
     from harness.report.episodes import sample
 
     comparison: Comparison | None = None
@@ -174,9 +176,6 @@ def _runs(runs: Sequence[Run]) -> Table:
 
 def _identity(runs: Sequence[Run]) -> Table:
     """What must be identical: one value where it is, and how many where it is not."""
-    from harness.compare.identity import differences
-    from harness.layers import flatten
-
     flat = [flatten(run.record["identity"]) for run in runs]
     different = {one.key for one in differences(runs)}
     rows = []

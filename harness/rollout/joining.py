@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import harness
 from harness.errors import ConfigError
+from harness.rollout.pool import WorkerPool, give_back
 from harness.rollout.worker import WorkerSettings
 
 if TYPE_CHECKING:
@@ -94,7 +95,6 @@ async def join_run(invitation: Invitation, runners: int, log_dir: Path) -> None:
     """
     from harness.plugins import agent_spec, registry
     from harness.rollout.environments import python_for
-    from harness.rollout.pool import WorkerPool
 
     spec = agent_spec(invitation.agent)
     if not await _answers(invitation.gateway_url):
@@ -132,8 +132,6 @@ async def _watch(pool: WorkerPool, store_url: str) -> None:
 
 async def watch_joined(store: LightningStore) -> None:
     """Hand back what runners had under way that joined and fell silent, until cancelled."""
-    from harness.rollout.pool import give_back
-
     lost: set[str] = set()
     while True:
         await asyncio.sleep(LOST_S / 9)
