@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from difflib import get_close_matches
 from typing import Annotated, Any
 
 import typer
 
 from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results
-from harness.errors import ConfigError, RunFailed
+from harness.errors import ConfigError, RunFailed, nearest
 
 app = typer.Typer()
 EPISODE = "never_approved"
@@ -76,8 +75,7 @@ def matching_roles(roles: tuple[str, ...], pattern: str) -> list[str]:
     except re.error as error:
         raise ConfigError(f"agent_match {pattern!r} is no regular expression: {error}") from error
     if not found:
-        close = get_close_matches(pattern, roles, 1, 0.5)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        hint = nearest(pattern, roles, likeness=0.5)
         raise ConfigError(f"agent_match {pattern!r} matches no role{hint} Roles: {', '.join(roles)}")
     return found
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +14,7 @@ import typer
 
 from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results
-from harness.errors import ConfigError, PluginError, RunFailed
+from harness.errors import ConfigError, PluginError, RunFailed, nearest
 
 if TYPE_CHECKING:
     from harness.parity.comparison import Deviation, Likeness
@@ -137,8 +136,7 @@ def _scenarios(agents: list[str], named: list[str]) -> list[str]:
     known = list(dict.fromkeys(one.name for name in programs for one in program(name).scenarios))
     for name in named:
         if name not in known:
-            close = get_close_matches(name, known, 1)
-            hint = f"; did you mean {close[0]!r}?" if close else f". There are: {', '.join(known)}"
+            hint = nearest(name, known, f". There are: {', '.join(known)}")
             raise ConfigError(f"no scenario called {name!r}{hint}")
     return named
 

@@ -7,7 +7,6 @@ import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +14,7 @@ import yaml
 from pydantic import Field, ValidationError
 
 from harness.config import Config, Section, load_config, presets_dir
-from harness.errors import ConfigError
+from harness.errors import ConfigError, nearest
 from harness.layers import differing, digest, flatten
 from harness.plugins import reward_spec
 
@@ -95,8 +94,7 @@ def read_study(path: Path) -> Study:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        close = get_close_matches(key, Study.model_fields, 1)
-        hint = f"; did you mean {close[0]!r}?" if close and first["type"] == "extra_forbidden" else ""
+        hint = nearest(key, Study.model_fields) if first["type"] == "extra_forbidden" else ""
         raise ConfigError(f"study {path}: {key!r}: {first['msg']}{hint}") from error
     empty = [axis for axis, values in study.matrix.items() if not values]
     if empty:
