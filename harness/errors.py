@@ -18,6 +18,8 @@ Anything else is a bug and keeps its traceback.
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
 
 import harness
@@ -38,6 +40,17 @@ def how_to_install(extra: str) -> str:
 def with_overrides() -> str:
     """The beginning of a command that adds to this environment and leaves what harness needs."""
     return f"uv pip install --python {sys.executable} --overrides {OVERRIDES}"
+
+
+def nearest(word: str, known: Iterable[str], otherwise: str = "", likeness: float = 0.6) -> str:
+    """`; did you mean 'agent'?` of what is most like a word, or what is said where nothing is."""
+    close = get_close_matches(word, known, 1, likeness)
+    return f"; did you mean {close[0]!r}?" if close else otherwise
+
+
+def last_line(output: str, otherwise: str = "no output") -> str:
+    """The last line of what a program said that is not empty: what went wrong, as a rule."""
+    return next((line.strip() for line in reversed(output.splitlines()) if line.strip()), otherwise)
 
 
 class HarnessError(Exception):

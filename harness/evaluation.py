@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from harness.compare.runs import with_failed
 from harness.config import Config, resolve_device
 from harness.errors import RunFailed
 from harness.plugins import make_task_set, reward_spec
@@ -18,7 +19,7 @@ from harness.results.model import Episode, Parent, RunRecord, Scores
 from harness.rollout.session import Session
 from harness.rollout.stack import RolloutWork
 from harness.run import LiveRun, load_tasks, recorded
-from harness.trainers.monitor import most_often
+from harness.trainers.monitor import over_the_limit
 from harness.trainers.order import validation_order
 from harness.wording import is_graded
 
@@ -71,8 +72,6 @@ def evaluate(
     run = LiveRun(config, folder, task_set, [], tasks, identity, resolve_device(config.device))
 
     def result(record: RunRecord) -> Scores:
-        from harness.compare.runs import with_failed
-
         rows, spec = list(folder.rows("episodes")), reward_spec(config.reward.name)
         span = with_failed(spec.low, spec.high)
         return accuracy_of(rows, len(tasks), config.eval.samples, span, graded=record["graded"])
@@ -108,19 +107,15 @@ def accuracy_of(
 
     expected = tasks * samples
     scored = [row["reward"] for row in rows if row["reward"] is not None]
-    outcomes: dict[str, int] = {}
-    for row in rows:
-        name = row["outcome"] if row["outcome"] != "ok" or row["reward"] is not None else "unscored"
-        outcomes[name] = outcomes.get(name, 0) + 1
+    outcomes = Counter(
+        row["outcome"] if row["outcome"] != "ok" or row["reward"] is not None else "unscored" for row in rows
+    )
     levels: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         if row["reward"] is not None:
             level = levels.setdefault(row["difficulty"] or "all", {})
             level.setdefault(row["task_id"], []).append(row["reward"])
-    flags: dict[str, int] = {}
-    for row in rows:
-        for flag in row["reward_flags"]:
-            flags[flag] = flags.get(flag, 0) + 1
+    flags = Counter(flag for row in rows for flag in row["reward_flags"])
     cells = [{"seed": 0, **{name: row.get(name) for name in COLUMNS[1:]}} for row in rows]
     table = pl.DataFrame(cells, COLUMNS, infer_schema_length=None)
     keys = COLUMNS[:3]
@@ -137,13 +132,13 @@ def accuracy_of(
         "agent_failed": sum(row["outcome"] in AGENT_OUTCOMES for row in rows),
         "unread_calls": sum(bool(row.get("unread_calls")) for row in rows),
         "bounds": [(sum(scored) + more) / expected for more in (wrong, right)] if expected else None,
-        "outcomes": outcomes,
+        "outcomes": dict(outcomes),
         "by_difficulty": {
             name: {"accuracy": _mean([_mean(values) for values in level.values()]), "tasks": len(level)}
             for name, level in levels.items()
         },
-        "reward_flags": flags,
-        "empty_golds": flags.get("empty_gold", 0),
+        "reward_flags": dict(flags),
+        "empty_golds": flags["empty_gold"],
     }
     if samples > 1:
         result["samples"] = summary(table, samples, span)
@@ -192,12 +187,10 @@ class _Evaluation(RolloutWork):
                 if outcome.reward is None:
                     failed[outcome.reason] += 1
                 self._on_progress(done, rollouts)
-                limit = self.config.rollout.max_failed_share * rollouts
-                if failed.total() > max(limit, 1):
+                share = self.config.rollout.max_failed_share
+                if failed.total() > max(share * rollouts, 1):
                     raise RunFailed(
-                        f"{failed.total()} of {done} rollouts brought no score, more than "
-                        f"rollout.max_failed_share={self.config.rollout.max_failed_share:g} allows. "
-                        f"Most often: {most_often(failed)}. "
+                        f"{failed.total()} of {done} rollouts brought no score, {over_the_limit(share, failed)} "
                         f"All are in `detail` and `reward_reason` of {self._folder.path / 'episodes.parquet'}"
                     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import date
 from typing import Any
 
@@ -66,6 +66,12 @@ def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = {} if isinstance(value, Mapping) else value
     return flat
+
+
+def differing(settings: Collection[Mapping[str, Any]]) -> list[str]:
+    """Keys of flat settings whose value is not the same in all of them."""
+    keys = dict.fromkeys(key for one in settings for key in one)
+    return [key for key in keys if len({str(one.get(key)) for one in settings}) > 1]
 
 
 def digest(data: Mapping[str, Any]) -> str:

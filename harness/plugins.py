@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 import pluggy
 
 import harness
-from harness.errors import ConfigError, PluginError
+from harness.errors import ConfigError, PluginError, nearest
 from harness.hookspecs import (
     HARNESS_API,
     AgentSpec,
@@ -180,8 +180,7 @@ class Registry:
         for state in self.states:
             if state.problem and name.removesuffix("_idiomatic") == state.name:
                 raise PluginError(f"plugin {state.name!r} {state.problem}")
-        close = get_close_matches(name, self._kinds[kind], 1)
-        hint = f"; did you mean {close[0]!r}?" if close else "."
+        hint = nearest(name, self._kinds[kind], ".")
         names = ", ".join(sorted(self._kinds[kind])) or "none"
         raise PluginError(f"no {kind} called {name!r}{hint} Installed: {names}. `harness plugins` lists all.")
 
@@ -465,8 +464,7 @@ def checked_options(spec: Spec, options: Mapping[str, Any], section: str) -> dic
     open_ended = any(one.kind is one.VAR_KEYWORD for one in parameters)
     for name in options:
         if name not in named and not open_ended:
-            close = get_close_matches(name, named, 1)
-            hint = f"; did you mean {close[0]!r}?" if close else "."
+            hint = nearest(name, named, ".")
             raise ConfigError(f"{section}.{name}: {spec.name!r} has no option of that name{hint} {there}")
     for name, one in named.items():
         if one.default is one.empty and name not in options:

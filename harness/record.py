@@ -8,7 +8,6 @@ import logging
 import os
 import platform
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
@@ -31,7 +30,7 @@ from harness.plugins import (
 )
 from harness.records import Task
 from harness.results import renamed
-from harness.results.folder import RunFolder
+from harness.results.folder import RunFolder, now
 from harness.results.model import (
     SCHEMA_VERSION,
     Commit,
@@ -86,7 +85,7 @@ def run_record(
     spec, current = agent_spec(config.agent), fingerprint(config.agent)
     launches = folder.read()["launches"] if resumed else []
     study = json.loads(os.environ.get(STUDY_VARIABLE) or "null")
-    launch: Launch = {"started": _now(), "commit": commit(), "cores": available_cores()}
+    launch: Launch = {"started": now(), "commit": commit(), "cores": available_cores()}
     if study:
         launch["runs_at_once"] = study["runs_at_once"]
     owner = registry().owner("agent", config.agent)
@@ -207,7 +206,7 @@ def closed(
     *earlier, last = record["launches"]
     launch: Launch = {
         **last,
-        "ended": _now(),
+        "ended": now(),
         "status": status,
         "reason": reason,
         "wall_s": round(wall_s, 2),
@@ -340,7 +339,3 @@ def _processor() -> str:
 def _median(values: Iterable[float]) -> float | None:
     ordered = sorted(values)
     return round(ordered[len(ordered) // 2], 3) if ordered else None
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

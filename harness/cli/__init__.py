@@ -13,6 +13,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+import harness
 from harness.cli.complete import right_form
 from harness.errors import RunFailed, UserError
 
@@ -98,8 +99,6 @@ def _root(
 def main() -> None:
     """Entry point: 0 done, 1 the work failed, 2 the user asked for something impossible, 130 interrupted."""
     if sys.argv[1:] == ["--version"]:
-        import harness
-
         sys.stdout.write(f"harness {harness.__version__}\n")
         return
     if isinstance(sys.stdout, io.TextIOWrapper):  # an answer may have what the terminal's encoding lacks

@@ -13,7 +13,7 @@ from harness.cli import complete
 from harness.cli.common import emit_json, named_endpoint, results
 from harness.config import load_config
 from harness.errors import RunFailed, UserError
-from harness.records import Attempt
+from harness.records import Attempt, Task
 
 app = typer.Typer()
 
@@ -40,7 +40,6 @@ def run(
     from harness.environments.sql.environment import DATABASE
     from harness.environments.sql.schema import schema_text
     from harness.plugins import agent_spec, checked_options, load, task_set_spec
-    from harness.records import Task
     from harness.rollout.request import RolloutRequest
 
     url, name, key = named_endpoint(endpoint, model, api_key_env)

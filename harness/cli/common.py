@@ -13,6 +13,7 @@ from harness.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from harness.config import Config
     from harness.results.folder import RunFolder
@@ -33,6 +34,17 @@ def progress_console() -> Console:
     from rich.console import Console
 
     return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def table(*heads: str, title: str | None = None, **column: Any) -> Table:
+    """A table of results, its title on the left. What all columns are like is told as `add_column` takes it."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    for head in heads:
+        made.add_column(head, **column)
+    return made
 
 
 def one_thread() -> None:

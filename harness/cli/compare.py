@@ -9,6 +9,7 @@ from typing import Annotated, Literal, cast, get_args
 import typer
 
 from harness.cli import complete
+from harness.cli.common import one_thread, progress_console, results
 from harness.errors import UserError
 
 app = typer.Typer()
@@ -40,7 +41,6 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="Write to this file instead of stdout.")] = None,
 ) -> None:
     """Compare runs: what differs, by how much, how sure that is, and what it cost."""
-    from harness.cli.common import one_thread, progress_console, results
     from harness.compare.comparison import compare as compare_runs
     from harness.compare.formats import render, show
     from harness.compare.references import reference_rows

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from harness.cli import complete
+from harness.errors import TaskSetError
 
 if TYPE_CHECKING:
     from harness.tasks.files import checking
@@ -61,8 +63,6 @@ def check(
     Files of single splits instead of FILE: --set task.options.train=A --set task.options.val=B. Exit status 0 if a
     training could start, 1 if something is broken, 2 if the files cannot be read at all.
     """
-    from dataclasses import asdict
-
     from harness.config import load_config
     from harness.plugins import make, task_set_spec
     from harness.run import refusals
@@ -214,7 +214,6 @@ def fetch(
     as_json: JsonOption = False,
 ) -> None:
     """Download the archive of a task set (again to resume), check it and prepare it."""
-    from harness.errors import TaskSetError
     from harness.tasks.spider.fetch import BUNDLE_URL, fetch
     from harness.tasks.spider.layout import SPIDER
     from harness.tasks.spider.prepare import prepare
@@ -252,7 +251,6 @@ def _layouts() -> dict[str, Layout]:
 
 
 def _state(layout: Layout) -> dict[str, str]:
-    from harness.errors import TaskSetError
     from harness.tasks.prepared.verify import check_prepared, read_manifest
 
     folder = layout.default_folder()
@@ -277,7 +275,6 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Compare the files of a prepared task set with its manifest; exit status 1 if any differs."""
-    from harness.errors import TaskSetError
     from harness.tasks.prepared.verify import verify
 
     layout = _layouts().get(name)
@@ -299,8 +296,6 @@ def verify(
 
 
 def _print_report(report: Report, as_json: bool) -> None:
-    from dataclasses import asdict
-
     if as_json:
         typer.echo(json.dumps(asdict(report)))
         return

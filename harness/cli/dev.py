@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,7 @@ import typer
 from harness.cli import complete
 from harness.cli.common import emit_json, named_endpoint, results
 from harness.config import load_config
-from harness.records import CallFailure, ToolCall
+from harness.records import CallFailure, ToolCall, Verdict
 
 if TYPE_CHECKING:
     from harness.config import Config
@@ -72,7 +73,6 @@ def dev(
 
 async def _judged(config: Config, ended: list[tuple[Task, Attempt]]) -> list[tuple[Attempt, Verdict]]:
     """The verdicts that a run would reach."""
-    from harness.records import Verdict
     from harness.rewards.scoring import Scorer
     from harness.run import refusals
 
@@ -129,7 +129,6 @@ def _run(
     from harness.rollout.lightning import without_litellm
 
     without_litellm()
-    import logging
 
     import agentlightning as agl
     from agentlightning.execution.shared_memory import SharedMemoryExecutionStrategy

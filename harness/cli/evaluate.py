@@ -19,8 +19,11 @@ from harness.cli.common import (
     results,
     say_what_is_awaited,
 )
+from harness.cli.display import counted
 from harness.config import Config, load_config, resolve_device
 from harness.errors import UserError
+from harness.layers import at, nested
+from harness.policies import resolve, tool_parser
 from harness.records import AGENT_OUTCOMES
 from harness.results.folder import RunFolder
 from harness.wording import duration, mean, measured, unread
@@ -103,9 +106,7 @@ def evaluate(
         with folder.dropped_without_record():
             record = _measure(resolved, folder, url, name, key, False, "", None)
     else:
-        from harness.layers import at, nested
         from harness.plugins import program, program_of
-        from harness.policies import resolve, tool_parser
         from harness.policies.export import checkpoint_dir, checkpoint_model
         from harness.policies.serve import served
 
@@ -152,7 +153,6 @@ def _measure(
     policy: str,
     parent: Parent | None,
 ) -> RunRecord:
-    from harness.cli.display import counted
     from harness.evaluation import Endpoint, evaluate
 
     say_what_is_awaited(config, folder)

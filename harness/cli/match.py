@@ -8,6 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from harness.cli import complete
+from harness.cli.common import emit_json, progress_console, results
+from harness.errors import ConfigError, RunFailed, nearest
 
 app = typer.Typer()
 EPISODE = "never_approved"
@@ -28,8 +30,6 @@ def match(
     """
     from rich.table import Table
 
-    from harness.cli.common import emit_json, progress_console, results
-    from harness.errors import RunFailed
     from harness.parity.recorder import record_in_process
     from harness.plugins import agent_spec
 
@@ -59,7 +59,7 @@ def match(
         results().print(table)
         results().print(f"{trained} of {len(calls)} calls would be trained: {', '.join(matched)}")
         for remark in remarks:
-            progress_console().print(f"note: {remark}", markup=False, soft_wrap=True)
+            progress_console().print(f"note: {remark}", markup=False)
     if not trained:
         raise RunFailed(f"{agent_match!r} matches {', '.join(matched)}, but no call of the rollout: {recording.detail}")
 
@@ -70,17 +70,12 @@ def matching_roles(roles: tuple[str, ...], pattern: str) -> list[str]:
     Raises:
         ConfigError: It is no regular expression, or matches none of the roles.
     """
-    from difflib import get_close_matches
-
-    from harness.errors import ConfigError
-
     try:
         found = [role for role in roles if re.search(pattern, role)]
     except re.error as error:
         raise ConfigError(f"agent_match {pattern!r} is no regular expression: {error}") from error
     if not found:
-        close = get_close_matches(pattern, roles, 1, 0.5)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        hint = nearest(pattern, roles, likeness=0.5)
         raise ConfigError(f"agent_match {pattern!r} matches no role{hint} Roles: {', '.join(roles)}")
     return found
 

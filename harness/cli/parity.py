@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli import complete
+from harness.cli.common import emit_json, progress_console, results
+from harness.errors import ConfigError, PluginError, RunFailed, nearest
 
 if TYPE_CHECKING:
     from harness.parity.comparison import Deviation, Likeness
@@ -42,9 +44,6 @@ def parity(
     Strict agents must match byte for byte and get a certificate; idiomatic ones are measured.
     Exit status 1 where a strict agent differs.
     """
-    from harness.cli.common import emit_json, progress_console
-    from harness.errors import RunFailed
-
     names = _names(plugins or [], all_, program)
     report = run_parity(names, _scenarios(names, scenario or []), progress_console().print)
     if out is not None:
@@ -57,7 +56,6 @@ def parity(
 
 def run_parity(names: list[str], scenarios: list[str], say: Any = lambda text: None) -> dict[str, Any]:
     """Record agents and the references of their programs, compare them, keep certificates, and return the report."""
-    from harness.errors import PluginError
     from harness.parity.certificate import write_certificate
     from harness.parity.comparison import compare, measure
     from harness.parity.recorder import Recording, record_in_process
@@ -114,7 +112,6 @@ def run_parity(names: list[str], scenarios: list[str], say: Any = lambda text: N
 
 
 def _names(named: list[str], everything: bool, only: str | None) -> list[str]:
-    from harness.errors import ConfigError
     from harness.plugins import agent_spec, agents_of, program, registry
 
     programs = [spec.name for spec in registry().specs("program")]
@@ -133,17 +130,13 @@ def _names(named: list[str], everything: bool, only: str | None) -> list[str]:
 
 
 def _scenarios(agents: list[str], named: list[str]) -> list[str]:
-    from difflib import get_close_matches
-
-    from harness.errors import ConfigError
     from harness.plugins import program, program_of
 
     programs = dict.fromkeys(map(program_of, agents))
     known = list(dict.fromkeys(one.name for name in programs for one in program(name).scenarios))
     for name in named:
         if name not in known:
-            close = get_close_matches(name, known, 1)
-            hint = f"; did you mean {close[0]!r}?" if close else f". There are: {', '.join(known)}"
+            hint = nearest(name, known, f". There are: {', '.join(known)}")
             raise ConfigError(f"no scenario called {name!r}{hint}")
     return named
 
@@ -151,7 +144,6 @@ def _scenarios(agents: list[str], named: list[str]) -> list[str]:
 def _show(report: dict[str, Any]) -> None:
     from rich.table import Table
 
-    from harness.cli.common import results
     from harness.parity.comparison import ACCEPTED
 
     console = results()
@@ -170,7 +162,7 @@ def _show(report: dict[str, Any]) -> None:
             found = row.get("mismatches", [])
             for one in found[:SHOWN]:
                 text = f"{one['scenario']}: {one['place']}: expected {one['expected']}, got {one['got']}"
-                console.print(f"{name}: {text}", markup=False, soft_wrap=True)
+                console.print(f"{name}: {text}", markup=False)
             if len(found) > SHOWN:
                 console.print(f"{name}: and {len(found) - SHOWN} more differences (--json shows all)")
         met = sorted({name for row in strict.values() for name in row.get("accepted", [])})
@@ -195,7 +187,7 @@ def _show(report: dict[str, Any]) -> None:
         console.print(table)
     for name, row in report["agents"].items():
         if "error" in row:
-            console.print(f"{name}: {row['error']}", markup=False, soft_wrap=True)
+            console.print(f"{name}: {row['error']}", markup=False)
 
 
 def _cell(scenario: str, failed: list[str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +11,10 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
+import harness
 from harness.cli import complete
+from harness.cli.common import emit_json, progress_console, results
+from harness.errors import PluginError, with_overrides
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -23,7 +27,6 @@ def plugins(
     """List plugins with their agents, versions and state; a broken one is listed with its problem."""
     if context.invoked_subcommand is not None:
         return
-    from harness.cli.common import emit_json, results
 
     rows = list_plugins()
     if json_:
@@ -36,7 +39,7 @@ def plugins(
         lines = [f"{row['name']:{width}}  {row['version']:8} {row['state']}{own}"]
         lines += [", ".join(row["offers"])] if row["offers"] else []
         lines += [", ".join(f"{name} {version}" for name, version in row["frameworks"].items())]
-        console.print(f"\n{' ' * width}  ".join(line for line in lines if line), markup=False, soft_wrap=True)
+        console.print(f"\n{' ' * width}  ".join(line for line in lines if line), markup=False)
 
 
 @app.command()
@@ -46,17 +49,11 @@ def new(
     folder: Annotated[Path, typer.Option("--dir", help="Where the package's folder is made.")] = Path("."),
 ) -> None:
     """Write a package that passes the contract suite as it stands; put what is yours in its place."""
-    from harness.cli.common import results
     from harness.cli.scaffold import SCAFFOLDS, write_package
-    from harness.errors import with_overrides
 
     target = write_package(name, folder, kind)
     use = SCAFFOLDS[kind].use.replace("@NAME@", name)
-    results().print(
-        f"{target}\n  {with_overrides()} -e {target.resolve()}\n  pytest {target}\n  {use}",
-        markup=False,
-        soft_wrap=True,
-    )
+    results().print(f"{target}\n  {with_overrides()} -e {target.resolve()}\n  pytest {target}\n  {use}", markup=False)
 
 
 @app.command()
@@ -66,8 +63,6 @@ def sync(
     with_: Annotated[list[str] | None, typer.Option("--with", help="A further requirement; repeatable.")] = None,
 ) -> None:
     """Give a plugin an environment of its own; its runners use it from then on."""
-    import harness
-    from harness.cli.common import progress_console, results
     from harness.rollout import environments
 
     plugin, package = _plugin(name)
@@ -76,14 +71,12 @@ def sync(
         results().print(f"{plugin}: {'runs in the shared environment again' if found else 'had no own environment'}")
         return
     requirements = [_source_of(harness.DISTRIBUTION), _source_of(package), *(with_ or [])]
-    progress_console().print(f"{plugin}: building from {', '.join(requirements)}", markup=False, soft_wrap=True)
-    results().print(f"{plugin}: {environments.sync(plugin, requirements)}", markup=False, soft_wrap=True)
+    progress_console().print(f"{plugin}: building from {', '.join(requirements)}", markup=False)
+    results().print(f"{plugin}: {environments.sync(plugin, requirements)}", markup=False)
 
 
 def list_plugins() -> list[dict[str, Any]]:
     """Every plugin of this environment: name, version, state, what it offers. Imports no framework."""
-    import sys
-
     from harness.hookspecs import AgentSpec
     from harness.plugins import KINDS, framework_versions, registry
     from harness.rollout.environments import python_for
@@ -120,7 +113,6 @@ def list_plugins() -> list[dict[str, Any]]:
 
 def _plugin(name: str) -> tuple[str, str]:
     """Name and distribution of a plugin, by its own name or an agent's."""
-    from harness.errors import PluginError
     from harness.plugins import agent_spec, registry
 
     states = {state.name: state.distribution for state in registry().states}
@@ -132,8 +124,6 @@ def _plugin(name: str) -> tuple[str, str]:
 
 def _source_of(package: str) -> str:
     """Where a distribution was installed from: a folder or file that is still there, else `name==version`."""
-    from harness.errors import PluginError
-
     try:
         installed = distribution(package)
     except PackageNotFoundError as error:

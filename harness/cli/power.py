@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli import complete
-from harness.cli.common import emit_json, results
+from harness.cli.common import emit_json, results, table
 from harness.errors import UserError
 from harness.wording import duration, mean
 
@@ -82,16 +82,13 @@ def power(
         results().print(f"Rewards are graded, from {least:g} to {most:g}: a point is a hundredth of mean reward.")
     _show(found, effect, power, alpha, family, run_s, rows, now)
     if margin is not None:
-        out = results()
-        out.print(
-            f"Equivalence within {100 * margin:g} points takes {equivalence} seeds or more, if none collapses.",
-            soft_wrap=True,
+        results().print(
+            f"Equivalence within {100 * margin:g} points takes {equivalence} seeds or more, if none collapses."
         )
     if ceiling:
         results().print(
             f"Ceiling: every run ends at {mean(lowest, graded)} or more. What is left to gain is less than such an "
-            "effect, and scores vary less there than on a harder set: these figures are too good for one.",
-            soft_wrap=True,
+            "effect, and scores vary less there than on a harder set: these figures are too good for one."
         )
 
 
@@ -105,27 +102,21 @@ def _show(
     rows: list[Plan],
     now: float,
 ) -> None:
-    from rich import box
-    from rich.table import Table
-
     out = results()
     out.print(
         f"Variances from {found.source}: {found.seeds} seeds, {found.questions} questions in {len(found.sizes)} "
         f"clusters. Standard deviation between seeds {100 * found.seed**0.5:.1f}, between clusters "
         f"{100 * found.cluster**0.5:.1f}, between questions {100 * found.question**0.5:.1f}, between single scores "
-        f"{100 * (found.cell + found.score) ** 0.5:.1f} points.",
-        soft_wrap=True,
+        f"{100 * (found.cell + found.score) ** 0.5:.1f} points."
     )
     out.print(f"As it is, a difference of {100 * now:.1f} points is found with probability {power:g}.")
     against = "one arm" if family == 1 else f"each of {family} arms (Holm)"
     title = f"For {effect:g} points, power {power:g}, alpha {alpha:g}, {against} against the baseline; runs of two arms"
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
-    for head in ("clusters", "questions", "seeds", "runs", "machine time"):
-        table.add_column(head, justify="right")
+    shown = table("clusters", "questions", "seeds", "runs", "machine time", title=title, justify="right")
     for row in rows:
         seeds = "no number is enough" if row["seeds"] is None else str(row["seeds"])
         cells = (str(row["questions"]), seeds, str(row["runs"] or "-"), duration(row["machine_s"]))
-        table.add_row(str(row["clusters"]), *cells)
-    out.print(table, soft_wrap=False)
+        shown.add_row(str(row["clusters"]), *cells)
+    out.print(shown, soft_wrap=False)
     if run_s is not None:
         out.print(f"By the measured {duration(run_s)} of a run. More questions cost validation time beyond that.")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from harness.cli import complete
+from harness.cli.common import results
+from harness.errors import ConfigError, RunFailed
 
 if TYPE_CHECKING:
     from harness.rewards.audit import AuditRow
@@ -45,15 +48,12 @@ def audit(
     Exit status 1 if an attack scores, is not the verdict that the documentation gives, or changes a file; of a judge
     also if it does not tell right from wrong.
     """
-    from harness.errors import ConfigError
-
     if reward == "judge":
         raise typer.Exit(_audit_judge(config, set_ or [], labels, margin, as_json))
     if reward != "execution_accuracy":
         raise ConfigError(f"reward {reward!r} has no attacks to replay. Audits: execution_accuracy, judge")
     if config is not None or set_ or labels is not None:
         raise ConfigError("--config, --set and --labels are for a judge: say --reward judge, or leave them out")
-    from dataclasses import asdict
 
     from harness.rewards.audit import audit
 
@@ -68,10 +68,7 @@ def audit(
 
 
 def _audit_judge(config: Path | None, settings: list[str], labels: Path | None, margin: float, as_json: bool) -> int:
-    from dataclasses import asdict
-
     from harness.config import load_config
-    from harness.errors import RunFailed
     from harness.plugins import make_reward
     from harness.rewards.judge_audit import CASES, audit_judge, grade_labels, read_labels
 
@@ -100,8 +97,6 @@ def _audit_judge(config: Path | None, settings: list[str], labels: Path | None, 
         return status
     from rich import box
     from rich.table import Table
-
-    from harness.cli.common import results
 
     table = Table("answer", "value", "gain", "", box=box.SIMPLE)
     for case, one in zip(CASES, honest, strict=True):
@@ -135,7 +130,6 @@ def _agreement(labels: list[Label], values: list[float | None]) -> dict[str, Any
     import polars as pl
 
     from harness.compare.estimates import accuracy
-    from harness.errors import RunFailed
 
     both = [(one, value) for one, value in zip(labels, values, strict=True) if value is not None]
     measures = {
@@ -155,8 +149,6 @@ def _agreement(labels: list[Label], values: list[float | None]) -> dict[str, Any
 def _print_table(rows: list[AuditRow], failed: list[AuditRow]) -> None:
     from rich import box
     from rich.table import Table
-
-    from harness.cli.common import results
 
     table = Table("attack", "here", "reference", "flags", "time", box=box.SIMPLE)
     for row in rows:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli import complete
-from harness.cli.common import emit_json, progress_console, results
-from harness.wording import duration, mean, measured
+from harness.cli.common import emit_json, progress_console, results, table
+from harness.errors import UserError
+from harness.layers import flatten
+from harness.wording import duration, mean, measured, with_cores
 
 if TYPE_CHECKING:
     from harness.compare.runs import Run
@@ -43,14 +45,10 @@ def list_(
     if not found:
         progress_console().print(f"no runs under {runs_dir}. Start one: harness train", markup=False)
         return
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD)
     graded = any(_summary(run.record)["graded"] for run in found)
     reached = "accuracy, or mean reward" if graded else "accuracy"
-    for head in ("run", "kind", "agent", "trained roles", "seed", "status", "steps", reached, "time"):
-        table.add_column(head, overflow="fold")
+    heads = ("run", "kind", "agent", "trained roles", "seed", "status", "steps", reached, "time")
+    shown = table(*heads, overflow="fold")
     for run in found:
         row = _summary(run.record)
         accuracy = mean(row["accuracy_final"], row["graded"])
@@ -58,8 +56,8 @@ def list_(
             accuracy = f"{mean(row['accuracy_initial'], row['graded'])} -> {accuracy}"
         place = run.folder.path.relative_to(runs_dir.absolute())
         cells = (str(place), row["kind"], row["agent"], row["agent_match"], str(row["seed"]), row["status"])
-        table.add_row(*cells, str(row["steps"]), accuracy, duration(row["wall_s"]))
-    results().print(table)
+        shown.add_row(*cells, str(row["steps"]), accuracy, duration(row["wall_s"]))
+    results().print(shown)
 
 
 @app.command()
@@ -71,7 +69,6 @@ def show(
     """One run: what it is, what came of it, what it may be compared with."""
     from harness.compare.layout import number, points
     from harness.compare.measures import dialogues, measure
-    from harness.layers import flatten
 
     one = _one(run, runs_dir)
     figures = measure(one)
@@ -80,9 +77,9 @@ def show(
         return
     out, record = results(), one.record
     row = _summary(record)
-    out.print(f"{one.id}   {row['kind']} {row['status']}   {one.folder.path}", markup=False, soft_wrap=True)
+    out.print(f"{one.id}   {row['kind']} {row['status']}   {one.folder.path}", markup=False)
     if record.get("reason"):
-        out.print(record["reason"], markup=False, soft_wrap=True)
+        out.print(record["reason"], markup=False)
     facts: dict[str, Any] = {
         "agent": f"{record['agent']}, trains {record['agent_match']!r}, seed {record['seed']}",
         **({"policy": f"of {parent['run']}, step {parent['step']}"} if (parent := record.get("parent")) else {}),
@@ -114,7 +111,7 @@ def show(
         **({"study": _study(study, record["launches"][-1])} if (study := record.get("study")) else {}),
     }
     for name, value in facts.items():
-        out.print(f"{name:26} {value}", markup=False, soft_wrap=True)
+        out.print(f"{name:26} {value}", markup=False)
     result = record["result"]
     if result and (several := result.get("samples")):
         from harness.compare.sampled import lines
@@ -123,7 +120,7 @@ def show(
     out.print("identity", style="bold")
     for key, value in flatten(record["identity"]).items():
         if not key.startswith(("task_set.databases", "task_set.counts")):
-            out.print(f"  {key:32} {value}", markup=False, soft_wrap=True)
+            out.print(f"  {key:32} {value}", markup=False)
 
 
 @app.command()
@@ -135,7 +132,6 @@ def diff(
 ) -> None:
     """Every field that differs between two runs, and how many are equal."""
     from harness.compare.identity import differences
-    from harness.layers import flatten
 
     one, other = (_one(path, runs_dir) for path in (first, second))
     groups: dict[str, dict[str, tuple[Any, Any]]] = {}
@@ -151,18 +147,15 @@ def diff(
     if json_:
         emit_json({"runs": [one.id, other.id], "equal": equal, "comparable": not decisive, "differs": groups})
         return
-    from rich import box
-    from rich.table import Table
-
     out = results()
     for part, rows in groups.items():
-        table = Table("key", one.id, other.id, box=box.SIMPLE_HEAD, title=part, title_justify="left")
+        shown = table("key", one.id, other.id, title=part)
         for key, (left, right) in rows.items():
-            table.add_row(key, _short(left), _short(right))
-        out.print(table)
+            shown.add_row(key, _short(left), _short(right))
+        out.print(shown)
     out.print(f"{equal} fields are equal.")
     if decisive:
-        out.print(f"Not comparable as they are: {', '.join(decisive)} must be identical.", soft_wrap=True)
+        out.print(f"Not comparable as they are: {', '.join(decisive)} must be identical.")
     else:
         out.print("Comparable: everything that must be identical is.")
 
@@ -172,7 +165,6 @@ _ABSENT = "(absent)"
 
 def _one(path: Path, runs_dir: Path) -> Run:
     from harness.compare.runs import select
-    from harness.errors import UserError
 
     found = select([path], runs_dir).runs
     if len(found) != 1:
@@ -198,8 +190,6 @@ def _summary(record: RunRecord) -> dict[str, Any]:
 
 
 def _study(study: Study, launch: Launch) -> str:
-    from harness.wording import with_cores
-
     cores = launch.get("cores")
     shared = f"{study['runs_at_once']} at a time{f' {with_cores(cores)}' if cores else ''}"
     return f"{study['name']}, {study['job']}, {shared}"

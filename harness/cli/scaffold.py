@@ -42,27 +42,24 @@ A plugin of harness: @WHAT@.
     @USE@
 """
 
-AGENT_INIT = '''\
-"""harness plugin @NAME@. This module must not import the framework: it is read to list plugins."""
+INIT = '''\
+"""harness plugin @NAME@. @WHEN_READ@"""
 
 from __future__ import annotations
 
-from harness.hookspecs import AgentSpec, hookimpl
-from harness.programs.self_correcting_sql.prompts import ROLES
-
+from harness.hookspecs import @SPEC@, hookimpl
+@IMPORTS@
 HARNESS_API = 1
 
 
 @hookimpl
-def harness_agents() -> list[AgentSpec]:
+def @HOOK@() -> list[@SPEC@]:
     return [
-        AgentSpec(
+        @SPEC@(
             "@NAME@",
-            "harness_@NAME@.agent:@CLASS@",
+            "harness_@NAME@.@MODULE@:@CLASS@",
             "one line for `harness plugins`",
-            roles=ROLES,
-            frameworks=(),  # distributions whose versions belong in a run record
-        )
+@SAYS@        )
     ]
 '''
 
@@ -118,28 +115,6 @@ class TestContract(AgentContract):
     agent = "@NAME@"
 """
 
-
-TASK_INIT = '''\
-"""harness plugin @NAME@. This module is read to list plugins, so it imports nothing heavy."""
-
-from __future__ import annotations
-
-from harness.hookspecs import TaskSetSpec, hookimpl
-
-HARNESS_API = 1
-
-
-@hookimpl
-def harness_tasks() -> list[TaskSetSpec]:
-    return [
-        TaskSetSpec(
-            "@NAME@",
-            "harness_@NAME@.tasks:@CLASS@",
-            "one line for `harness plugins`",
-            splits=("train", "val"),
-        )
-    ]
-'''
 
 TASK_CLASS = '''\
 """The task set `@NAME@`: put your questions in the place of these files."""
@@ -222,28 +197,6 @@ class TestContract(TaskSetContract):
         return {"folder": str(folder)}
 """
 
-REWARD_INIT = '''\
-"""harness plugin @NAME@. This module is read to list plugins, so it imports nothing heavy."""
-
-from __future__ import annotations
-
-from harness.hookspecs import RewardSpec, hookimpl
-
-HARNESS_API = 1
-
-
-@hookimpl
-def harness_rewards() -> list[RewardSpec]:
-    return [
-        RewardSpec(
-            "@NAME@",
-            "harness_@NAME@.reward:@CLASS@",
-            "one line for `harness plugins`",
-            graded=True,
-        )
-    ]
-'''
-
 REWARD_CLASS = '''\
 """The reward `@NAME@`: put your judgement in the place of this one."""
 
@@ -293,27 +246,6 @@ class TestContract(RewardContract):
     def unscorable(cls):
         return []  # tasks whose gold or data are broken
 """
-
-ENVIRONMENT_INIT = '''\
-"""harness plugin @NAME@. This module is read to list plugins, so it imports nothing heavy."""
-
-from __future__ import annotations
-
-from harness.hookspecs import EnvironmentSpec, hookimpl
-
-HARNESS_API = 1
-
-
-@hookimpl
-def harness_environments() -> list[EnvironmentSpec]:
-    return [
-        EnvironmentSpec(
-            "@NAME@",
-            "harness_@NAME@.environment:@CLASS@",
-            "one line for `harness plugins`",
-        )
-    ]
-'''
 
 ENVIRONMENT_CLASS = '''\
 """The environment `@NAME@`: put your tools in the place of this one."""
@@ -393,14 +325,20 @@ class Scaffold:
         what: In the package's description.
         use: A command for what was written, once it is installed.
         module: Where its class is.
-        parts: Texts of `__init__.py`, of the class and of the test.
+        parts: Texts of the class and of the test.
+        says: Lines of its spec after those that every spec has.
+        imports: The line that these lines need.
+        when_read: What its module does not import, and why.
     """
 
     kind: str
     what: str
     use: str
     module: str
-    parts: tuple[str, str, str]
+    parts: tuple[str, str]
+    says: str = ""
+    imports: str = ""
+    when_read: str = "This module is read to list plugins, so it imports nothing heavy."
 
 
 SCAFFOLDS = {
@@ -409,28 +347,36 @@ SCAFFOLDS = {
         "the self-correcting SQL agent in ...",
         "harness parity @NAME@",
         "agent",
-        (AGENT_INIT, AGENT_CLASS, AGENT_TEST),
+        (AGENT_CLASS, AGENT_TEST),
+        """\
+            roles=ROLES,
+            frameworks=(),  # distributions whose versions belong in a run record
+""",
+        "from harness.programs.self_correcting_sql.prompts import ROLES\n",
+        "This module must not import the framework: it is read to list plugins.",
     ),
     "task": Scaffold(
         "task set",
         "the task set @NAME@",
         "harness eval --task @NAME@ --set task.options.folder=FOLDER --endpoint URL --model NAME",
         "tasks",
-        (TASK_INIT, TASK_CLASS, TASK_TEST),
+        (TASK_CLASS, TASK_TEST),
+        '            splits=("train", "val"),\n',
     ),
     "reward": Scaffold(
         "reward",
         "the reward @NAME@",
         "harness train --set reward.name=@NAME@",
         "reward",
-        (REWARD_INIT, REWARD_CLASS, REWARD_TEST),
+        (REWARD_CLASS, REWARD_TEST),
+        "            graded=True,\n",
     ),
     "environment": Scaffold(
         "environment",
         "the environment @NAME@",
         "harness plugins",
         "environment",
-        (ENVIRONMENT_INIT, ENVIRONMENT_CLASS, ENVIRONMENT_TEST),
+        (ENVIRONMENT_CLASS, ENVIRONMENT_TEST),
     ),
 }
 """By what `--kind` takes."""
@@ -455,7 +401,7 @@ def write_package(name: str, folder: Path, kind: str = "agent") -> Path:
         raise ConfigError(f"plugin name {name!r}: use lower-case letters, digits and single underscores, as in my_sql")
     if len(name) > MAX_NAME:
         raise ConfigError(f"plugin name {name[:20]!r}...: {len(name)} characters; use {MAX_NAME} at most")
-    init, of_class, test = scaffold.parts
+    of_class, test = scaffold.parts
     class_name = "".join(part.capitalize() for part in name.split("_"))
     if keyword.iskeyword(class_name) or re.search(rf"\b{class_name}\b", of_class):
         raise ConfigError(
@@ -470,12 +416,18 @@ def write_package(name: str, folder: Path, kind: str = "agent") -> Path:
     texts = {
         target / "pyproject.toml": PYPROJECT,
         target / "README.md": README,
-        source / "__init__.py": init,
+        source / "__init__.py": INIT,
         source / f"{scaffold.module}.py": of_class,
         source / "py.typed": "",
         target / "tests" / f"test_{name}.py": test,
     }
     words = {
+        "@WHEN_READ@": scaffold.when_read,
+        "@IMPORTS@": scaffold.imports,
+        "@SPEC@": f"{scaffold.kind.title().replace(' ', '')}Spec",
+        "@HOOK@": f"harness_{kind}s",
+        "@MODULE@": scaffold.module,
+        "@SAYS@": scaffold.says,
         "@WHAT@": scaffold.what,
         "@USE@": scaffold.use,
         "@NAME@": name,

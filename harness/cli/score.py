@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from harness.errors import ConfigError
 
 if TYPE_CHECKING:
     from harness.environments.sql.evaluator import Match
@@ -40,10 +43,7 @@ def score(
     the database is not there. With --file: 0 if every line has a verdict; 1 if some could not be scored; 2 if some
     are not a pair, which are named on stderr while the others are scored, or the file cannot be read.
     """
-    from functools import partial
-
     from harness.environments.sql.evaluator import evaluate
-    from harness.errors import ConfigError
 
     judge = partial(evaluate, keep_distinct=keep_distinct, plug_value=plug_value, timeout_s=timeout_s)
     if file is not None:
@@ -63,8 +63,6 @@ def score(
 
 def _score_lines(file: Path, judge: Callable[[str, str, str], Match], as_json: bool) -> int:
     """Prints a verdict for each pair and returns the exit status."""
-    from harness.errors import ConfigError
-
     status = 0
     try:
         with file.open("rb") as lines:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
 import typer
 
 from harness.cli import complete
-from harness.cli.common import emit_json, interrupt, progress_console, results
+from harness.cli.common import emit_json, interrupt, progress_console, results, table
 from harness.errors import RunFailed, UserError
-from harness.wording import duration
+from harness.layers import at, nested
+from harness.wording import duration, with_cores
 
 if TYPE_CHECKING:
     from harness.study.execute import Standing
@@ -129,7 +130,6 @@ def _refuse_shared_measuring(jobs: list[Job], slots: list[Slot]) -> None:
         UserError: Runs would share a GPU without having been told how much to take.
     """
     from harness.config import resolve_device
-    from harness.layers import at, nested
 
     gpus = [gpu for slot in slots for gpu in slot.gpus or ()]
     most = max((gpus.count(gpu) for gpu in gpus), default=0)
@@ -200,22 +200,19 @@ def _uncertified(jobs: list[Job]) -> list[str]:
 
 
 def _show_plan(plan: Plan) -> None:
-    from rich import box
-    from rich.table import Table
-
     out = results()
-    table = Table(box=box.SIMPLE_HEAD, title=f"Study {plan['study']}, in this order", title_justify="left")
+    shown = table(title=f"Study {plan['study']}, in this order")
     for head in ("", "arm", "seed", "what", "why", "steps", "estimate"):
-        table.add_column(head, justify="right" if head in ("", "seed", "steps", "estimate") else "left")
+        shown.add_column(head, justify="right" if head in ("", "seed", "steps", "estimate") else "left")
     for index, row in enumerate(plan["jobs"], 1):
         what = row["action"] if row["kind"] == "train" or row["action"] == "skip" else "evaluate"
         cells = (row["arm"], str(row["seed"]), what, row["why"], str(row["steps"] or "-"), duration(row["estimate_s"]))
-        table.add_row(str(index), *cells)
-    out.print(table)
+        shown.add_row(str(index), *cells)
+    out.print(shown)
     different = plan["differences"]
     if different:
         arms = list(dict.fromkeys(arm for values in different.values() for arm in values))
-        shown = Table("key", *arms, box=box.SIMPLE_HEAD, title="What differs between arms", title_justify="left")
+        shown = table("key", *arms, title="What differs between arms")
         for key, values in different.items():
             shown.add_row(key, *(str(values.get(arm)) for arm in arms))
         out.print(shown)
@@ -226,16 +223,14 @@ def _show_plan(plan: Plan) -> None:
         text += f", about {duration(plan['estimate_s'])} by the steps measured in {source} and alike"
     if plan["without_estimate"]:
         text += f"; for {plan['without_estimate']} no run was measured yet, so no estimate"
-    out.print(text + ".", soft_wrap=True)
+    out.print(text + ".")
     if plan.get("uncertified"):
         names = " ".join(plan["uncertified"])
-        out.print(f"No parity certificate: {names}. Run `harness parity {names}` first.", soft_wrap=True)
+        out.print(f"No parity certificate: {names}. Run `harness parity {names}` first.")
 
 
 def _sharing(plan: Plan) -> str:
     """`4 at a time with 16 cores each`."""
-    from harness.wording import with_cores
-
     text = f"{plan['runs_at_once']} at a time {with_cores(plan['cores_per_run'])}"
     if plan["gpus"]:
         text += f" on GPU {', '.join('+'.join(gpus) for gpus in dict.fromkeys(plan['gpus']))}"
@@ -246,8 +241,8 @@ def _show_end(name: str, path: Path, standings: list[Standing]) -> None:
     out = results()
     for one in standings:
         wall = f"  {duration(one.wall_s)}" if one.wall_s else ""
-        out.print(f"{one.state:9} {one.job.key}  {one.line[:120]}{wall}", markup=False, soft_wrap=True)
-    out.print(f"harness compare {path}    harness report {path}", markup=False, soft_wrap=True)
+        out.print(f"{one.state:9} {one.job.key}  {one.line[:120]}{wall}", markup=False)
+    out.print(f"harness compare {path}    harness report {path}", markup=False)
 
 
 def _seeds(text: str) -> list[int]:
@@ -274,7 +269,7 @@ class _Display:
 
     def __enter__(self) -> _Display:
         if self._at_once > 1:
-            self._console.print(f"{self._name}: {_sharing(self._whole)}", markup=False, soft_wrap=True)
+            self._console.print(f"{self._name}: {_sharing(self._whole)}", markup=False)
             if self._whole["cores_per_run"] < 2:
                 self._console.print("With one core a run, Ray may not start in the 15 s that it gives itself.")
         if self._console.is_terminal:
@@ -297,25 +292,21 @@ class _Display:
             if self._states.get(one.job.key) != seen and one.state != "waiting":
                 self._states[one.job.key] = seen
                 text = f"[{index}/{len(standings)}] {one.job.key}: {one.state}  {one.line[:160]}"
-                self._console.print(text, markup=False, soft_wrap=True)
+                self._console.print(text, markup=False)
 
     def _table(self, standings: list[Standing]) -> Any:
-        from rich import box
         from rich.markup import escape
-        from rich.table import Table
 
         done = sum(one.state in ("finished", "skipped", "failed") for one in standings)
         left = self._left_s(standings)
         title = f"Study {self._name}: {done} of {len(standings)} done, left about {duration(left)}"
-        table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
-        for head in ("arm", "seed", "state", "time", ""):
-            table.add_column(head, no_wrap=True)
+        shown = table("arm", "seed", "state", "time", "", title=title, no_wrap=True)
         colours = {"running": "bold cyan", "finished": "green", "skipped": "dim", "failed": "red"}
         for one in standings:
             spent = time.monotonic() - one.began if one.began is not None and one.wall_s is None else one.wall_s
             state = f"[{colours.get(one.state, 'dim')}]{one.state}[/]"
-            table.add_row(escape(one.job.arm), str(one.job.seed), state, duration(spent), escape(one.line[:100]))
-        return table
+            shown.add_row(escape(one.job.arm), str(one.job.seed), state, duration(spent), escape(one.line[:100]))
+        return shown
 
     def _left_s(self, standings: list[Standing]) -> float | None:
         from harness.study.timing import makespan_s

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import yaml
 
 from harness import timeline
 from harness.cli import complete
 from harness.cli.common import emit_json, interrupt, progress_console, results, say_what_is_awaited
+from harness.cli.display import TrainingDisplay
 from harness.cli.logs import followed
-from harness.config import Config, load_config, resolve_device
+from harness.config import Config, cache_dir, load_config, resolve_device
 from harness.errors import UserError
 from harness.results.folder import RunFolder, replace_text
 from harness.wording import duration, mean, measured
@@ -138,14 +140,12 @@ def default_preset(task: str | None, device: str) -> str:
 
 def fit(config: Config, folder: RunFolder, data: Data, *, resume: bool, panel: bool = True) -> None:
     """Train with a live display on stderr: a panel on a terminal, or lines."""
-    from harness.cli.display import TrainingDisplay
-
     signal.signal(signal.SIGTERM, interrupt)
     agent = f"{config.agent} on {config.task.name}, {resolve_device(config.device)}"
     took = _start_s(config)
     last = "" if took is None else f", which took {duration(took)} the last time"
     starting = f"{config.train.trainer} is being started{last}"
-    progress_console().print(f"{folder.path}: {agent}; {starting}", markup=False, soft_wrap=True)
+    progress_console().print(f"{folder.path}: {agent}; {starting}", markup=False)
     say_what_is_awaited(config, folder)
     title = f"{config.agent} · train {config.agent_match!r} · seed {config.seed}"
     from harness import run  # takes a second
@@ -170,8 +170,6 @@ def _advice(config: Config) -> str:
 
 def _starts() -> tuple[Path, dict[str, float]]:
     """Seconds that starts took on this machine, by what was started, and the file they are kept in."""
-    from harness.config import cache_dir
-
     file = cache_dir() / "starts.json"
     try:
         return file, {str(key): float(value) for key, value in json.loads(file.read_text(encoding="utf-8")).items()}
@@ -207,8 +205,6 @@ def _kept(config: Config, folder: RunFolder) -> str:
 
 def show_config(config: Config, as_json: bool) -> None:
     """The resolved configuration on stdout."""
-    import yaml
-
     if as_json:
         emit_json(config.dump())
     else:
@@ -234,7 +230,7 @@ def summary(folder: RunFolder, record: Mapping[str, Any]) -> None:
             f"no parity certificate: `harness parity {record['agent']}` makes one, for this run too; without it "
             "`harness compare` does not hold the run against another agent's"
         )
-    out.print(f"{folder.path}   (next: harness report {folder.path}, harness eval {folder.path})", soft_wrap=True)
+    out.print(f"{folder.path}   (next: harness report {folder.path}, harness eval {folder.path})")
 
 
 def _ci(*, fast: bool) -> list[str]:

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, get_args
 
 from harness.compare.model import Exempt
-from harness.errors import NotComparable
+from harness.errors import NotComparable, PluginError
 from harness.layers import flatten
 from harness.results.model import Certificate, Group, Launch, keys
 from harness.wording import with_cores
@@ -286,7 +286,6 @@ def _excused(name: str) -> bool:
 
 
 def _idiomatic(name: str) -> bool:
-    from harness.errors import PluginError
     from harness.plugins import agent_spec
 
     try:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, cast
 
 from harness.compare.model import Asked, Figures, StudyState, Trained
 from harness.errors import UserError
-from harness.layers import at
+from harness.layers import at, differing, flatten
+from harness.records import AGENT_OUTCOMES
 from harness.results.folder import Kind, RunFolder, read_json
 from harness.results.model import Certificate, RunRecord, fault
 from harness.results.renamed import OLDER
@@ -78,8 +79,6 @@ class Run:
 
         A validation rollout that the agent itself failed is wrong, in older records too, which left it unscored.
         """
-        from harness.records import AGENT_OUTCOMES
-
         rows = self._table("episodes")
         if "outcome" not in rows.columns:
             return rows
@@ -322,8 +321,6 @@ def name_arms(runs: Sequence[Run]) -> None:
 
     What presets set otherwise on another device is named by the device.
     """
-    from harness.layers import flatten
-
     configs = [flatten(run.record["config"]) for run in runs]
     devices = [str(run.record.get("device")) for run in runs]
 
@@ -331,13 +328,8 @@ def name_arms(runs: Sequence[Run]) -> None:
         values = {(device, str(config.get(key))) for device, config in zip(devices, configs, strict=True)}
         return key.startswith(_OF_THE_DEVICE) and len(values) == len(set(devices))
 
-    keys = [
-        key
-        for key in dict.fromkeys(key for config in configs for key in config)
-        if key not in ("agent", "seed", "device")
-        and len({str(config.get(key)) for config in configs}) > 1
-        and not goes_with_device(key)
-    ]
+    own = ("agent", "seed", "device")
+    keys = [key for key in differing(configs) if key not in own and not goes_with_device(key)]
     kinds = {run.record["kind"] for run in runs}
     for run, config, device in zip(runs, configs, devices, strict=True):
         rest = [f"on {device}"] if len(set(devices)) > 1 else []

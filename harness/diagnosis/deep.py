@@ -15,7 +15,8 @@ from pathlib import Path
 
 from harness.config import Config, resolve_device
 from harness.diagnosis import Finding
-from harness.errors import ConfigError
+from harness.errors import ConfigError, last_line
+from harness.policies import resolve
 
 IMPORT_S = 180.0
 """An import that takes longer hangs."""
@@ -66,8 +67,7 @@ def _imported(name: str, python: str, module: str) -> Finding:
         return Finding(f"import {name}", "problem", f"{module} is not imported within {IMPORT_S:g} s", _AGAIN)
     if done.returncode == 0:
         return Finding(f"import {name}", "ok", f"{time.monotonic() - began:.1f} s")
-    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-    why = lines[-1] if lines else f"Python ended with status {done.returncode}"
+    why = last_line(done.stderr, f"Python ended with status {done.returncode}")
     return Finding(f"import {name}", "problem", why[:300], _AGAIN)
 
 
@@ -115,8 +115,6 @@ def _driver_version() -> tuple[int, int] | None:
 
 def _parameters(config: Config) -> int:
     """Of the policy, told by the size of its files; 0 where they are not in a folder here."""
-    from harness.policies import resolve
-
     try:
         folder = Path(resolve(config.policy.path))
     except ConfigError:
@@ -125,8 +123,6 @@ def _parameters(config: Config) -> int:
 
 
 def _policy(config: Config) -> Iterator[Finding]:
-    from harness.policies import resolve
-
     try:
         found = resolve(config.policy.path)
     except ConfigError as error:

@@ -13,17 +13,18 @@ import importlib.util
 import json
 import subprocess
 import sys
-import time
 from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import harness
 from harness.config import cache_dir
-from harness.errors import PluginError
+from harness.errors import PluginError, last_line
 from harness.hookspecs import AgentSpec
 from harness.layers import digest
-from harness.plugins import program, program_of
+from harness.plugins import agent_spec, framework_versions, program, program_of, registry
+from harness.results.folder import now, replace_text
 from harness.results.model import Certificate, Fingerprint, fault
 from harness.rollout.environments import python_for
 
@@ -42,8 +43,6 @@ def fingerprint(agent_name: str) -> Fingerprint:
     Raises:
         PluginError: There is no such agent.
     """
-    from harness.plugins import agent_spec, registry
-
     spec = agent_spec(agent_name)
     python = python_for(registry().owner("agent", agent_name))
     if python == sys.executable:
@@ -51,8 +50,8 @@ def fingerprint(agent_name: str) -> Fingerprint:
     command = [python, "-m", "harness.parity.certificate", agent_name]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["no message"]
-        raise PluginError(f"the environment of agent {agent_name!r} is broken: {lines[-1]}. Sync it again")
+        said = last_line(done.stderr, "no message")
+        raise PluginError(f"the environment of agent {agent_name!r} is broken: {said}. Sync it again")
     found: Fingerprint = json.loads(done.stdout)
     return found
 
@@ -95,12 +94,10 @@ def write_certificate(agent_name: str, result: Likeness | Deviation) -> Certific
         "scenarios": _scenarios(agent_name),
         "accepted": list(result.accepted) if isinstance(result, Likeness) else [],
         "deviation": None if isinstance(result, Likeness) else _plain(asdict(result)),
-        "made": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "made": now(),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps(certificate, indent=2), encoding="utf-8")
-    draft.replace(path)
+    replace_text(path, json.dumps(certificate, indent=2))
     return certificate
 
 
@@ -109,8 +106,6 @@ def _scenarios(agent_name: str) -> int:
 
 
 def _fingerprint(spec: AgentSpec) -> Fingerprint:
-    from harness.plugins import agent_spec, framework_versions
-
     of = program(program_of(spec.name))
     below = _requirements(spec)
     return {
@@ -131,12 +126,8 @@ def _requirements(spec: AgentSpec) -> dict[str, str]:
 
     They are what its plugin and its frameworks require, directly or not, and the clients that harness brings.
     """
-    from importlib.metadata import PackageNotFoundError, distribution
-
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
-
-    from harness.plugins import registry
 
     owner = registry().owner("agent", spec.name)
     plugin = [state.distribution for state in registry().states if state.name == owner]
@@ -188,8 +179,6 @@ def _plain(value: Any) -> Any:
 
 def main() -> None:
     """Print the fingerprint of one agent as JSON."""
-    from harness.plugins import agent_spec
-
     sys.stdout.write(json.dumps(_fingerprint(agent_spec(sys.argv[1]))) + "\n")
 
 

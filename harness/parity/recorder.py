@@ -24,9 +24,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import plugins
-from harness.errors import PluginError
+from harness.errors import PluginError, last_line
 from harness.programs import CANARY, PLAYS, Program, Scenario
 from harness.records import ToolCall, arguments_text
+from harness.rollout.environments import python_for
 from harness.rollout.request import RolloutRequest
 from harness.toolbox import Agent
 
@@ -239,8 +240,6 @@ def record_in_process(agent_name: str, scenarios: Sequence[str] = (), timeout_s:
     Raises:
         PluginError: There is no such agent, or its process failed.
     """
-    from harness.rollout.environments import python_for
-
     plugins.agent_spec(agent_name)
     python = python_for(plugins.registry().owner("agent", agent_name))
     with tempfile.TemporaryDirectory(prefix="harness-parity-") as folder:
@@ -251,8 +250,7 @@ def record_in_process(agent_name: str, scenarios: Sequence[str] = (), timeout_s:
         except subprocess.TimeoutExpired as error:
             raise PluginError(f"agent {agent_name!r} did not get through the scenarios in {timeout_s:g} s") from error
         if done.returncode or not out.is_file():
-            lines = [line for line in done.stderr.strip().splitlines() if line.strip()] or ["no message"]
-            reason = lines[-1].removeprefix("harness.errors.PluginError: ")
+            reason = last_line(done.stderr, "no message").removeprefix("harness.errors.PluginError: ")
             raise PluginError(f"agent {agent_name!r} could not be recorded: {reason}")
         return [Recording.parse(row) for row in json.loads(out.read_text(encoding="utf-8"))]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from harness.config import resolve_device
-from harness.errors import EnvironmentProblem, RunFailed, UserError, how_to_install
+from harness.errors import EnvironmentProblem, RunFailed, UserError, how_to_install, last_line
 from harness.results.folder import RunFolder
 
 Engine = Literal["transformers", "vllm"]
@@ -200,8 +200,8 @@ def _vllm(exported: Path, job: dict[str, Any]) -> list[list[int]]:
         command = [sys.executable, "-m", "harness.policies.proof", str(exported), str(paper)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode != 0:
-            lines = [line for line in done.stderr.splitlines() if "Error" in line] or done.stderr.splitlines()
-            raise RunFailed(f"vLLM did not answer from {exported}: {lines[-1][:300] if lines else 'no output'}")
+            told = "\n".join(line for line in done.stderr.splitlines() if "Error" in line)
+            raise RunFailed(f"vLLM did not answer from {exported}: {last_line(told or done.stderr)[:300]}")
         answers: list[list[int]] = json.loads(paper.read_text())
         return answers
 

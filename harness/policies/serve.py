@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from harness.errors import EnvironmentProblem, RunFailed, how_to_install
+from harness.errors import EnvironmentProblem, RunFailed, how_to_install, last_line
 from harness.rollout.processes import die_with_parent, stop_process
 
 
@@ -131,9 +131,7 @@ def _ready(process: subprocess.Popen[bytes], model: str, port: int, log: Path, t
 
 
 def _failure(process: subprocess.Popen[bytes], log: Path) -> RunFailed | EnvironmentProblem:
-    text = log.read_text(errors="replace")
-    lines = [line for line in text.splitlines() if line.strip()]
-    last = lines[-1][:300] if lines else "no output"
+    last = last_line(log.read_text(errors="replace"))[:300]
     if "No module named" in last:
         return EnvironmentProblem(f"{last}. Install it: {how_to_install('cpu')}")
     return RunFailed(f"the policy server did not start (status {process.poll()}): {last} (whole log: {log})")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
 import time
 import uuid
@@ -61,8 +62,6 @@ class PolicyServer:
 
     async def launch(self, port: int = 0) -> str:
         """Start the endpoint on a loopback port, 0 for a free one, and return `host:port`."""
-        import socket
-
         import uvicorn
 
         listener = socket.socket()

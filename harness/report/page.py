@@ -9,9 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.compare.layout import Table
+from harness.compare.formats import html_tables, inline
+from harness.compare.identity import differences
+from harness.compare.layout import Table, sentences, tables, verdict_text, with_interval
+from harness.compare.references import reference_rows
 from harness.errors import NotComparable, UserError
-from harness.wording import mean
+from harness.layers import flatten
+from harness.report.charts import charts
+from harness.wording import duration, mean
 
 if TYPE_CHECKING:
     from harness.compare.model import Comparison, Figures
@@ -62,10 +67,6 @@ def render(
     from plotly.offline import get_plotlyjs
 
     from harness.compare.comparison import compare
-    from harness.compare.formats import html_tables, inline
-    from harness.compare.layout import sentences, tables
-    from harness.compare.references import reference_rows
-    from harness.report.charts import charts
     from harness.report.episodes import sample
 
     comparison: Comparison | None = None
@@ -133,8 +134,6 @@ def _first(table: Table) -> Table:
 
 def _headline(comparison: Comparison | None, figures: Mapping[str, list[Figures]]) -> list[dict[str, Any]]:
     """A few numbers that a reader looks for first."""
-    from harness.compare.layout import verdict_text, with_interval
-
     if comparison is None:
         return [
             {"label": arm, "value": runs[0]["status"], "more": [runs[0]["reason"]]} for arm, runs in figures.items()
@@ -161,8 +160,6 @@ def _headline(comparison: Comparison | None, figures: Mapping[str, list[Figures]
 
 
 def _runs(runs: Sequence[Run]) -> Table:
-    from harness.wording import duration
-
     heads = ["run", "arm", "seed", "status", "launches", "time", "commit", "machine", "framework versions"]
     rows = []
     for run in runs:
@@ -179,9 +176,6 @@ def _runs(runs: Sequence[Run]) -> Table:
 
 def _identity(runs: Sequence[Run]) -> Table:
     """What must be identical: one value where it is, and how many where it is not."""
-    from harness.compare.identity import differences
-    from harness.layers import flatten
-
     flat = [flatten(run.record["identity"]) for run in runs]
     different = {one.key for one in differences(runs)}
     rows = []

@@ -212,9 +212,7 @@ class RunFolder:
                 if dropped:
                     with (self.logs / f"superseded-{path.name}").open("ab") as out:
                         out.writelines(dropped)
-                temporary = path.with_suffix(".tmp")
-                temporary.write_bytes(b"".join(kept))
-                os.replace(temporary, path)
+                replace_text(path, b"".join(kept).decode())
 
 
 class RowLog:
@@ -304,6 +302,11 @@ def _row(line: bytes, path: Path, number: int) -> dict[str, Any]:
     except ValueError:
         pass
     raise UserError(f"line {number} of {path} is damaged, not a row. Restore the file, or take the line out")
+
+
+def now() -> str:
+    """The time as records state it."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def replace_text(path: Path, text: str) -> None:

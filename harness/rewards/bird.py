@@ -19,11 +19,12 @@ from typing import Any, ClassVar
 from pydantic import PositiveFloat, PositiveInt
 
 from harness.environments.sql.databases import content_hash
-from harness.environments.sql.environment import GOLD_IS, database_of
-from harness.environments.sql.evaluator import MAX_PREDICTION_CHARS, Match, gold_failed, prediction_failed, steady
+from harness.environments.sql.environment import database_of
+from harness.environments.sql.evaluator import MAX_PREDICTION_CHARS, gold_failed, prediction_failed, steady
 from harness.environments.sql.gold import GoldCache, GoldResult
 from harness.environments.sql.sandbox import Limits, execute
 from harness.records import Attempt, Task, Verdict
+from harness.rewards.execution_accuracy import OfQueries, verdict_of
 
 Rows = Sequence[tuple[Any, ...]]
 _MAX_ROWS = 100_000
@@ -36,7 +37,7 @@ _BUCKETS = ((2.0, 1.25), (1.0, 1.0), (0.5, 0.75), (0.25, 0.5))
 _SLOWEST = 0.25
 
 
-class _BirdReward:
+class _BirdReward(OfQueries):
     """Runs the answer and gold as they stand.
 
     Args:
@@ -47,20 +48,6 @@ class _BirdReward:
     def __init__(self, *, timeout_s: PositiveFloat = 30.0, cache_folder: str | Path | None = None) -> None:
         self._timeout_s = timeout_s
         self._cache = GoldCache(cache_folder)
-
-    def refuses(self, task: Task) -> str:
-        """A task that has an answer in words and no query to execute."""
-        if task.data.get(GOLD_IS, "query") == "query":
-            return ""
-        return (
-            "it has an answer but no gold query. Add one, or name a reward that judges answers: --set reward.name=NAME"
-        )
-
-    async def score(self, task: Task, attempt: Attempt) -> Verdict:
-        """A value of 0 to 1; unscored if the attempt did not end well, or gold or the database fails."""
-        if attempt.outcome != "ok":
-            return Verdict(None, f"the attempt ended with {attempt.outcome}")
-        return await asyncio.to_thread(self._judged, database_of(task), task.gold, attempt.answer or "")
 
     def value(self, gold: Rows, pred: Rows) -> tuple[float, str]:
         """The value of a prediction's rows, and why."""
@@ -73,7 +60,7 @@ class _BirdReward:
             gold = self._cache.get(path, content_hash(path), sql, limits, keep=steady(sql))
         except (OSError, ValueError):
             return Verdict(None, f"no database at {path}", flags=("database_missing",))
-        return gold if gold.error is None else _verdict(gold_failed(path, gold.error_type, gold.error))
+        return gold if gold.error is None else verdict_of(gold_failed(path, gold.error_type, gold.error))
 
     def _limits(self, gold: GoldResult) -> Limits:
         return Limits(
@@ -95,7 +82,7 @@ class _BirdReward:
             return Verdict(0.0, "there is no query", flags=(*flags, "no_query"))
         result = execute(path, pred_sql, self._limits(gold))
         if not result.ok:
-            return _verdict(prediction_failed(result, self._timeout_s), flags)
+            return verdict_of(prediction_failed(result, self._timeout_s), flags)
         if result.truncated:
             return Verdict(0.0, "the result is too large to compare", flags=(*flags, "prediction_too_large"))
         value, reason = self.value(gold.rows, result.rows)
@@ -194,11 +181,11 @@ class BirdRVes(BirdAccuracy):
         for run in range(self._runs + 1):
             answer = execute(path, pred_sql, limits)
             if not answer.ok:
-                failed = _verdict(prediction_failed(answer, self._timeout_s), right.flags)
+                failed = verdict_of(prediction_failed(answer, self._timeout_s), right.flags)
                 return failed if failed.value is None else replace(failed, parts={"right": 0.0})
             own = execute(path, gold_sql, limits)
             if not own.ok:
-                return _verdict(gold_failed(path, own.error_type, own.error or "unknown"))
+                return verdict_of(gold_failed(path, own.error_type, own.error or "unknown"))
             if run:  # the first of each may open the database and read it from disk
                 ratios.append(own.elapsed_s / answer.elapsed_s)
                 if time.monotonic() > ends:
@@ -218,7 +205,3 @@ def time_ratio(ratios: Sequence[float]) -> float:
 def paid(ratio: float) -> float:
     """What R-VES pays a right answer before the square root, by the ratio of gold's time to its own."""
     return next((reward for least, reward in _BUCKETS if ratio >= least), _SLOWEST)
-
-
-def _verdict(match: Match, flags: tuple[str, ...] = ()) -> Verdict:
-    return Verdict(None if match.match is None else float(match.match), match.reason, flags=(*flags, *match.flags))

@@ -8,12 +8,38 @@ from pathlib import Path
 from pydantic import PositiveFloat
 
 from harness.environments.sql.environment import GOLD_IS, database_of
-from harness.environments.sql.evaluator import VERSION, evaluate
+from harness.environments.sql.evaluator import VERSION, Match, evaluate
 from harness.environments.sql.gold import GoldCache
 from harness.records import Attempt, Task, Verdict
 
 
-class ExecutionAccuracy:
+class OfQueries:
+    """What rewards share that execute the answer and gold."""
+
+    def refuses(self, task: Task) -> str:
+        """A task that has an answer in words and no query to execute."""
+        if task.data.get(GOLD_IS, "query") == "query":
+            return ""
+        return (
+            "it has an answer but no gold query. Add one, or name a reward that judges answers: --set reward.name=NAME"
+        )
+
+    async def score(self, task: Task, attempt: Attempt) -> Verdict:
+        """Unscored if the attempt did not end well, or gold or the database fails."""
+        if attempt.outcome != "ok":
+            return Verdict(None, f"the attempt ended with {attempt.outcome}")
+        return await asyncio.to_thread(self._judged, database_of(task), task.gold, attempt.answer or "")
+
+    def _judged(self, path: str, gold_sql: str, pred_sql: str) -> Verdict:
+        raise NotImplementedError
+
+
+def verdict_of(match: Match, flags: tuple[str, ...] = ()) -> Verdict:
+    """What a comparison means: 1.0, 0.0 or unscored. Flags given stand before its own."""
+    return Verdict(None if match.match is None else float(match.match), match.reason, flags=(*flags, *match.flags))
+
+
+class ExecutionAccuracy(OfQueries):
     """Runs the answer and gold and compares what they give.
 
     Args:
@@ -38,27 +64,14 @@ class ExecutionAccuracy:
         self._timeout_s = timeout_s
         self._cache = GoldCache(cache_folder) if cache_folder is not None else None
 
-    def refuses(self, task: Task) -> str:
-        """A task that has an answer in words and no query to execute."""
-        if task.data.get(GOLD_IS, "query") == "query":
-            return ""
-        return (
-            "it has an answer but no gold query. Add one, or name a reward that judges answers: --set reward.name=NAME"
-        )
-
-    async def score(self, task: Task, attempt: Attempt) -> Verdict:
-        """1.0 or 0.0; unscored if the attempt did not end well, or gold or the database fails."""
-        if attempt.outcome != "ok":
-            return Verdict(None, f"the attempt ended with {attempt.outcome}")
-        verdict = await asyncio.to_thread(
-            evaluate,
-            database_of(task),
-            task.gold,
-            attempt.answer or "",
+    def _judged(self, path: str, gold_sql: str, pred_sql: str) -> Verdict:
+        match = evaluate(
+            path,
+            gold_sql,
+            pred_sql,
             keep_distinct=self._keep_distinct,
             plug_value=self._plug_value,
             timeout_s=self._timeout_s,
             cache=self._cache,
         )
-        value = None if verdict.match is None else float(verdict.match)
-        return Verdict(value, verdict.reason, flags=verdict.flags)
+        return verdict_of(match)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import harness
 from harness.config import cache_dir
-from harness.errors import EnvironmentProblem
+from harness.errors import EnvironmentProblem, last_line
 
 _RECORD = "environment.json"
 
@@ -75,6 +75,5 @@ def _folder(plugin_name: str) -> Path:
 def _run(command: list[str], plugin_name: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        reason = lines[-1] if lines else f"status {done.returncode}"
+        reason = last_line(done.stderr or done.stdout, f"status {done.returncode}")
         raise EnvironmentProblem(f"no environment for plugin {plugin_name!r}: {' '.join(command[:4])} failed: {reason}")

@@ -13,7 +13,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import harness
 from harness.errors import ConfigError
+from harness.rollout.pool import WorkerPool, give_back
 from harness.rollout.worker import WorkerSettings
 
 if TYPE_CHECKING:
@@ -58,8 +60,6 @@ class Invitation:
         Raises:
             ConfigError: There is none, or it is of another version of harness.
         """
-        import harness
-
         file = path / FILE_NAME if path.is_dir() else path
         try:
             invitation = cls(**json.loads(file.read_text(encoding="utf-8")))
@@ -95,7 +95,6 @@ async def join_run(invitation: Invitation, runners: int, log_dir: Path) -> None:
     """
     from harness.plugins import agent_spec, registry
     from harness.rollout.environments import python_for
-    from harness.rollout.pool import WorkerPool
 
     spec = agent_spec(invitation.agent)
     if not await _answers(invitation.gateway_url):
@@ -133,8 +132,6 @@ async def _watch(pool: WorkerPool, store_url: str) -> None:
 
 async def watch_joined(store: LightningStore) -> None:
     """Hand back what runners had under way that joined and fell silent, until cancelled."""
-    from harness.rollout.pool import give_back
-
     lost: set[str] = set()
     while True:
         await asyncio.sleep(LOST_S / 9)

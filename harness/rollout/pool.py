@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import RunFailed
+from harness.errors import RunFailed, last_line
 from harness.rollout.worker import WorkerSettings
 
 if TYPE_CHECKING:
@@ -109,7 +109,8 @@ class WorkerPool:
                 worker.heartbeat.unlink(missing_ok=True)
                 if self.restarts >= MAX_RESTARTS or self._false_starts >= MAX_FALSE_STARTS:
                     log = self._log_dir / f"runner-{worker.number}.log"
-                    raise RunFailed(f"runners keep dying ({reason}): {_last_line(log)} (whole log: {log})")
+                    last = last_line(log.read_text(errors="replace"))[:300]
+                    raise RunFailed(f"runners keep dying ({reason}): {last} (whole log: {log})")
                 self.restarts += 1
                 self._workers[position] = self._spawn()
 
@@ -152,8 +153,3 @@ async def give_back(store: LightningStore, worker_id: str, reason: str) -> None:
             await store.update_attempt(
                 rollout.rollout_id, attempt.attempt_id, status="unresponsive", metadata={"lost": reason}
             )
-
-
-def _last_line(log: Path) -> str:
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1].strip()[:300] if lines else "no output"

@@ -18,11 +18,12 @@ import yaml
 
 from harness.plugins import make_trainer
 from harness.record import STUDY_VARIABLE
-from harness.results.folder import RunFolder
+from harness.results.folder import RunFolder, now
 from harness.study.plan import Job
 from harness.study.slots import Slot, make_slots, nearest
-from harness.study.state import Step, StudyFolder, now
+from harness.study.state import Step, StudyFolder
 from harness.trainers import Standby
+from harness.wording import mean, measured
 
 if TYPE_CHECKING:
     import psutil
@@ -371,8 +372,6 @@ def last_line(log: Path, since: int = 0) -> str:
 
 
 def _outcome(record: Mapping[str, Any]) -> str:
-    from harness.wording import mean, measured
-
     result = record.get("result")
     if not isinstance(result, dict):
         return ""

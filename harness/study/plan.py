@@ -7,7 +7,6 @@ import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,8 +14,8 @@ import yaml
 from pydantic import Field, ValidationError
 
 from harness.config import Config, Section, load_config, presets_dir
-from harness.errors import ConfigError
-from harness.layers import digest, flatten
+from harness.errors import ConfigError, nearest
+from harness.layers import differing, digest, flatten
 from harness.plugins import reward_spec
 
 Values = list[Any] | dict[str, Any]
@@ -95,8 +94,7 @@ def read_study(path: Path) -> Study:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
-        close = get_close_matches(key, Study.model_fields, 1)
-        hint = f"; did you mean {close[0]!r}?" if close and first["type"] == "extra_forbidden" else ""
+        hint = nearest(key, Study.model_fields) if first["type"] == "extra_forbidden" else ""
         raise ConfigError(f"study {path}: {key!r}: {first['msg']}{hint}") from error
     empty = [axis for axis, values in study.matrix.items() if not values]
     if empty:
@@ -170,7 +168,7 @@ def varied_keys(study: Study) -> list[str]:
         keys.append("policy")
     if "preset" in keys:
         configs = [flatten(job.config.dump()) for job in jobs_of(study)]
-        keys += [key for key in configs[0] if len({str(config.get(key)) for config in configs}) > 1]
+        keys += [key for key in differing(configs) if key in configs[0]]
     return [key for key in dict.fromkeys(keys) if key not in ("seed", "agent", "agent_match", "preset")]
 
 
@@ -186,12 +184,8 @@ def config_hash(config: Mapping[str, Any]) -> str:
 def differences(jobs: Iterable[Job]) -> dict[str, dict[str, Any]]:
     """The configuration keys that differ between arms, with the value of every arm."""
     configs = {job.arm: flatten(job.config.dump()) for job in jobs if job.kind == "train"}
-    keys = dict.fromkeys(key for config in configs.values() for key in config if key != "seed")
-    return {
-        key: {arm: config.get(key) for arm, config in configs.items()}
-        for key in keys
-        if len({str(config.get(key)) for config in configs.values()}) > 1
-    }
+    keys = (key for key in differing(configs.values()) if key != "seed")
+    return {key: {arm: config.get(key) for arm, config in configs.items()} for key in keys}
 
 
 def _resolve(study: Study, settings: Mapping[str, Any], overrides: Sequence[str]) -> Config:

@@ -11,18 +11,17 @@ runs/<study>/
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import harness
 from harness.compare.model import Entry, StudyLaunch, StudyState
 from harness.compare.runs import STUDY_FILE, Run, read_run, read_state, readable
-from harness.results.folder import held
+from harness.results.folder import held, replace_text
 from harness.results.model import Commit
 from harness.study.plan import Job, Study, config_hash, varied_keys
 
@@ -112,9 +111,7 @@ class StudyFolder:
             "jobs": list(self.entries.values()),
         }
         self.path.mkdir(parents=True, exist_ok=True)
-        draft = self.path / f".{STUDY_FILE}.{os.getpid()}"
-        draft.write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        draft.replace(self.path / STUDY_FILE)
+        replace_text(self.path / STUDY_FILE, json.dumps(data, indent=2, ensure_ascii=False) + "\n")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -153,7 +150,6 @@ class StudyFolder:
 
 def same_code(recorded: Commit | None) -> bool:
     """Whether the code that decides a run is as it was; unknown commits (an installed wheel) count as the same."""
-    import harness
     from harness.record import commit
 
     current = commit()
@@ -175,10 +171,6 @@ def _made_by(run: Run, job: Job, entry: Entry) -> bool:
         return True
     study = run.record.get("study")
     return study is not None and study["job"] == job.key and config_hash(run.record["config"]) == job.config_hash
-
-
-def now() -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def _alive(pid: int | None, started: float | None) -> int | None:

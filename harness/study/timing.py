@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from harness.errors import HarnessError
+
 if TYPE_CHECKING:
     from harness.compare.runs import Run
     from harness.config import Config
@@ -72,7 +74,6 @@ def steps_of(config: Config) -> int | None:
     """Training steps of a configuration; None where its task set cannot be read here."""
     if config.train.steps:
         return config.train.steps
-    from harness.errors import HarnessError
     from harness.plugins import make_task_set
     from harness.trainers.order import training_order
 

@@ -81,8 +81,7 @@ class Monitor:
                 what = ", ".join(f"{name} {count}" for name, count in counts.most_common())
                 raise RunFailed(
                     f"step {step} ({phase}): {failed} of {self._expected[phase]} rollouts brought no usable result "
-                    f"({what}), more than rollout.max_failed_share={self._max_failed_share:g} allows. "
-                    f"Most often: {most_often(self._why[(phase, step)])}. "
+                    f"({what}), {over_the_limit(self._max_failed_share, self._why[(phase, step)])} "
                     f"Details: `detail` in {self._folder.path / 'episodes.parquet'}"
                 )
         return state
@@ -111,9 +110,9 @@ class Monitor:
         state.rollouts += 1
         key = (phase, step)
         if row["reward"] is None:
-            self._failed[key][row["outcome"] if row["outcome"] != "ok" else "unscored"] += 1
-            self._why[key][row["reward_reason"]] += 1
             name = row["outcome"] if row["outcome"] != "ok" else "unscored"
+            self._failed[key][name] += 1
+            self._why[key][row["reward_reason"]] += 1
             state.failures[name] = state.failures.get(name, 0) + 1
         else:
             self._rewards[key].append(row["reward"])
@@ -153,6 +152,7 @@ class Monitor:
             )
 
 
-def most_often(reasons: Counter[str]) -> str:
-    """The commonest reason, as part of one line."""
-    return " ".join(reasons.most_common(1)[0][0].split())[:300].rstrip(".")
+def over_the_limit(max_failed_share: float, reasons: Counter[str]) -> str:
+    """That more rollouts failed than may, and the commonest reason, as the end of one sentence and another."""
+    reason = " ".join(reasons.most_common(1)[0][0].split())[:300].rstrip(".")
+    return f"more than rollout.max_failed_share={max_failed_share:g} allows. Most often: {reason}."

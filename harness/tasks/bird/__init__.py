@@ -54,16 +54,8 @@ class BirdTasks(PreparedTasks):
         evidence = str(task.data.get("evidence", "")).strip()
         return {**super().context(task), **({"evidence": evidence} if evidence and self.evidence else {})}
 
-    def schema_of(self, path: str) -> str:
-        from harness.environments.sql.schema import schema_text
-
-        return schema_text(
-            path,
-            limit_chars=self.schema_chars,
-            style=self.style,
-            sample_rows=self.sample_rows,
-            notes=self._notes.get(Path(path).stem, {}) if self.descriptions else None,
-        )
+    def shown_besides(self, path: str) -> Mapping[str, Any]:
+        return {"notes": self._notes.get(Path(path).stem, {})} if self.descriptions else {}
 
     def options(self) -> dict[str, Any]:
         return {**super().options(), "evidence": self.evidence, "descriptions": self.descriptions}

@@ -19,6 +19,7 @@ from harness.errors import ConfigError, TaskSetError
 from harness.records import Task
 from harness.tasks.files.collecting import Collection, collect, refuse
 from harness.tasks.files.questions import SPLITS, Question, check_mapping
+from harness.tasks.schemas import WithSchemas
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ ALL = "all"
 """The split of all questions, to measure what nothing is trained on."""
 
 
-class FilesTasks:
+class FilesTasks(WithSchemas):
     """Questions of files that the user has.
 
     Args:
@@ -64,6 +65,7 @@ class FilesTasks:
         style: Literal["create", "compact"] = "compact",
         sample_rows: NonNegativeInt = 0,
     ) -> None:
+        super().__init__(schema_chars, style, sample_rows)
         given = {"path": path, "train": train, "val": val, "test": test}
         self.files = {role: file.expanduser() for role, file in given.items() if file is not None}
         self.databases = databases.expanduser().absolute() if databases is not None else None
@@ -72,10 +74,6 @@ class FilesTasks:
         self.split_seed = split_seed
         self.skip_bad = skip_bad
         self.evidence = evidence
-        self.schema_chars = schema_chars
-        self.style = style
-        self.sample_rows = sample_rows
-        self._schemas: dict[str, str] = {}
         self._loaded: dict[Path, dict[str, str]] = {}
         if not self.files:
             raise ConfigError("task set 'files' needs a file of questions: --set task.options.path=questions.jsonl")
@@ -156,20 +154,6 @@ class FilesTasks:
         if split == "test":
             return f"split 'test' is empty: a split by seed makes train and val (there is: {has}). Add a column `split`"
         return f"split {split!r} is empty: {has}, which is too few to split"
-
-    def context(self, task: Task) -> Mapping[str, str]:
-        return {"schema": self.schema(task)}
-
-    def schema(self, task: Task) -> str:
-        """The schema text of a task's database, cut to `schema_chars`."""
-        from harness.environments.sql.schema import schema_text
-
-        path = database_of(task)
-        if path not in self._schemas:
-            self._schemas[path] = schema_text(
-                path, limit_chars=self.schema_chars, style=self.style, sample_rows=self.sample_rows
-            )
-        return self._schemas[path]
 
     def check(self) -> list[str]:
         """Databases that are no longer what they were when their tasks were loaded, or that have joined them."""

@@ -6,12 +6,11 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from harness.environments.sql.sandbox import Limits, execute
-from harness.errors import ConfigError, TaskSetError
+from harness.errors import ConfigError, TaskSetError, nearest
 from harness.tasks.files.reading import Row, Table, missing
 
 FIELDS: Mapping[str, tuple[str, ...]] = {
@@ -75,8 +74,7 @@ def check_mapping(columns: Mapping[str, str | None]) -> None:
     """
     for field in columns:
         if field not in FIELDS:
-            close = get_close_matches(field, FIELDS, 1)
-            hint = f"; did you mean {close[0]!r}?" if close else "."
+            hint = nearest(field, FIELDS, ".")
             raise ConfigError(f"task.options.columns: {field!r} is no field{hint} Fields: {', '.join(FIELDS)}")
 
 

@@ -13,6 +13,7 @@ from pydantic import PositiveInt
 
 from harness.environments.sql.databases import fingerprint
 from harness.environments.sql.environment import DATABASE, GOLD_IS, TOOL
+from harness.environments.sql.schema import schema_text
 from harness.errors import TaskSetError
 from harness.records import Task
 from harness.tasks.bundled import Bundle, build_database
@@ -80,8 +81,6 @@ class MedicalTasks:
     @cached_property
     def schema(self) -> str:
         """The compact schema text with what the columns hold."""
-        from harness.environments.sql.schema import schema_text
-
         self._build()
         notes = self._database["notes"]
         return schema_text(self.path, limit_chars=self.schema_chars, style="compact", notes=notes)

@@ -15,16 +15,17 @@ from typing import Any
 from pydantic import PositiveInt
 
 from harness.environments.sql.databases import fingerprint
-from harness.environments.sql.environment import DATABASE, database_of
+from harness.environments.sql.environment import DATABASE
 from harness.errors import TaskSetError
 from harness.records import Task
 from harness.tasks.bundled import Bundle, build_database
+from harness.tasks.schemas import WithSchemas
 
 DATA = Path(__file__).parent / "data"
 SPLITS = ("train", "val")
 
 
-class PocketTasks:
+class PocketTasks(WithSchemas):
     """The bundled task set.
 
     Args:
@@ -35,12 +36,11 @@ class PocketTasks:
     name = "pocket"
 
     def __init__(self, cache_dir: str | None = None, schema_chars: PositiveInt = 4000) -> None:
-        self.schema_chars = schema_chars
+        super().__init__(schema_chars)
         self._bundle = Bundle(self.name, DATA)
         self._manifest = self._bundle.manifest
         self._scripts: dict[str, str] = json.loads(self._bundle.read("databases.json"))
         self.root = self._bundle.built(cache_dir, "databases.json")
-        self._schemas: dict[str, str] = {}
         self._loaded: dict[str, tuple[Path, str]] = {}
 
     def load(self, split: str) -> Sequence[Task]:
@@ -66,19 +66,6 @@ class PocketTasks:
             )
             for row in rows
         ]
-
-    def context(self, task: Task) -> Mapping[str, str]:
-        return {"schema": self.schema(task)}
-
-    def schema(self, task: Task) -> str:
-        """The compact schema text of a task's database."""
-        from harness.environments.sql.schema import schema_text
-
-        if database_of(task) not in self._schemas:
-            self._schemas[database_of(task)] = schema_text(
-                database_of(task), limit_chars=self.schema_chars, style="compact"
-            )
-        return self._schemas[database_of(task)]
 
     def describe(self) -> Mapping[str, Any]:
         """Counts, licence, options, and the hashes of questions and databases."""

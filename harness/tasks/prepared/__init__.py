@@ -15,11 +15,12 @@ from harness.errors import TaskSetError
 from harness.records import Task
 from harness.tasks.prepared.layout import Layout, Part, database_file
 from harness.tasks.prepared.verify import check_prepared, questions_hash, read_manifest
+from harness.tasks.schemas import WithSchemas
 
 log = logging.getLogger(__name__)
 
 
-class PreparedTasks:
+class PreparedTasks(WithSchemas):
     """The questions of a prepared folder.
 
     Questions whose database is missing or whose gold query is known to fail are left out and counted.
@@ -39,13 +40,10 @@ class PreparedTasks:
     def __init__(
         self, data_dir: str | None, schema_chars: int, style: Literal["create", "compact"], sample_rows: int
     ) -> None:
+        super().__init__(schema_chars, style, sample_rows)
         self.folder = (Path(data_dir).expanduser() if data_dir else self.layout.default_folder()).resolve()
-        self.schema_chars = schema_chars
-        self.style = style
-        self.sample_rows = sample_rows
         check_prepared(self.folder, self.layout)
         self._manifest = read_manifest(self.folder, self.layout)
-        self._schemas: dict[str, str] = {}
         self._loaded: dict[str, str] = {}
 
     def load(self, split: str) -> Sequence[Task]:
@@ -71,22 +69,6 @@ class PreparedTasks:
     def belongs(self, split: str, db_id: str, gold: str) -> bool:
         """Whether a question of a split's part is in the split."""
         return True
-
-    def context(self, task: Task) -> Mapping[str, str]:
-        return {"schema": self.schema(task)}
-
-    def schema(self, task: Task) -> str:
-        """The schema text of a task's database, cut to `schema_chars`."""
-        path = database_of(task)
-        if path not in self._schemas:
-            self._schemas[path] = self.schema_of(path)
-        return self._schemas[path]
-
-    def schema_of(self, path: str) -> str:
-        """The schema text of a database."""
-        from harness.environments.sql.schema import schema_text
-
-        return schema_text(path, limit_chars=self.schema_chars, style=self.style, sample_rows=self.sample_rows)
 
     def options(self) -> dict[str, Any]:
         """The options that change what is asked."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -227,8 +228,6 @@ def _gold(path: Path, query: str, layout: Layout) -> tuple[str, bool]:
 
 def _write_parquet(rows: list[dict[str, str]], columns: Sequence[str], path: Path) -> str:
     """Writes the rows and returns the file's SHA-256."""
-    import io
-
     import pyarrow
     import pyarrow.parquet
 

@@ -6,7 +6,7 @@ Spider itself is also taken from a folder that agent-lightning's example prepare
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -71,17 +71,8 @@ class SpiderTasks(PreparedTasks):
     def belongs(self, split: str, db_id: str, gold: str) -> bool:
         return split not in _CUTS or split in _splits_of(db_id, gold)
 
-    def schema_of(self, path: str) -> str:
-        from harness.environments.sql.schema import schema_text
-
-        file = Path(path).with_name("schema.sql") if self.use_schema_file else None
-        return schema_text(
-            path,
-            limit_chars=self.schema_chars,
-            style=self.style,
-            sample_rows=self.sample_rows,
-            schema_file=file,
-        )
+    def shown_besides(self, path: str) -> Mapping[str, Any]:
+        return {"schema_file": Path(path).with_name("schema.sql")} if self.use_schema_file else {}
 
     def options(self) -> dict[str, Any]:
         return {

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from harness.config import Config
 from harness.errors import ConfigError, EnvironmentProblem, how_to_install
 from harness.layers import at, merge, nested
@@ -294,8 +296,6 @@ def compose(settings: Mapping[str, Any]) -> Any:
 
 def write_agent_loop(path: Path, session_file: Path) -> None:
     """The file that names our agent loop to verl's workers."""
-    import yaml
-
     entry = {
         "name": AGENT_LOOP,
         "_target_": "harness.trainers.verl.loop.HarnessAgentLoop",

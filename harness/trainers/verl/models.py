@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from harness.errors import RunFailed, UserError
+from harness.errors import RunFailed, UserError, last_line
 
 
 def export(checkpoint: Path, target: Path) -> None:
@@ -29,8 +29,7 @@ def export(checkpoint: Path, target: Path) -> None:
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     if done.returncode != 0 or not (temporary / "config.json").is_file():
-        lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
-        raise RunFailed(f"merging {checkpoint} failed: {lines[-1][:300] if lines else 'no output'}")
+        raise RunFailed(f"merging {checkpoint} failed: {last_line(done.stderr or done.stdout)[:300]}")
     if (temporary / "lora_adapter").is_dir():
         _merge_adapter(temporary)
     if target.exists():

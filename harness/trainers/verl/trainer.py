@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from harness import timeline
+from harness.config import resolve_device
 from harness.errors import EnvironmentProblem, how_to_install
 from harness.layers import digest, merge
 from harness.plugins import program, program_of
+from harness.policies import resolve
 from harness.results.folder import RunFolder
 from harness.rollout.processes import RUN_MARK, end_group, stop_process
 from harness.trainers import Standby, Trainer
@@ -41,8 +43,6 @@ class VerlTrainer(Trainer):
     """Trains with verl on a CPU or on GPUs."""
 
     def standby(self, config: Config) -> Standby | None:
-        from harness.config import resolve_device
-        from harness.policies import resolve
         from harness.trainers.verl.standby import ForkServer
 
         device = resolve_device(config.device)
