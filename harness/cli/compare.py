@@ -23,7 +23,7 @@ def compare(
         list[Path],
         typer.Argument(help="Runs, folders of runs, or a study (its file or folder).", autocompletion=complete.runs),
     ],
-    baseline: Annotated[str | None, typer.Option(help="The arm, or its agent, that others are held against.")] = None,
+    baseline: complete.Baseline = None,
     form: Annotated[str, typer.Option("--format", help=f"One of {', '.join(FORMATS)}.")] = "table",
     allow: Annotated[
         list[str] | None, typer.Option(help="A key that may differ though it should not; repeatable.")
@@ -31,12 +31,7 @@ def compare(
     margin: Annotated[
         float | None, typer.Option(help="Differences below this are none, e.g. 0.05; a study states its own.")
     ] = None,
-    references: Annotated[
-        bool | None,
-        typer.Option(
-            "--references/--no-references", help="Figures published by others; by default for their task set."
-        ),
-    ] = None,
+    references: complete.References = None,
     runs_dir: Annotated[Path, typer.Option(help="Where runs named by id are looked for.")] = Path("runs"),
     out: Annotated[Path | None, typer.Option(help="Write to this file instead of stdout.")] = None,
 ) -> None:
@@ -50,8 +45,7 @@ def compare(
     if form not in FORMATS:
         raise UserError(f"no format called {form!r}. There are: {', '.join(FORMATS)}")
     found = compare_runs(select(runs, runs_dir), baseline, allow or [], margin)
-    task_set = None if references else found["task_set"]
-    rows = [] if references is False else reference_rows(task_set)
+    rows = [] if references is False else reference_rows(None if references else found["task_set"])
     if form == "table" and out is None:
         show(results(), found, rows)
         return

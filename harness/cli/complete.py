@@ -47,6 +47,12 @@ Settings = Annotated[
     list[str] | None, typer.Option("--set", help="key=value, dotted; repeatable.", autocompletion=settings)
 ]
 """The option `--set` of every command that takes a whole configuration."""
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+Baseline = Annotated[str | None, typer.Option(help="The arm, or its agent, that others are held against.")]
+References = Annotated[
+    bool | None,
+    typer.Option("--references/--no-references", help="Figures published by others; by default for their task set."),
+]
 
 
 def right_form(arguments: Sequence[str]) -> str:

@@ -6,18 +6,14 @@ import asyncio
 import logging
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from harness.cli import complete
 from harness.cli.common import emit_json, named_endpoint, results
-from harness.config import load_config
-from harness.records import CallFailure, ToolCall, Verdict
-
-if TYPE_CHECKING:
-    from harness.config import Config
-    from harness.records import Attempt, Task, Transition, Verdict
+from harness.config import Config, load_config
+from harness.records import Attempt, CallFailure, Task, ToolCall, Transition, Verdict
 
 app = typer.Typer()
 

@@ -22,7 +22,7 @@ def match(
     agent_match: Annotated[
         str, typer.Option(help="Regular expression, searched in role names as training does.")
     ] = "write",
-    json_: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    json_: complete.Json = False,
 ) -> None:
     """Run one scripted rollout and show which of its calls would be trained.
 

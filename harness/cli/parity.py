@@ -34,7 +34,7 @@ def parity(
     scenario: Annotated[
         list[str] | None, typer.Option(help="Only this scenario; repeatable. Writes no certificate.")
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    json_: complete.Json = False,
     out: Annotated[Path | None, typer.Option(help="Also write the JSON document to this file.")] = None,
 ) -> None:
     """Run agents and their reference over scripted episodes through the real gateway and compare all they send.

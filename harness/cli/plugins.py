@@ -22,7 +22,7 @@ app = typer.Typer(invoke_without_command=True)
 @app.callback()
 def plugins(
     context: typer.Context,
-    json_: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    json_: complete.Json = False,
 ) -> None:
     """List plugins with their agents, versions and state; a broken one is listed with its problem."""
     if context.invoked_subcommand is not None:

@@ -36,7 +36,7 @@ def power(
     ] = None,
     baseline: Annotated[str | None, typer.Option(help="The arm that others are held against.")] = None,
     runs_dir: Annotated[Path, typer.Option(help="Where runs are looked for.")] = Path("runs"),
-    json_: Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")] = False,
+    json_: complete.Json = False,
 ) -> None:
     """How many seeds and questions find an effect of so many points, and what that takes in measured time."""
     from harness.compare.comparison import CEILING

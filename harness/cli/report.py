@@ -25,16 +25,11 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="The file; by default report.html in the run's or study's folder.")
     ] = None,
-    baseline: Annotated[str | None, typer.Option(help="The arm, or its agent, that others are held against.")] = None,
+    baseline: complete.Baseline = None,
     allow: Annotated[list[str] | None, typer.Option(help="A key that may differ though it should not.")] = None,
     margin: Annotated[float | None, typer.Option(help="Differences below this are none, e.g. 0.05.")] = None,
     episodes: Annotated[int, typer.Option(min=0, help="The most episodes that can be browsed.")] = 240,
-    references: Annotated[
-        bool | None,
-        typer.Option(
-            "--references/--no-references", help="Figures published by others; by default for their task set."
-        ),
-    ] = None,
+    references: complete.References = None,
     runs_dir: Annotated[Path, typer.Option(help="Where runs named by id are looked for.")] = Path("runs"),
 ) -> None:
     """Write one HTML file that opens without a network: curves, costs, failures, episodes, manifest."""

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True)
 RunsDir = Annotated[Path, typer.Option(help="The folder of runs; studies inside it are searched too.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 
 
 @app.command("list")
@@ -29,7 +28,7 @@ def list_(
     runs_dir: RunsDir = Path("runs"),
     plugin: Annotated[str | None, typer.Option(help="Only runs of this agent.", autocompletion=complete.agents)] = None,
     status: Annotated[str | None, typer.Option(help="Only finished, failed, interrupted or running ones.")] = None,
-    json_: Json = False,
+    json_: complete.Json = False,
 ) -> None:
     """All runs, oldest first."""
     from harness.compare.runs import find_all
@@ -64,7 +63,7 @@ def list_(
 def show(
     run: Annotated[Path, typer.Argument(help="A run's folder or id.", autocompletion=complete.runs)],
     runs_dir: RunsDir = Path("runs"),
-    json_: Json = False,
+    json_: complete.Json = False,
 ) -> None:
     """One run: what it is, what came of it, what it may be compared with."""
     from harness.compare.layout import number, points
@@ -128,7 +127,7 @@ def diff(
     first: Annotated[Path, typer.Argument(help="A run's folder or id.", autocompletion=complete.runs)],
     second: Annotated[Path, typer.Argument(help="Another one.", autocompletion=complete.runs)],
     runs_dir: RunsDir = Path("runs"),
-    json_: Json = False,
+    json_: complete.Json = False,
 ) -> None:
     """Every field that differs between two runs, and how many are equal."""
     from harness.compare.identity import differences

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from harness.compare.model import Arm, Comparison, EstimateData, Interval, Pair, Reference, View
+from harness.compare.references import reference_note
 from harness.compare.sampled import title
 from harness.wording import measured
 
@@ -47,16 +48,12 @@ def tables(comparison: Comparison, references: Sequence[Reference] = ()) -> list
 def sentences(comparison: Comparison) -> list[str]:
     """How to read the tables, and what speaks against reading too much into them."""
     margin = comparison["margin"]
+    closing = [*comparison["remarks"], *(f"Not in the comparison: {text}." for text in comparison["missing"])]
     if not comparison["pairs"]:
         alone = [f"{_checkpoint(comparison)}Intervals: 95 %. One arm alone: there is nothing to compare."]
         if comparison["one_seed"] and comparison["kind"] == "train":
             alone.append("One seed: another training may reach something else.")
-        return [
-            *alone,
-            *_ceiling(comparison),
-            *comparison["remarks"],
-            *(f"Not in the comparison: {text}." for text in comparison["missing"]),
-        ]
+        return [*alone, *_ceiling(comparison), *closing]
     found = [
         f"Baseline: {comparison['baseline']}. {_checkpoint(comparison)}Intervals: 95 %. "
         f"p values are corrected over all comparisons (Holm); different means p < {comparison['alpha']:g}.",
@@ -77,9 +74,7 @@ def sentences(comparison: Comparison) -> list[str]:
         )
     elif any(pair["one_seed"] for pair in comparison["pairs"]):
         found.append("Where only one seed is common, the comparison is of these checkpoints alone.")
-    found += comparison["remarks"]
-    found += [f"Not in the comparison: {text}." for text in comparison["missing"]]
-    return found
+    return [*found, *closing]
 
 
 def _checkpoint(comparison: Comparison) -> str:
@@ -453,8 +448,6 @@ def _failed(comparison: Comparison) -> Table:
 
 
 def _references(found: Sequence[Reference]) -> Table:
-    from harness.compare.references import reference_note
-
     cells: dict[str, Callable[[Reference], str]] = {
         "published by others": lambda row: row["label"],
         "task set": lambda row: row["task_set"],

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.wording import measured
@@ -105,19 +106,9 @@ def training_curve(arms: Arms) -> Figure:
         steps = sorted(by_step)
         window = max(1, len(steps) // 8)
         means = [sum(by_step[step]) / len(by_step[step]) for step in steps]
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "x": steps,
-                "y": means,
-                "name": arm,
-                "legendgroup": arm,
-                "showlegend": False,
-                "marker": {"size": 4, "color": _colour(index), "opacity": 0.4},
-                "hovertemplate": "%{y:.1%} at step %{x}",
-            }
-        )
+        points = _trace(arm, "markers", steps, means, "%{y:.1%} at step %{x}")
+        marker = {"size": 4, "color": _colour(index), "opacity": 0.4}
+        data.append(points | {"legendgroup": arm, "showlegend": False, "marker": marker})
         chunks = [steps[start : start + window] for start in range(0, len(steps), window)]
         data += _band(
             arm,
@@ -164,12 +155,11 @@ def differences(comparison: Comparison | None) -> Figure:
     if margin:
         caption += f" Shaded: the margin of ±{100 * margin:g} points within which arms count as equivalent."
     figure = _figure("differences", "Difference to the baseline", caption, data, "points", "")
-    shapes: list[Figure] = [_line(0)]
+    whole: Figure = {"y0": 0, "y1": 1, "yref": "paper"}
+    shapes = [whole | {"type": "line", "x0": 0, "x1": 0, "line": {"width": 1, "color": "#8d99a6"}}]
     if margin:
-        shapes.append(
-            {"type": "rect", "x0": -100 * margin, "x1": 100 * margin, "y0": 0, "y1": 1, "yref": "paper"}
-            | {"fillcolor": "rgba(26,156,107,.15)", "line": {"width": 0}, "layer": "below"}
-        )
+        band = {"fillcolor": "rgba(26,156,107,.15)", "line": {"width": 0}, "layer": "below"}
+        shapes.append(whole | {"type": "rect", "x0": -100 * margin, "x1": 100 * margin} | band)
     figure["layout"] |= {"shapes": shapes, "height": 130 + 46 * len(pairs)}
     figure["layout"]["yaxis"] |= {"type": "category", "range": [-0.6, len(pairs) - 0.4]}
     return figure
@@ -214,26 +204,17 @@ def rewrites(arms: Arms) -> Figure:
         hurt: dict[int, list[float]] = {}
         for run in runs:
             rows = run.episodes.filter(phase="val").drop_nulls(["reward", "first_reward"]).group_by("step")
-            shares = rows.agg((last > first).mean().alias("up"), (last < first).mean().alias("down"))
-            for step, up, down in shares.sort("step").rows():
+            changed = rows.agg((last > first).mean().alias("up"), (last < first).mean().alias("down"))
+            for step, up, down in changed.sort("step").rows():
                 helped.setdefault(step, []).append(up)
                 hurt.setdefault(step, []).append(-down)
         if not any(any(values) for values in (*helped.values(), *hurt.values())):
             continue
         for name, found in (("helped", helped), ("hurt", hurt)):
-            data.append(
-                {
-                    "type": "scatter",
-                    "mode": "lines+markers",
-                    "x": list(found),
-                    "y": [sum(values) / len(values) for values in found.values()],
-                    "name": arm,
-                    "legendgroup": arm,
-                    "showlegend": name == "helped",
-                    "line": {"color": _colour(index), "width": 2, "dash": "solid" if name == "helped" else "dot"},
-                    "hovertemplate": f"{name} %{{y:+.1%}} at step %{{x}}",
-                }
-            )
+            shares = [sum(values) / len(values) for values in found.values()]
+            trace = _trace(arm, "lines+markers", found, shares, f"{name} %{{y:+.1%}} at step %{{x}}")
+            line = {"color": _colour(index), "width": 2, "dash": "solid" if name == "helped" else "dot"}
+            data.append(trace | {"legendgroup": arm, "showlegend": name == "helped", "line": line})
     if all(len(trace["x"]) < 2 for trace in data):
         data = []  # an evaluation has no steps
     caption = "Share of validation questions that the rewrite turned right (above) or wrong (below, dotted)."
@@ -247,20 +228,15 @@ def turns(arms: Arms) -> Figure:
     data: list[Figure] = []
     several = False  # one bar of 100 % says nothing
     for index, (arm, runs) in enumerate(arms.items()):
-        counts: dict[int, int] = {}
-        for run in runs:
-            for value in _ended(run, "rewrites"):
-                counts[value + 1] = counts.get(value + 1, 0) + 1
+        counts = Counter(value + 1 for run in runs for value in _ended(run, "rewrites"))
         several = several or any(one > 1 for one in counts)
-        total = sum(counts.values())
-        if total:
-            written = sorted(counts)
-            data.append(_bar(arm, index, [str(one) for one in written], [counts[one] / total for one in written]))
+        if counts:
+            shares = [counts[one] / counts.total() for one in sorted(counts)]
+            data.append(_bar(arm, index, [str(one) for one in sorted(counts)], shares))
     caption = f"Answers written for a question in the {_last(arms)}: 1 means that the first was kept."
     data = data if several else []
-    figure = _figure("turns", "Turns", caption, data, "answers written", "share of questions", percent=True)
-    figure["layout"]["xaxis"] |= {"type": "category"}
-    return figure
+    axes = ("answers written", "share of questions")
+    return _figure("turns", "Turns", caption, data, *axes, percent=True, categories=True)
 
 
 def by_group(arms: Arms, column: str, title: str) -> Figure:
@@ -285,9 +261,7 @@ def by_group(arms: Arms, column: str, title: str) -> Figure:
     ]
     key = f"by-{column}"
     if len(names) <= _FEW:
-        figure = _figure(key, title, caption, data, "", _measured(arms), percent=True)
-        figure["layout"]["xaxis"] |= {"type": "category"}
-        return figure
+        return _figure(key, title, caption, data, "", _measured(arms), percent=True, categories=True)
     for bars in data:
         bars |= {"type": "scatter", "mode": "markers", "x": bars["y"], "y": bars["x"]}
         bars["marker"] |= {"size": 8, "opacity": 0.75}
@@ -317,17 +291,8 @@ def tokens(arms: Arms, column: str, title: str) -> Figure:
     for index, (arm, found) in enumerate(values.items()):
         if found:
             share = (np.histogram(found, edges)[0] / len(found)).tolist()
-            data.append(
-                {
-                    "type": "scatter",
-                    "mode": "lines",
-                    "x": centres,
-                    "y": share,
-                    "name": arm,
-                    "line": {"shape": "hvh", "color": _colour(index), "width": 2, "dash": _dash(index)},
-                    "hovertemplate": "%{y:.1%} about %{x:.0f} tokens",
-                }
-            )
+            line = {"shape": "hvh", "color": _colour(index), "width": 2, "dash": _dash(index)}
+            data.append(_trace(arm, "lines", centres, share, "%{y:.1%} about %{x:.0f} tokens") | {"line": line})
     caption = f"Share of rollouts by tokens over all their calls, in the {_last(arms)}."
     return _figure(column.replace("_", "-"), title, caption, data, "tokens", "share of rollouts", percent=True)
 
@@ -348,9 +313,7 @@ def failures(figures: Mapping[str, list[Figures]]) -> Figure:
     for one in data:
         one["hovertemplate"] = "%{y} rollouts: %{x}"
     caption = "All rollouts of all seeds. Answer fails: scored as wrong. All others are unscored, never zero."
-    figure = _figure("failures", "Failures by type", caption, data, "", "rollouts")
-    figure["layout"]["xaxis"] |= {"type": "category"}
-    return figure
+    return _figure("failures", "Failures by type", caption, data, "", "rollouts", categories=True)
 
 
 def _ended(run: Run, column: str) -> list[Any]:
@@ -363,16 +326,10 @@ def _band(
     arm: str, index: int, x: Sequence[float], values: Sequence[Sequence[float]], *, band: bool = True
 ) -> list[Figure]:
     means = [sum(found) / len(found) for found in values]
-    line: Figure = {
-        "type": "scatter",
-        "mode": "lines+markers" if band or len(x) == 1 else "lines",
-        "x": list(x),
-        "y": means,
-        "name": arm,
+    line = _trace(arm, "lines+markers" if band or len(x) == 1 else "lines", x, means, "%{y:.1%} at step %{x}") | {
         "legendgroup": arm,
         "line": {"color": _colour(index), "width": 2.5, "dash": _dash(index)},
         "marker": {"size": 6 if len(x) > 1 else 10},
-        "hovertemplate": "%{y:.1%} at step %{x}",
     }
     if not band or max(len(found) for found in values) < 2:
         return [line]
@@ -391,6 +348,10 @@ def _band(
     return [outline, line]
 
 
+def _trace(arm: str, mode: str, x: Iterable[float], y: Sequence[float], hover: str) -> Figure:
+    return {"type": "scatter", "mode": mode, "x": list(x), "y": list(y), "name": arm, "hovertemplate": hover}
+
+
 def _bar(arm: str, index: int, x: Sequence[str], y: Sequence[float | None]) -> Figure:
     return {
         "type": "bar",
@@ -402,23 +363,23 @@ def _bar(arm: str, index: int, x: Sequence[str], y: Sequence[float | None]) -> F
     }
 
 
-def _figure(key: str, title: str, caption: str, data: list[Figure], x: str, y: str, *, percent: bool = False) -> Figure:
+def _figure(
+    key: str,
+    title: str,
+    caption: str,
+    data: list[Figure],
+    x: str,
+    y: str,
+    *,
+    percent: bool = False,
+    categories: bool = False,
+) -> Figure:
     layout: Figure = {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}}, "barmode": "group"}
     if percent:
         layout["yaxis"] |= {"tickformat": ".0%", "rangemode": "tozero"}
+    if categories:
+        layout["xaxis"] |= {"type": "category"}
     return {"id": key, "title": title, "caption": caption, "data": data, "layout": layout}
-
-
-def _line(x: float) -> Figure:
-    return {
-        "type": "line",
-        "x0": x,
-        "x1": x,
-        "y0": 0,
-        "y1": 1,
-        "yref": "paper",
-        "line": {"width": 1, "color": "#8d99a6"},
-    }
 
 
 def _colour(index: int) -> str:

@@ -21,8 +21,6 @@ from harness.rollout.worker import WorkerSettings
 if TYPE_CHECKING:
     from agentlightning.store.base import LightningStore
 
-    from harness.rollout.pool import WorkerPool
-
 logger = logging.getLogger(__name__)
 
 FILE_NAME = "join.json"

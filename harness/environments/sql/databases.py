@@ -32,11 +32,20 @@ def content_hash(path: str) -> str:
     known = _hashes.get(path)
     if known is not None and known[0] == stamp:
         return known[1]
-    with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = read_hash(path)
     with _lock:
         _hashes[path] = (stamp, digest)
     return digest
+
+
+def read_hash(path: str | Path) -> str:
+    """SHA-256 of a file, read anew whatever its times say.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def fingerprint(path: str | Path) -> str:
@@ -50,8 +59,7 @@ def fingerprint(path: str | Path) -> str:
         if not file.is_file():
             return ""
         for one in sorted(file.parent.glob("*.sqlite")):
-            with one.open("rb") as content:
-                digest.update(f"{one.name} {hashlib.file_digest(content, 'sha256').hexdigest()}\n".encode())
+            digest.update(f"{one.name} {read_hash(one)}\n".encode())
     except OSError:
         return ""
     return digest.hexdigest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
+from harness.environments.sql.databases import read_hash
 from harness.records import Task
 from harness.tasks.bird.layout import BIRD
 from harness.tasks.prepared import PreparedTasks
@@ -63,8 +63,7 @@ class BirdTasks(PreparedTasks):
     def describe(self) -> Mapping[str, Any]:
         if not self.descriptions:
             return super().describe()
-        digest = hashlib.sha256((self.folder / BIRD.descriptions).read_bytes()).hexdigest()
-        return {**super().describe(), "descriptions_sha256": digest}
+        return {**super().describe(), "descriptions_sha256": read_hash(self.folder / BIRD.descriptions)}
 
     @cached_property
     def _notes(self) -> dict[str, dict[str, list[str]]]:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
-from harness.environments.sql.databases import content_hash, databases_of
+from harness.environments.sql.databases import content_hash, databases_of, read_hash
 from harness.environments.sql.environment import ANSWER, DATABASE, GOLD_IS, database_of
 from harness.errors import ConfigError, TaskSetError
 from harness.records import Task
@@ -213,16 +213,11 @@ def _digests(path: Path, name: str, anew: bool = False) -> dict[str, str]:
     digests = {}
     for file in map(Path, databases_of(path)):
         try:
-            digest = _sha256(file) if anew else content_hash(str(file))
+            digest = read_hash(file) if anew else content_hash(str(file))
         except OSError:
             digest = ""
         digests[name if file == path else f"{name}, with {file.name}"] = digest
     return digests
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _hash(items: Iterable[Any]) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-from harness.environments.sql.databases import content_hash
+from harness.environments.sql.databases import content_hash, read_hash
 from harness.errors import TaskSetError
 from harness.tasks.prepared.layout import MANIFEST, Layout
 
@@ -86,8 +85,4 @@ def verify(folder: Path, layout: Layout) -> Verified:
 
 def questions_hash(folder: Path, layout: Layout) -> dict[str, str]:
     """SHA-256 of each Parquet file of questions that is there."""
-    return {
-        name: hashlib.sha256((folder / name).read_bytes()).hexdigest()
-        for name in layout.parquets
-        if (folder / name).is_file()
-    }
+    return {name: read_hash(folder / name) for name in layout.parquets if (folder / name).is_file()}

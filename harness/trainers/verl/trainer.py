@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from harness import timeline
-from harness.config import resolve_device
+from harness.config import Config, resolve_device
 from harness.errors import EnvironmentProblem, how_to_install
 from harness.layers import digest, merge
 from harness.plugins import program, program_of
@@ -27,7 +27,6 @@ from harness.trainers.verl.compose import verl_settings, write_agent_loop
 from harness.trainers.verl.limits import checkpoint_bytes
 
 if TYPE_CHECKING:
-    from harness.config import Config
     from harness.run import LiveRun
 
 VERLS_OWN = {
