@@ -218,7 +218,8 @@ ray.init(address="local", num_cpus=2, include_dashboard=False)
 @ray.remote
 class Worker:
     def told(self):
-        return [os.getpid(), os.getppid(), "verl" in sys.modules, os.environ["HARNESS_RUN_MARK"]]
+        mark, drawn = os.environ["HARNESS_RUN_MARK"], ray._raylet.UniqueID.from_random().hex()
+        return [os.getpid(), os.getppid(), "verl" in sys.modules, mark, drawn]
 
 workers = [Worker.remote(), Worker.remote()]
 print(json.dumps(ray.get([worker.told.remote() for worker in workers])), flush=True)
@@ -267,11 +268,12 @@ def test_runs_of_a_study_share_a_server_that_outlives_each_and_not_the_study(
     first, workers = run(script, name, "first")
     first.wait()
     made_by = server._process.pid
-    assert [worker[1:] for worker in workers] == [[made_by, True, "first"]] * 2
+    assert [worker[1:4] for worker in workers] == [[made_by, True, "first"]] * 2
+    assert workers[0][4] != workers[1][4]  # who draws equal ids at once dies, and Ray waits for it without end
     wait_until(lambda: not marked("first"))
     wait_until(server.fresh)
     second, workers = run(script, name, "a-mark-of-another-length", "stay")
-    assert [worker[1:] for worker in workers] == [[made_by, True, "a-mark-of-another-length"]] * 2
+    assert [worker[1:4] for worker in workers] == [[made_by, True, "a-mark-of-another-length"]] * 2
     assert {worker[0] for worker in workers} <= {process.pid for process in marked("a-mark-of-another-length")}
     second.kill()  # nobody tells its workers
     second.wait()

@@ -61,6 +61,8 @@ TRIAL_S = 60
 """How long CUDA may take to start."""
 STANDBY = "HARNESS_STANDBY"
 """Environment variable: the name of a server that runs of a study share."""
+IDS = 4096
+"""Ids between two forks: more than a worker draws. 2 ms."""
 LOOK_S = 1.0
 """How often a server that nobody asks looks whether it is still wanted."""
 JOB_ID = "01000000"
@@ -199,6 +201,7 @@ class Server:
                 message = reader.read(length)
             if process := os.fork():
                 connection.sendall(process.to_bytes(4, "big"))
+                draw_ids()
                 return
             self._listener.close()
             # Files are handed at the numbers that they have in who spawns, a fork of this server too: where it has a
@@ -246,6 +249,16 @@ class Server:
             traceback.print_exc()
             sys.exit(1)
         sys.exit()
+
+
+def draw_ids() -> None:
+    """Have the next fork go on elsewhere in Ray's random numbers than the last.
+
+    Ray seeds them once a process, at the first id, and verl's imports draw some. Forks of one state draw equal ids: of
+    two workers that warm up Ray's store at once with an object of the same id one dies, and Ray waits for it forever.
+    """
+    for _ in range(IDS):
+        sys.modules["ray._raylet"].UniqueID.from_random()
 
 
 def spawn_through_client() -> None:
