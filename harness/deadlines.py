@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -24,14 +25,22 @@ class Raised(RolloutError):
 
 
 async def within(timeout_s: float, work: Callable[[], Awaitable[Any]]) -> Any:
-    """Do `work` until a deadline that really ends it, even if it ignores its cancellation.
+    """Do `work` until a deadline that really ends it, even if it ignores its cancellation or blocks the loop.
 
     Raises:
         DeadlinePassed: It did not end in time.
         Raised: It raised, be it SystemExit, KeyboardInterrupt or a CancelledError of its own making.
         asyncio.CancelledError: This was cancelled from outside, and the work with it.
     """
-    task = asyncio.create_task(_contained(work))
+    ends = time.monotonic() + timeout_s
+
+    async def timed() -> Any:
+        result = await _contained(work)
+        if time.monotonic() > ends:
+            raise DeadlinePassed
+        return result
+
+    task = asyncio.create_task(timed())
     try:
         done, _ = await asyncio.wait({task}, timeout=timeout_s)
     except asyncio.CancelledError:
@@ -45,6 +54,7 @@ async def within(timeout_s: float, work: Callable[[], Awaitable[Any]]) -> Any:
     await asyncio.wait({task}, timeout=CLOSE_GRACE_S)
     if not task.done():
         task.add_done_callback(lambda late: late.cancelled() or late.exception())
+        asyncio.tasks._unregister_task(task)  # the loop's end would wait for it for ever
     raise DeadlinePassed
 
 

@@ -9,17 +9,20 @@ import os
 import platform
 import subprocess
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import harness
 from harness.config import Config, EvalConfig
+from harness.environments import Environment, tools_of
 from harness.hookspecs import RewardSpec
 from harness.layers import digest
 from harness.plugins import (
     agent_spec,
+    environment,
+    environment_of,
     framework_versions,
     program,
     program_of,
@@ -111,6 +114,7 @@ def run_record(
         "identity": identity(config, task_set, train, val, model_path, device, kind),
         "parity": certificate_for(config.agent, current),
         "agent_fingerprint": digest(current),
+        "agent_source": current.get("agent_source", ""),
         "agent_distribution": {"name": plugin.distribution, "version": plugin.version} if plugin else None,
         "config": config.dump(),
         "result": None,
@@ -160,7 +164,18 @@ def identity(
         found["reward_range"] = [reward.low, reward.high]
     if measured.samples > 1:
         found["samples"] = measured.samples
+    if program(program_of(config.agent)).calls_tools:
+        found["tools"] = tools_hash(environment(environment_of(config.task.name)), val, data["sandbox"])
     return found
+
+
+def tools_hash(environment: Environment, tasks: Sequence[Task], limits: Mapping[str, Any]) -> str:
+    """Hash of the tools that a model is told of, byte for byte; where tasks have their own, of those of all."""
+    own = hasattr(environment, "tools_for")
+    offered = (
+        [tools_of(environment, environment.payload(task, limits)) for task in tasks] if own else [environment.tools]
+    )
+    return digest({"tools": sorted({json.dumps([tool.definition for tool in tools]) for tools in offered})})
 
 
 def graded(reward: RewardSpec) -> bool:
@@ -290,25 +305,49 @@ def available_cores() -> int | None:
 
 def commit() -> Commit | None:
     """Commit of the source tree, or of the one that the wheel was built from, and whether it had changes."""
-    root = Path(harness.__file__).parent.parent
-
-    def git(*arguments: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10, check=True
-        ).stdout.strip()
-
     try:
-        if Path(git("rev-parse", "--show-toplevel")) == root:
-            dirty = bool(git("status", "--porcelain", "--untracked-files=no"))
-            return {"hash": git("rev-parse", "HEAD"), "dirty": dirty}
+        if Path(_git("rev-parse", "--show-toplevel")) == _ROOT:
+            dirty = bool(_git("status", "--porcelain", "--untracked-files=no"))
+            current: Commit = {"hash": _git("rev-parse", "HEAD"), "dirty": dirty}
+            return current | {"changes": changes("HEAD")} if dirty else current
     except (OSError, subprocess.SubprocessError):
         pass
     built = Path(harness.__file__).with_name("commit.json")
-    found: Commit | None = json.loads(built.read_text()) if built.is_file() else None
-    return found
+    kept: Commit | None = json.loads(built.read_text()) if built.is_file() else None
+    return kept
 
 
-_ABOUT_A_POLICY = {"manifest.json", "export.json"}
+def changes(since: str) -> str:
+    """Hash of what the source tree has of a run's code that a commit has not; empty where that is nothing.
+
+    Raises:
+        OSError: There is no git.
+        SubprocessError: It does not know the commit.
+    """
+    found = _git("diff", since, "--", *_OF_RUNS)
+    return hashlib.sha256(found.encode()).hexdigest()[:16] if found else ""
+
+
+_ROOT = Path(harness.__file__).parent.parent
+_OF_RUNS = (
+    "harness",
+    "plugins",
+    *(f":(exclude)harness/{room}" for room in ("compare", "report", "study", "cli", "parity")),
+)
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(_ROOT), *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, errors="replace", timeout=30, check=True
+    ).stdout.strip()
+
+
+_OF_A_POLICY = {".safetensors", ".bin", ".json", ".jinja", ".py"}
+"""Weights, configuration, and code that `policy.trust_remote_code` lets run."""
+_OLDER_TOKENIZERS = {".txt", ".model", ".tiktoken"}
+"""Read only where there is no `tokenizer.json`."""
+_ABOUT_A_POLICY = {"manifest.json", "export.json", "LICENSE.txt", "requirements.txt"}
 
 
 def model_hash(path: str) -> str:
@@ -317,8 +356,9 @@ def model_hash(path: str) -> str:
     if not folder.is_dir():
         return path
     digest = hashlib.sha256()
+    decides = _OF_A_POLICY | (set() if (folder / "tokenizer.json").is_file() else _OLDER_TOKENIZERS)
     for file in sorted(folder.iterdir()):
-        if file.suffix in {".safetensors", ".bin", ".json", ".jinja"} and file.name not in _ABOUT_A_POLICY:
+        if file.suffix in decides and file.name not in _ABOUT_A_POLICY:
             digest.update(file.name.encode() + b"\0")
             with file.open("rb") as stream:
                 for block in iter(lambda: stream.read(1 << 20), b""):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from harness.plugins import (
     trainer_spec,
 )
 from harness.policies import resolve
-from harness.record import changed_data, closed, graded, run_record, training_result
+from harness.record import changed_data, closed, graded, model_hash, run_record, training_result
 from harness.records import Task
 from harness.results.folder import FULL, RunFolder
 from harness.results.model import Parent, RunRecord, Scores
@@ -161,9 +162,15 @@ def load_tasks(config: Config, task_set: TaskSet, split: str) -> Sequence[Task]:
     """The tasks of a split.
 
     Raises:
-        TaskSetError: Files are missing or damaged, or the reward can judge no answer to one of the tasks.
+        TaskSetError: Files are missing or damaged, two tasks have one id, or the reward can judge no answer to one of
+            the tasks.
     """
     tasks = task_set.load(split)
+    if twice := [one for one, count in Counter(task.id for task in tasks).items() if count > 1]:
+        raise TaskSetError(
+            f"{len(twice)} ids of {config.task.name}'s split {split!r} are of several tasks, {twice[0]!r} for one: "
+            "rows could not tell them apart. Give every task an id of its own"
+        )
     if refused := refusals(config, tasks):
         first, reason = next(iter(refused.items()))
         raise TaskSetError(
@@ -221,18 +228,27 @@ def same_run(before: Config, after: Config) -> None:
 
 
 def same_parts(folder: RunFolder, config: Config, task_set: TaskSet) -> None:
-    """Refuse questions, databases or verdicts that are not those of the run's first launch.
+    """Refuse questions, databases, verdicts, a policy or an agent that are not those of the run's first launch.
 
     Raises:
-        UserError: The task set describes itself otherwise, or what decides a verdict differs, a file that an option
-            names included; where a judge is, say, may change.
+        UserError: The task set describes itself otherwise, what decides a verdict differs, a file that an option
+            names included (where a judge is, say, may change), the first policy has other weights, or the agent's
+            source changed.
     """
-    began = folder.read()["identity"]
+    from harness.parity.certificate import fingerprint
+
+    record = folder.read()
+    began = record["identity"]
     reward = reward_identity(reward_spec(config.reward.name), config.reward.options, "reward.options")
-    parts = (
+    parts: list[tuple[str, Mapping[str, Any], Mapping[str, Any], str]] = [
         ("the data are not those", began["task_set"], task_set.describe() if began["task_set"] else {}, "the data"),
         ("the reward is not the one", began["reward_options"], reward, "its options and files"),
-    )
+        ("the policy is not the one", {"model": began["model"]}, {"model": model_hash(resolve(config.policy.path))},
+         "policy.path"),
+    ]  # fmt: skip
+    if "agent_source" in record:  # older runs did not say
+        now_is = {"agent_source": fingerprint(config.agent).get("agent_source")}
+        parts.append(("the agent is not the one", {"agent_source": record["agent_source"]}, now_is, "its source"))
     for what, before, now, them in parts:
         if changed := _changed(flatten(before), flatten(json.loads(json.dumps(dict(now))))):
             raise UserError(

@@ -91,13 +91,12 @@ def train(
             emit_json(before) if json_ else summary(folder, before)
             return
     else:
-        overrides = list(set_ or [])
-        short = {"task.name": task, "policy.path": model, "rollout.runners": n_runners}
-        overrides[:0] = [f"{key}={value}" for key, value in short.items() if value is not None]
         if ci and ci_fast:
             raise UserError("--ci is twenty steps and --ci-fast is one: give one of them")
-        if ci or ci_fast:
-            overrides += _ci(fast=ci_fast)
+        short = {"task.name": task, "policy.path": model, "rollout.runners": n_runners}
+        overrides = _ci(fast=ci_fast) if ci or ci_fast else []  # first: what is asked for by name counts
+        overrides += [f"{key}={value}" for key, value in short.items() if value is not None]
+        overrides += set_ or []
         if steps is not None:
             overrides.append(f"train.steps={steps}")
         device = next((item.partition("=")[2] for item in overrides if item.startswith("device=")), "auto")

@@ -123,6 +123,8 @@ def check_identity(runs: Sequence[Run], allow: Iterable[str] = (), varied: Itera
 def _refusal(refused: Sequence[Difference]) -> str:
     """All differences: one in a line, several in a line each under what they are about."""
     refused = sorted(refused, key=lambda one: GROUPS.index(one.group))
+    if any(one.key == "kind" for one in refused):
+        refused = [one for one in refused if one.key != "device"]
     by_top = {one.top: [other.key for other in refused if other.top == one.top] for one in refused}
     advice = " ".join(f"--allow {found[0] if len(found) == 1 else top}" for top, found in by_top.items())
     advice = f"If that is what you mean to compare, say {advice}"
@@ -160,13 +162,22 @@ def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
 
     Raises:
         NotComparable: Strict agents of several plugins lack a certificate, or have them for different
-            scenarios or prompts.
+            scenarios or prompts, or one agent's source changed between runs.
     """
     remarks: list[str] = []
+    permitted = "parity" in set(allow)
+    for name, sources in _sources(runs).items():
+        if len(sources) > 1 and not all(sources.values()):
+            found = ", ".join(sorted(sources))
+            if not permitted:
+                raise NotComparable(
+                    f"parity differs: the source of {name} changed between runs ({found}), and not every one of them "
+                    "has a certificate that it is the same agent. Leave out the runs of one, or say --allow parity"
+                )
+            remarks.append(f"The source of {name} changed between runs (allowed): {found}.")
     agents: dict[str, Certificate | None] = {}
     for run in runs:
         agents[run.record["agent"]] = agents.get(run.record["agent"]) or run.parity
-    permitted = "parity" in set(allow)
     if len(agents) > 1:
         missing = [name for name, found in agents.items() if found is None and not _excused(name)]
         if missing and not permitted:
@@ -200,6 +211,20 @@ def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
     return remarks
 
 
+def _sources(runs: Iterable[Run]) -> dict[str, dict[str, bool]]:
+    """Of every agent, the hashes of its source that records know, and whether each has a strict certificate."""
+    found: dict[str, dict[str, bool]] = {}
+    for run in runs:
+        certificate = run.parity
+        source = run.record.get("agent_source")
+        if not source and certificate is not None:
+            source = certificate["fingerprint"].get("agent_source") or certificate["fingerprint"].get("plugin")
+        if source:
+            of = found.setdefault(run.record["agent"], {})
+            of[source] = of.get(source, False) or bool(certificate and certificate["strict"])
+    return found
+
+
 def circumstances(runs: Sequence[Run]) -> list[str]:
     """Remarks on what is not decisive but may matter: code, library versions, machines."""
     remarks: list[str] = []
@@ -212,11 +237,15 @@ def circumstances(runs: Sequence[Run]) -> list[str]:
         remarks.append(f"Runs were made by {len(commits)} commits: {', '.join(sorted(one[:10] for one in commits))}.")
     if any(code["dirty"] for code in codes if code):
         remarks.append("Some runs were made with uncommitted changes in the source tree.")
-    names = dict.fromkeys(name for run in runs for name in run.record["versions"])
-    for name in names:
-        versions = {str(run.record["versions"].get(name)) for run in runs}
-        if len(versions) > 1:
-            remarks.append(f"Versions of {name} differ: {', '.join(sorted(versions))}.")
+    versions: dict[str, set[str]] = {}
+    for run in runs:
+        for name in {name for other in runs for name in other.record["versions"]}:
+            versions.setdefault(name, set()).add(str(run.record["versions"].get(name)))
+        for name, installed in run.record["frameworks"].items():  # of its agent: others need none of it
+            versions.setdefault(name, set()).add(installed)
+    for name, found in sorted(versions.items()):
+        if len(found) > 1:
+            remarks.append(f"Versions of {name} differ: {', '.join(sorted(found))}.")
     machines = {_machine(run) for run in runs}
     if len(machines) > 1:
         remarks.append(f"Machines differ, so times are not comparable: {'; '.join(sorted(machines))}.")
@@ -244,6 +273,8 @@ def _sharing_text(at_once: int, cores: int) -> str:
 
 def _comparable(run: Run) -> dict[str, Any]:
     flat = {"kind": run.record["kind"], "samples": 1, **flatten(run.record["identity"])}
+    if run.record["kind"] == "train":  # rounding is another one; of what is measured, the policy may be served anywhere
+        flat["device"] = run.record["device"]
     return {key: value for key, value in flat.items() if value != {}}  # an option not set, whoever else sets some
 
 

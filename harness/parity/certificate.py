@@ -155,18 +155,24 @@ def _asked_for(requirement: Requirement, extras: frozenset[str]) -> bool:
 
 
 def _source_hash(module: str) -> str:
-    """Of all Python files of the module's top package; of the module alone inside `harness`."""
+    """Of all files of the module's top package, prompts in YAML among them; inside `harness` of the module alone."""
     package = module.partition(".")[0]
     found = importlib.util.find_spec(module if package == "harness" else package)
-    if found is None or found.origin is None:
+    if found is None:
         return "missing"
-    origin = Path(found.origin)
-    folder = origin.parent if origin.name == "__init__.py" else None
-    files = sorted(folder.rglob("*.py")) if folder else [origin]
+    folders = [] if package == "harness" else [Path(one) for one in found.submodule_search_locations or ()]
+    files = [(folder, file) for folder in folders for file in sorted(folder.rglob("*")) if _is_source(file)]
+    if not folders and found.origin is not None:
+        files = [(Path(found.origin).parent, Path(found.origin))]
     hashed = hashlib.sha256()
-    for file in files:
-        hashed.update(str(file.relative_to(folder or origin.parent)).encode() + b"\0" + file.read_bytes() + b"\0")
+    for folder, file in files:
+        hashed.update(str(file.relative_to(folder)).encode() + b"\0" + file.read_bytes() + b"\0")
     return hashed.hexdigest()[:16]
+
+
+def _is_source(file: Path) -> bool:
+    made = file.suffix == ".pyc" or file.name in ("py.typed", ".DS_Store") or file.name.endswith("~")
+    return not made and file.is_file()
 
 
 def _path(agent_name: str, fingerprint_digest: str) -> Path:

@@ -35,6 +35,7 @@ class Commit(TypedDict):
 
     hash: Annotated[str, "of the commit, 40 hex digits"]
     dirty: Annotated[bool, "whether files had changes that the commit does not have"]
+    changes: NotRequired[Annotated[str, "of those, a hash of what decides a run; empty where nothing does"]]
 
 
 class Launch(TypedDict):
@@ -137,6 +138,7 @@ class Identity(TypedDict):
         Annotated[int, "rollouts of a task in an evaluation; 1 where missing", Key("sampling", ("eval.samples",))]
     ]
     max_prompt_tokens: Annotated[int, "tokens of one prompt at most", _SAMPLING]
+    tools: NotRequired[Annotated[str, "hash of the tools that the policy is told of, where it calls any", _AGENT]]
     max_turns: Annotated[int, "answers that an agent may write, or rounds of tool calls", Key("agent", ("max_turns",))]
     sandbox: Annotated[dict[str, Any], "limits of one tool call", Key("rollout", ("sandbox",))]
     group_size: Annotated[int, "rollouts of a task in a step", Key("training", ("rollout.group_size",))]
@@ -276,6 +278,7 @@ class RunRecord(TypedDict):
     identity: Annotated[Identity, "what must be equal where runs are compared"]
     parity: Annotated[Certificate | None, "that the agent does what its reference does"]
     agent_fingerprint: NotRequired[Annotated[str, "hash of all that a certificate depends on: one made later is found"]]
+    agent_source: NotRequired[Annotated[str, "hash of the source of the agent's package; no run goes on with another"]]
     agent_distribution: Annotated[Distribution | None, "where the agent comes from"]
     config: Annotated[dict[str, Any], "the resolved configuration, which runs again as it stands"]
     result: Annotated[Result | None, "None until the run ends"]

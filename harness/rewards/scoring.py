@@ -15,7 +15,15 @@ from harness.config import Config
 from harness.deadlines import DeadlinePassed, Raised, within
 from harness.errors import RewardError
 from harness.hookspecs import RewardSpec
-from harness.plugins import distribution_of, make_reward, reward_spec, reward_version
+from harness.plugins import (
+    agent_spec,
+    distribution_of,
+    make_reward,
+    program,
+    program_of,
+    reward_spec,
+    reward_version,
+)
 from harness.records import AGENT_OUTCOMES, Attempt, Task, Verdict
 
 
@@ -39,6 +47,7 @@ class Scorer:
         self._timeout_s = config.reward.timeout_s
         self._gate = asyncio.Semaphore(config.reward.concurrency or min(32, (os.cpu_count() or 1) + 4))
         self._name = f"reward {self._spec.name} of {distribution_of('reward', self._spec.name)}"
+        self._roles = {*agent_spec(config.agent).roles, *program(program_of(config.agent)).roles}
         self.version = reward_version(self._spec)
 
     def of_a_check(self, worth: float, approved: bool) -> float:
@@ -53,7 +62,8 @@ class Scorer:
         """
         async with self._gate:
             try:
-                return checked(await within(self._timeout_s, lambda: self._reward.score(task, attempt)), self._spec)
+                given = await within(self._timeout_s, lambda: self._reward.score(task, attempt))
+                return self._of_its_roles(checked(given, self._spec))
             except DeadlinePassed:
                 fault = f"gave no verdict within {self._timeout_s:g} s (reward.timeout_s)"
             except Raised as error:
@@ -61,6 +71,11 @@ class Scorer:
             except (TypeError, ValueError, OverflowError) as error:
                 fault = f"returned {error}"
         raise RewardError(f"{self._name} {fault}".encode("utf-8", "backslashreplace").decode())
+
+    def _of_its_roles(self, verdict: Verdict) -> Verdict:
+        if strange := verdict.by_role.keys() - self._roles:
+            raise ValueError(f"a value of role {min(strange)!r}, but the agent has {', '.join(sorted(self._roles))}")
+        return verdict
 
     async def judge(self, task: Task, attempt: Attempt) -> tuple[Attempt, Verdict]:
         """The attempt and the verdict on it, however it ended.
@@ -86,8 +101,9 @@ def checked(verdict: Any, spec: RewardSpec) -> Verdict:
     """
     if not isinstance(verdict, Verdict):
         raise TypeError(f"{type(verdict).__name__} {verdict!r:.100}, not a Verdict")
-    if not isinstance(verdict.reason, str) or not all(isinstance(flag, str) for flag in verdict.flags):
-        raise TypeError(f"reason {verdict.reason!r:.100} and flags {verdict.flags!r:.100}, which are not all text")
+    flags = verdict.flags
+    if isinstance(flags, str) or not all(isinstance(text, str) for text in (verdict.reason, *flags)):
+        raise TypeError(f"reason {verdict.reason!r:.100} and flags {flags!r:.100}, which are not a text and several")
     parts = {name: _number(value, f"part {name!r}") for name, value in _named(verdict.parts, "parts")}
     if spec.parts and (undeclared := parts.keys() - set(spec.parts)):
         raise ValueError(f"part {min(undeclared)!r}, but declares {', '.join(spec.parts)}")
@@ -98,7 +114,7 @@ def checked(verdict: Any, spec: RewardSpec) -> Verdict:
         by_role={
             role: _number(value, f"value of role {role!r}", spec) for role, value in _named(verdict.by_role, "by_role")
         },
-        flags=tuple(verdict.flags),
+        flags=tuple(flags),
     )
 
 

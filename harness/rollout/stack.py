@@ -57,6 +57,8 @@ class RolloutWork(agl.Algorithm):
         self.gateway = GatewayServer(config.rollout.host, upstream_concurrency=1024, queue_size=4096)
         self.pool: WorkerPool | None = None
         self._interrupted = False
+        self._over = False
+        self._failure: BaseException | None = None
 
     @abstractmethod
     async def work(self, store: LightningStore) -> None:
@@ -80,8 +82,11 @@ class RolloutWork(agl.Algorithm):
         _quiet()
         try:
             trainer.fit(agl.LitAgent())
-            if self._interrupted:
-                raise KeyboardInterrupt  # agentlightning's strategy ends quietly when interrupted
+            # agentlightning's strategy ends quietly when interrupted, also where the work had failed before.
+            if self._failure is not None:
+                raise self._failure
+            if self._interrupted or not self._over:
+                raise KeyboardInterrupt
         finally:
             os.environ.pop(RUN_MARK, None)
             left = sweep(self.mark)
@@ -94,8 +99,9 @@ class RolloutWork(agl.Algorithm):
         assert this is not None
 
         def interrupt() -> None:
-            self._interrupted = True
-            this.cancel()
+            if not self._over:  # else its services are being ended, which is what is asked for
+                self._interrupted = True
+                this.cancel()
 
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -126,14 +132,20 @@ class RolloutWork(agl.Algorithm):
             if self._interrupted:
                 raise KeyboardInterrupt from None
             raise
+        except Exception as error:
+            self._failure = error
+            raise
         finally:
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)
-            join_file.unlink(missing_ok=True)
-            if self.pool is not None:
-                await asyncio.to_thread(self.pool.stop)
-            await asyncio.to_thread(self.gateway.stop)
-            await store.stop()
+            self._over = True
+            try:
+                join_file.unlink(missing_ok=True)
+                if self.pool is not None:
+                    await asyncio.to_thread(self.pool.stop)
+                await asyncio.to_thread(self.gateway.stop)
+                await store.stop()
+            finally:
+                for number in (signal.SIGTERM, signal.SIGINT):
+                    loop.remove_signal_handler(number)
 
     async def _watch_gateway(self) -> None:
         while (ended := self.gateway.ended) is None:

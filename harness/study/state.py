@@ -11,23 +11,24 @@ runs/<study>/
 from __future__ import annotations
 
 import json
-import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
+from subprocess import SubprocessError
 from typing import Any, Literal
 
-import harness
 from harness.compare.model import Entry, StudyLaunch, StudyState
 from harness.compare.runs import STUDY_FILE, Run, read_run, read_state, readable
+from harness.errors import PluginError
+from harness.parity.certificate import fingerprint
+from harness.record import changes, commit
 from harness.results.folder import held, replace_text
-from harness.results.model import Commit
+from harness.results.model import RunRecord
 from harness.study.plan import Job, Study, config_hash, varied_keys
 
 Action = Literal["run", "resume", "skip", "wait"]
-_OF_RUNS = ("harness", "plugins", ":(exclude)harness/compare", ":(exclude)harness/report", ":(exclude)harness/study")
-_NOT_OF_RUNS = (":(exclude)harness/cli", ":(exclude)harness/parity")
 
 
 @dataclass
@@ -84,7 +85,10 @@ class StudyFolder:
         mine = {self.entries[job.key]["run"] for job in jobs}
         runs = [run for path in paths for run in ([read_run(path)] if path.name in mine else readable([path]))]
         known = frozenset(path.name for path in paths)
-        return [replace(self._next(job, runs, any_code), earlier=known) for job in jobs]
+        steps: dict[str, Step] = {}
+        for job in jobs:
+            steps[job.key] = replace(self._next(job, runs, any_code, steps), earlier=known)
+        return list(steps.values())
 
     def set(self, job: Job, state: str, run: Path | None = None, process: Any = None) -> None:
         """Note where a job stands."""
@@ -123,18 +127,24 @@ class StudyFolder:
         with held(self.path, f"study {self.study.name!r} is already running in {self.path}"):
             yield
 
-    def _next(self, job: Job, runs: Sequence[Run], any_code: bool) -> Step:
+    def _next(self, job: Job, runs: Sequence[Run], any_code: bool, before: Mapping[str, Step]) -> Step:
         entry = self.entries[job.key]
         pid = _alive(entry.get("pid"), entry.get("pid_started"))
         if pid is not None and entry.get("state") == "running":
             return Step(job, "wait", self._folder(entry), f"still running as process {pid}", pid)
         if job.kind == "eval":
-            for run in reversed(runs):
-                if run.finished and _made_by(run, job, entry):
+            trained, mine = (
+                self._trained(job, before),
+                [run for run in runs if run.finished and _made_by(run, job, entry)],
+            )
+            for run in reversed(mine):
+                parent = run.record.get("parent")
+                of = parent["run"] if parent else trained
+                if trained is not None and of == trained and (any_code or same_code(run.record)):
                     return Step(job, "skip", run.folder.path, "finished")
-            return Step(job, "run", None, "not yet run")
+            return Step(job, "run", None, "its earlier run is of another training or code" if mine else "not yet run")
         mine = [run for run in runs if run.trained and config_hash(run.record["config"]) == job.config_hash]
-        usable = [run for run in mine if any_code or same_code(run.record["commit"])]
+        usable = [run for run in mine if any_code or same_code(run.record)]
         for run in reversed(usable):
             if run.finished:
                 return Step(job, "skip", run.folder.path, "finished")
@@ -144,25 +154,43 @@ class StudyFolder:
             return Step(job, "run", None, "its earlier run was made by other code (--any-code would keep it)")
         return Step(job, "run", None, "not yet run")
 
+    def _trained(self, job: Job, before: Mapping[str, Step]) -> str | None:
+        """The run whose policy an evaluation is of; None where that is still to be trained."""
+        step = before.get(job.parent or "")
+        if step is not None:
+            return step.folder.name if step.action == "skip" and step.folder is not None else None
+        entry = self.entries.get(job.parent or "")
+        return entry["run"] if entry and entry["state"] == "finished" else None
+
     def _folder(self, entry: Entry) -> Path | None:
         return self.path / entry["run"] if entry["run"] else None
 
 
-def same_code(recorded: Commit | None) -> bool:
-    """Whether the code that decides a run is as it was; unknown commits (an installed wheel) count as the same."""
-    from harness.record import commit
+def same_code(record: RunRecord) -> bool:
+    """Whether the code that decides a run is as it was: its agent's, and that of this checkout, uncommitted or not.
 
-    current = commit()
-    if recorded is None or current is None or recorded["hash"] == current["hash"]:
+    What is not known counts as the same: the commit of an installed wheel, and an older run's uncommitted changes.
+    """
+    recorded, current, source = record["commit"], commit(), record.get("agent_source")
+    if source and _source_of(record["agent"]) not in (source, None):
+        return False
+    if recorded is None or current is None:
         return True
-    root = Path(harness.__file__).parent.parent
-    found = subprocess.run(
-        ["git", "-C", str(root), "diff", "--quiet", recorded["hash"], current["hash"], "--", *_OF_RUNS, *_NOT_OF_RUNS],
-        capture_output=True,
-        timeout=30,
-        check=False,
-    )
-    return found.returncode == 0
+    if recorded["hash"] == current["hash"]:
+        unknown = recorded["dirty"] and "changes" not in recorded
+        return unknown or recorded.get("changes", "") == current.get("changes", "")
+    try:
+        return not recorded.get("changes") and not changes(recorded["hash"])
+    except (OSError, SubprocessError):  # its commit is not here
+        return False
+
+
+@cache
+def _source_of(agent: str) -> str | None:
+    try:
+        return fingerprint(agent).get("agent_source")
+    except PluginError:  # not installed any more: what it did is done
+        return None
 
 
 def _made_by(run: Run, job: Job, entry: Entry) -> bool:

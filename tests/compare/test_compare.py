@@ -247,18 +247,21 @@ def test_a_cpu_and_a_gpu_run_are_refused_by_the_options_of_their_presets_and_the
     one = write_run()
     other = write_run(overrides=[f"{verl}.enforce_eager=true", f"{verl}.max_num_seqs=256", "rollout.runners=8"])
     other.update(device="cuda")
-    with pytest.raises(NotComparable, match=r"(?s)  verl\.\S+ differs: not set in .* say --allow verl$"):
+    with pytest.raises(NotComparable, match=r"(?s)  verl\.\S+ differs: not set in .* say --allow verl --allow device$"):
         compare(select([one.path, other.path]))
-    found = compare(select([one.path, other.path]), allow=["verl"])
+    found = compare(select([one.path, other.path]), allow=["verl", "device"])
     assert [arm["name"] for arm in found["arms"]] == ["reference_sql on cpu", "reference_sql on cuda"]
     assert {exception["key"] for exception in found["exceptions"]} == {
         f"{verl}.enforce_eager",
         f"{verl}.max_num_seqs",
+        "device",
     }
     note = "two runs of one agent may give less than 100 too"
     assert note in render(found, "md") and note not in render(compare(select([one.path, write_run().path])), "md")
     slower = write_run("langgraph_sql", overrides=["rollout.runners=4"])  # not by the device alone
-    names = [arm["name"] for arm in compare(select([one.path, other.path, slower.path]), allow=["verl"])["arms"]]
+    names = [
+        arm["name"] for arm in compare(select([one.path, other.path, slower.path]), allow=["verl", "device"])["arms"]
+    ]
     assert names == [
         "reference_sql on cpu runners=1",
         "reference_sql on cuda runners=8",
@@ -283,6 +286,18 @@ def test_agents_without_certificate_are_refused_and_idiomatic_ones_marked(write_
     loose = write_run("crewai_sql_idiomatic", parity=None)
     found = compare(select([reference.path, loose.path]))
     assert any("crewai_sql_idiomatic" in remark and "Idiomatic" in remark for remark in found["remarks"])
+
+
+def test_an_agent_whose_source_changed_between_runs_is_refused_unless_each_is_certified(write_run: Write) -> None:
+    one, other = (write_run("langgraph_sql", seed=seed) for seed in (0, 1))
+    other.update(agent_source="0123456789abcdef")
+    assert compare(select([one.path, other.path]))["arms"][0]["seeds"] == [0, 1]  # both are the same agent, proven
+    other.update(parity=None, frameworks={"langgraph": "99.0"})
+    with pytest.raises(NotComparable, match=r"source of langgraph_sql changed between runs \(.*0123456789abcdef"):
+        compare(select([one.path, other.path]))
+    remarks = compare(select([one.path, other.path]), allow=["parity"])["remarks"]
+    assert any("source of langgraph_sql changed" in remark for remark in remarks)
+    assert any("Versions of langgraph differ" in remark and "99.0" in remark for remark in remarks)
 
 
 def test_a_certificate_may_be_made_after_the_run(

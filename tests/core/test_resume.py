@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,9 +13,11 @@ from harness.cli.train import app
 from harness.config import load_config
 from harness.errors import UserError
 from harness.plugins import make_task_set
+from harness.policies import resolve
 from harness.record import run_record
 from harness.results.folder import RowLog, RunFolder
-from harness.run import LiveRun, validated, validation_due
+from harness.run import LiveRun, same_parts, validated, validation_due
+from harness.tasks.pocket import PocketTasks
 
 
 @pytest.fixture
@@ -21,7 +25,7 @@ def run(tmp_path: Path) -> Path:
     folder = RunFolder.create(tmp_path, "reference_sql")
     config = load_config("cpu", agent="reference_sql")
     folder.write_config(config)
-    record = run_record(config, folder, make_task_set(config), [], [], "m", "cpu")
+    record = run_record(config, folder, make_task_set(config), [], [], resolve(config.policy.path), "cpu")
     folder.write(record | {"status": "interrupted", "launches": []})
     return folder.path
 
@@ -79,3 +83,22 @@ def test_when_a_validation_is_due() -> None:
     assert [step for step in range(13) if validation_due(every, 12, step)] == [5, 10, 12]
     never = load_config("cpu", None, ["train.val_every=0"], agent="reference_sql").train
     assert [step for step in range(13) if validation_due(never, 12, step)] == [12]
+
+
+def test_a_run_goes_on_with_the_policy_and_the_agent_that_it_began_with(run: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(resolve("pocket-sql"), other)
+    same_parts(RunFolder(run), load_config("cpu", None, [f"policy.path={other}"], agent="reference_sql"), PocketTasks())
+    with (other / "model.safetensors").open("ab") as weights:
+        weights.write(b"x")
+    done = CliRunner().invoke(app, ["--resume", str(run), "--set", f"policy.path={other}"])
+    assert isinstance(done.exception, UserError) and "the policy is not the one" in str(done.exception)
+    RunFolder(run).update(agent_source="0123456789abcdef")
+    done = CliRunner().invoke(app, ["--resume", str(run)])
+    assert isinstance(done.exception, UserError) and "the agent is not the one" in str(done.exception)
+
+
+def test_what_is_asked_for_by_name_counts_before_a_short_runs_defaults() -> None:
+    short = ["--ci-fast", "--plugin", "reference_sql", "--set", "train.val_every=7", "--dry-run", "--json"]
+    found = json.loads(CliRunner().invoke(app, short).output)
+    assert (found["train"]["val_every"], found["train"]["batch_size"], found["train"]["steps"]) == (7, 4, 1)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pyarrow.parquet as pq
@@ -11,11 +14,13 @@ import pytest
 
 from harness import timeline
 from harness.config import load_config
-from harness.errors import ConfigError, RunFailed
-from harness.plugins import make_task_set
-from harness.record import identity
+from harness.errors import ConfigError, RunFailed, TaskSetError
+from harness.plugins import environment, make_task_set
+from harness.record import identity, model_hash, tools_hash
+from harness.records import Task
 from harness.results.folder import RowLog, RunFolder
-from harness.run import LiveRun, recorded
+from harness.run import LiveRun, load_tasks, recorded
+from harness.tasks.pocket import PocketTasks
 from harness.trainers.order import validation_order
 
 
@@ -68,3 +73,45 @@ def test_runs_say_where_calls_of_a_dialogue_are_one_row(agent: str, tools: bool)
     apart = said("train.merge_calls=false")
     assert apart == said("train.micro_batch_size=3", "train.merge_calls=false") and "merged" not in apart
     assert said() == apart | ({"merged": True} if tools else {})
+
+
+def test_two_tasks_with_one_id_are_refused() -> None:
+    config = load_config("cpu", agent="reference_sql")
+
+    class Twice(PocketTasks):
+        def load(self, split: str) -> Sequence[Task]:
+            first, second, *others = super().load(split)
+            return [first, replace(second, id=first.id), *others]
+
+    with pytest.raises(TaskSetError, match="1 ids of pocket's split 'val' are of several tasks"):
+        load_tasks(config, Twice(), "val")
+
+
+def test_a_policy_is_told_apart_by_all_that_it_is_loaded_from(tmp_path: Path) -> None:
+    (tmp_path / "vocab.json").write_text("{}")
+    (tmp_path / "merges.txt").write_text("a b")
+    before = model_hash(str(tmp_path))
+    (tmp_path / "README.md").write_text("about it")
+    assert model_hash(str(tmp_path)) == before
+    (tmp_path / "merges.txt").write_text("")
+    assert model_hash(str(tmp_path)) != before
+    (tmp_path / "tokenizer.json").write_text("{}")
+    fast = model_hash(str(tmp_path))
+    (tmp_path / "merges.txt").write_text("a b")  # not read where there is a tokenizer.json
+    assert model_hash(str(tmp_path)) == fast
+    (tmp_path / "modeling.py").write_text("")
+    assert model_hash(str(tmp_path)) != fast
+
+
+def test_the_tools_that_a_policy_is_told_of_are_part_of_the_identity() -> None:
+    config = load_config("cpu", agent="reference_tools")
+    tasks, of = make_task_set(config).load("val")[:2], environment("sql")
+    found = identity(config, PocketTasks(), [], tasks, "m", "cpu")["tools"]
+    assert found == tools_hash(of, tasks, {}) and "tools" not in identity(
+        load_config("cpu", agent="reference_sql"), PocketTasks(), [], tasks, "m", "cpu"
+    )
+    (tool,) = of.tools
+    told = SimpleNamespace(tools=(replace(tool, description=f"{tool.description} Never call it."),))
+    assert tools_hash(told, tasks, {}) != found  # type: ignore[arg-type]
+    own = SimpleNamespace(payload=lambda task, limits: {"id": task.id}, tools_for=lambda payload: of.tools)
+    assert tools_hash(own, tasks, {}) == found  # type: ignore[arg-type]

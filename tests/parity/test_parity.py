@@ -259,3 +259,25 @@ def test_unknown_scenario_and_agent_are_refused() -> None:
         command = [sys.executable, "-m", "harness", "parity", *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 2 and message in done.stderr
+
+
+def test_a_certificate_depends_on_every_file_of_the_agents_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from harness.parity.certificate import _source_hash
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for package, files in (("with_init", ["__init__.py", "agent.py"]), ("without_init", ["agent.py"])):
+        folder = tmp_path / package
+        folder.mkdir()
+        for name in (*files, "prompts.yaml"):
+            (folder / name).write_text("# one")
+        found = {_source_hash(f"{package}.agent")}
+        for name in ("agent.py", "prompts.yaml"):
+            (folder / name).write_text("# other")
+            found.add(_source_hash(f"{package}.agent"))
+        (folder / "__pycache__").mkdir()
+        (folder / "__pycache__" / "agent.cpython-311.pyc").write_text("made of it")
+        found.add(_source_hash(f"{package}.agent"))
+        assert len(found) == 3 and "missing" not in found
+    assert _source_hash("nowhere_at_all.agent") == "missing"

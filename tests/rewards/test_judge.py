@@ -22,6 +22,7 @@ from harness.environments.sql.environment import DATABASE
 from harness.errors import ConfigError, RunFailed, UserError
 from harness.evaluation import Endpoint, evaluate
 from harness.plugins import make_reward, reward_identity, reward_spec
+from harness.policies import resolve
 from harness.programs.self_correcting_sql.scenarios import build_database
 from harness.record import run_record
 from harness.records import Task
@@ -394,7 +395,7 @@ def test_a_run_goes_on_with_the_judge_elsewhere_but_not_with_another(tmp_path: P
     config = load_config("cpu", None, [*where, "reward.options.endpoint=http://one/v1"], agent="reference_sql")
     folder, tasks = RunFolder.create(tmp_path, "x"), PocketTasks()
     moved = load_config("cpu", None, [*where, "reward.options.endpoint=http://two/v1"], agent="reference_sql")
-    folder.write(run_record(config, folder, tasks, [], [], "policy", "cpu"))
+    folder.write(run_record(config, folder, tasks, [], [], resolve(config.policy.path), "cpu"))
     same_run(config, moved)
     same_parts(folder, moved, tasks)
     rubric.write_text("Be kind.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 import time
@@ -115,6 +116,17 @@ async def hangs(attempt: Attempt) -> Verdict:
     return Verdict(1.0, "late")
 
 
+async def blocks(attempt: Attempt) -> Verdict:
+    time.sleep(0.3)
+    return Verdict(1.0, "late")
+
+
+async def never_ends(attempt: Attempt) -> Verdict:
+    while True:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+
+
 @pytest.mark.parametrize(
     ("answer", "fault"),
     [
@@ -130,22 +142,32 @@ async def hangs(attempt: Attempt) -> Verdict:
         (Verdict(10**400, "x"), "returned int too large to convert to float"),
         (Verdict(1.5, "x"), "returned value 1.5, outside of its range 0 to 1"),
         (Verdict(-0.1, "x"), "returned value -0.1, outside of its range 0 to 1"),
-        (Verdict(1.0, None), "returned reason None and flags (), which are not all text"),  # type: ignore[arg-type]
+        (Verdict(1.0, None), "returned reason None and flags (), which are not a text and several"),  # type: ignore[arg-type]
+        (Verdict(1.0, "x", flags="odd"), "returned reason 'x' and flags 'odd', which are not a text and several"),  # type: ignore[arg-type]
         (Verdict(1.0, "x", {"a": float("nan")}), "returned part 'a' nan, which is not finite"),
         (Verdict(1.0, "x", {1: 1.0}), "returned parts {1: 1.0}, not a mapping from names to numbers"),  # type: ignore[dict-item]
         (Verdict(1.0, "x", by_role={"write": 2.0}), "returned value of role 'write' 2, outside of its range 0 to 1"),
+        (
+            Verdict(1.0, "x", by_role={"write": 1.0}),
+            "returned a value of role 'write', but the agent has check_query, rewrite_query, write_query",
+        ),
+        (blocks, "gave no verdict within 0.2 s (reward.timeout_s)"),
+        (never_ends, "gave no verdict within 0.2 s (reward.timeout_s)"),
     ],
 )
-def test_a_fault_is_no_verdict_and_names_the_reward_and_its_distribution(answer: Any, fault: str, offer: Offer) -> None:
+def test_a_fault_is_no_verdict_and_names_the_reward_and_its_distribution(
+    answer: Any, fault: str, offer: Offer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.deadlines.CLOSE_GRACE_S", 0.1)
     with pytest.raises(RewardError) as caught:
         score(offer(answer, settings=("reward.timeout_s=0.2",)))
     assert str(caught.value) == f"reward examiner of harness-judge {fault}"
 
 
 def test_a_verdict_that_counts_is_passed_on_in_plain_numbers(offer: Offer) -> None:
-    verdict = Verdict(Fraction(1, 2), "half", {"style": 3}, ("odd",), {"write": 1})  # type: ignore[arg-type]
+    verdict = Verdict(Fraction(1, 2), "half", {"style": 3}, ("odd",), {"write_query": 1})  # type: ignore[arg-type]
     got = score(offer(verdict))
-    assert got == Verdict(0.5, "half", {"style": 3.0}, ("odd",), {"write": 1.0}) and type(got.value) is float
+    assert got == Verdict(0.5, "half", {"style": 3.0}, ("odd",), {"write_query": 1.0}) and type(got.value) is float
     assert score(offer(Verdict(None, "gold fails"))).value is None
 
 

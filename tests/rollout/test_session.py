@@ -210,6 +210,25 @@ def test_a_killed_gateway_ends_the_run_by_name(tmp_path: Path, scripted_server: 
     assert not list(folder.rows("episodes"))  # no rollout is blamed for it
 
 
+def test_ctrl_c_while_the_services_of_a_failed_run_end_leaves_it_failed(
+    tmp_path: Path, scripted_server: StartServer
+) -> None:
+    def fail(work: Work) -> None:
+        pool = work.pool
+        assert pool is not None
+
+        def stop(stop: Callable[[], None] = pool.stop) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            stop()
+
+        pool.stop = stop  # type: ignore[method-assign]
+        raise RunFailed("too many rollouts failed")
+
+    work = Work(config(), RunFolder.create(tmp_path, "x"), scripted_server([]), tasks=0, during=fail)
+    with pytest.raises(RunFailed, match="too many rollouts failed"):
+        work.execute()
+
+
 def test_a_dead_upstream_gives_unscored_rollouts(tmp_path: Path, scripted_server: StartServer) -> None:
     folder = RunFolder.create(tmp_path, "x")
     server = scripted_server(lambda request: Reply.failure(500))

@@ -20,6 +20,7 @@ from harness.compare.formats import render
 from harness.compare.runs import select
 from harness.errors import ConfigError
 from harness.hookspecs import RewardSpec
+from harness.results.folder import RunFolder
 from harness.study.plan import jobs_of, read_study
 
 Harness = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -319,6 +320,16 @@ def test_an_evaluation_waits_for_the_training_of_its_policy(tmp_path: Path, monk
             assert made["arguments"][1] == str(folder.path / folder.entries[job.parent]["run"])
     again = StudyFolder(tmp_path / "runs", study, jobs)
     assert {step.action for step in again.next_steps(jobs)} == {"skip"}
+    first, of_it, *others = jobs
+    assert of_it.parent == first.key
+    evaluation = RunFolder(folder.path / folder.entries[of_it.key]["run"])
+    evaluation.update(parent={"run": folder.entries[first.key]["run"], "step": 3})
+    assert {step.action for step in again.next_steps(jobs)} == {"skip"}
+    evaluation.update(parent={"run": "of-an-earlier-training", "step": 3})
+    assert [step.action for step in again.next_steps(jobs)] == ["skip", "run", *["skip"] * len(others)]
+    assert [step.action for step in again.next_steps([of_it])] == ["run"]
+    RunFolder(folder.path / folder.entries[first.key]["run"]).update(agent_source="another")
+    assert [step.action for step in again.next_steps(jobs)] == ["run", "run", "run", *["skip"] * len(others[1:])]
 
 
 RECORD = Path(__file__).resolve().parents[2] / "results" / "cpu" / "seed0" / "run.json"
@@ -338,6 +349,44 @@ record = json.loads(pathlib.Path(RECORD).read_text()) | {"id": folder.name, "kin
 record |= {"agent": config["agent"], "agent_match": config["agent_match"], "launches": [], "seed": 0, "commit": None}
 (folder / "run.json").write_text(json.dumps(record | {"config": config, "study": study, "arguments": arguments}))
 """
+
+
+def test_runs_count_as_of_the_same_code_only_where_nothing_that_decides_them_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from harness import record
+    from harness.study.state import same_code
+
+    def git(*arguments: str) -> None:
+        who = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+        subprocess.run(["git", "-C", str(tmp_path), *who, *arguments], check=True, capture_output=True)
+
+    code, docs = tmp_path / "harness" / "core.py", tmp_path / "docs.md"
+    code.parent.mkdir()
+    for file in (code, docs):
+        file.write_text("one")
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "one")
+    monkeypatch.setattr(record, "_ROOT", tmp_path)
+
+    def same(commit: Any) -> bool:
+        return same_code({"commit": commit, "agent": "reference_sql"})  # type: ignore[typeddict-item]
+
+    clean = record.commit()
+    assert clean is not None and not clean["dirty"] and same(clean) and same(None)
+    docs.write_text("other")
+    documented = record.commit()
+    assert same(clean) and documented is not None and documented["dirty"] and same(documented)
+    code.write_text("tried")
+    tried = record.commit()
+    assert tried is not None and same(tried) and not same(clean) and not same(documented)
+    code.write_text("tried again")
+    assert not same(tried) and same({"hash": tried["hash"], "dirty": True})  # of an older one nobody knows
+    git("commit", "-am", "two")
+    assert not same(clean) and not same(tried) and not same({"hash": "0" * 40, "dirty": False})
+    code.write_text("one")
+    assert same(clean)
 
 
 def test_slots_share_cores_equally_and_gpus_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:

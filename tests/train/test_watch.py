@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from harness.trainers.verl.run import last_error
+from harness.trainers.verl.trainer import _short
 
 WARNING = (
     "(TaskRunnerV1 pid=411) /venv/verl/workers/engine/__init__.py:69: UserWarning: megatron engine is not available: "
@@ -139,3 +140,11 @@ def test_a_ray_that_was_slow_to_start_is_started_again(
         with pytest.raises(Exception, match=message[:20]):
             patient(start)("local", fails=fails, message=message)
         assert len(tries) == expected
+
+
+@pytest.mark.parametrize(("folder", "short"), [("/tmp/x", {}), ("/scratch/" + "x" * 40, {"RAY_TMPDIR": "/tmp"})])
+def test_ray_gets_a_folder_whose_name_leaves_room_for_its_sockets(
+    folder: str, short: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", folder)
+    assert _short() == short

@@ -29,6 +29,8 @@ from harness.trainers.verl.limits import checkpoint_bytes
 if TYPE_CHECKING:
     from harness.run import LiveRun
 
+RAYS_ROOM = 38
+"""Characters: a socket's name has 107 at most, and Ray adds `/ray/session_DATE_PROCESS/sockets/plasma_store`."""
 VERLS_OWN = {
     "NCCL_DEBUG": "WARN",
     "VLLM_LOGGING_LEVEL": "WARN",
@@ -86,7 +88,7 @@ class VerlTrainer(Trainer):
         write_agent_loop(data_dir / "agent_loop.yaml", session_file)
         (data_dir / "verl-settings.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
         # The driver first: its imports take longest, and need nothing of ours.
-        driver = _start(folder, {**os.environ, **variables, **hidden, **_standby(digest(shared | hidden))})
+        driver = _start(folder, {**_short(), **os.environ, **variables, **hidden, **_standby(digest(shared | hidden))})
         try:
             with timeline.span("imports of agentlightning"):
                 from harness.trainers.verl.run import VerlRun
@@ -121,6 +123,11 @@ def _start(folder: RunFolder, environment: dict[str, str]) -> subprocess.Popen[b
             env=environment,
             start_new_session=True,  # Ctrl-C is ours to handle
         )
+
+
+def _short() -> dict[str, str]:
+    """Ray's own folder, where that of temporary files has too long a name for the sockets that Ray puts into it."""
+    return {"RAY_TMPDIR": "/tmp"} if len(os.environ.get("TMPDIR", "")) > RAYS_ROOM else {}
 
 
 def _standby(kind: str) -> dict[str, str]:
