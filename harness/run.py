@@ -30,7 +30,7 @@ from harness.plugins import (
 from harness.policies import resolve
 from harness.record import changed_data, closed, graded, model_hash, run_record, training_result
 from harness.records import Task
-from harness.results.folder import FULL, RunFolder
+from harness.results.folder import FULL, RunFolder, undisturbed
 from harness.results.model import Parent, RunRecord, Scores
 from harness.results.tables import conclude
 from harness.rewards.paid import spent
@@ -371,12 +371,13 @@ def recorded(
             raise RunFailed(f"{reason}: {folder.path} has no room for the results") from error
         raise
     finally:
-        started, wall_s = folder.read(), time.time() - began
-        scores = result(started)
-        if paid := spent(folder.reward):
-            scores["reward_cost"] = paid
-        ended = closed(started, status, reason, wall_s, scores, changed_data(run.task_set))
-        unwritten = conclude(folder, ended)
+        with undisturbed():
+            started, wall_s = folder.read(), time.time() - began
+            scores = result(started)
+            if paid := spent(folder.reward):
+                scores["reward_cost"] = paid
+            ended = closed(started, status, reason, wall_s, scores, changed_data(run.task_set))
+            unwritten = conclude(folder, ended)
     if unwritten:
         then = ": make room, then `harness train --resume` writes them" if kind == "train" else ""
         raise RunFailed(f"{unwritten}{then}")

@@ -21,6 +21,8 @@ import os
 import re
 import secrets
 import shutil
+import signal
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -272,6 +274,20 @@ def held(folder: Path, busy: str) -> Iterator[None]:
         except OSError as error:
             raise UserError(busy) from error
         yield
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Ctrl-C and SIGTERM are ignored meanwhile: what ends is written down whole."""
+    if threading.current_thread() is not threading.main_thread():  # only there may Python's handlers change
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def read_json(path: Path, advice: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import yaml
 
 from harness.plugins import make_trainer
 from harness.record import STUDY_VARIABLE
-from harness.results.folder import RunFolder, now
+from harness.results.folder import RunFolder, now, undisturbed
 from harness.study.plan import Job
 from harness.study.slots import Slot, make_slots, nearest
 from harness.study.state import Step, StudyFolder
@@ -322,9 +322,7 @@ class StudyRun:
         """End all jobs as Ctrl-C would, so that they can be resumed; then by force."""
         import psutil
 
-        impatient = (signal.SIGINT, signal.SIGTERM)  # a second one must not orphan them
-        previous = [signal.signal(number, signal.SIG_IGN) for number in impatient]
-        try:
+        with undisturbed():  # a second one must not orphan them
             for one in self._active:
                 with suppress(psutil.NoSuchProcess, ProcessLookupError):
                     one.process.terminate()
@@ -339,9 +337,6 @@ class StudyRun:
                 self._folder.set(one.step.job, "interrupted", self._find_run(one))
             self._folder.launches[-1]["ended"] = now()
             self._folder.write()
-        finally:
-            for number, handler in zip(impatient, previous, strict=True):
-                signal.signal(number, handler)
 
 
 @contextmanager

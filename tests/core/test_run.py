@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import os
+import signal
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +21,7 @@ from harness.plugins import environment, make_task_set
 from harness.record import identity, model_hash, tools_hash
 from harness.records import Task
 from harness.results.folder import RowLog, RunFolder
+from harness.results.model import RunRecord, Scores
 from harness.run import LiveRun, load_tasks, recorded
 from harness.tasks.pocket import PocketTasks
 from harness.trainers.order import validation_order
@@ -73,6 +76,20 @@ def test_runs_say_where_calls_of_a_dialogue_are_one_row(agent: str, tools: bool)
     apart = said("train.merge_calls=false")
     assert apart == said("train.micro_batch_size=3", "train.merge_calls=false") and "merged" not in apart
     assert said() == apart | ({"merged": True} if tools else {})
+
+
+def test_ctrl_c_while_a_run_is_written_down_leaves_it_as_it_ended(tmp_path: Path) -> None:
+    config = load_config("cpu", None, ["task.val_limit=2"], agent="reference_sql")
+    folder, task_set = RunFolder.create(tmp_path, "x"), make_task_set(config)
+    run = LiveRun(config, folder, task_set, [], validation_order(task_set.load("val"), config), "m", "cpu")
+
+    def result(record: RunRecord) -> Scores:
+        os.kill(os.getpid(), signal.SIGINT)
+        return {"scored": 1}
+
+    with pytest.raises(RunFailed), recorded(run, "eval", result):
+        raise RunFailed("the gateway died")
+    assert folder.read()["status"] == "failed" and signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_two_tasks_with_one_id_are_refused() -> None:
