@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from numbers import Real
 from pathlib import Path
@@ -15,15 +15,7 @@ from harness.config import Config
 from harness.deadlines import DeadlinePassed, Raised, within
 from harness.errors import RewardError
 from harness.hookspecs import RewardSpec
-from harness.plugins import (
-    agent_spec,
-    distribution_of,
-    make_reward,
-    program,
-    program_of,
-    reward_spec,
-    reward_version,
-)
+from harness.plugins import distribution_of, make_reward, reward_spec, reward_version
 from harness.records import AGENT_OUTCOMES, Attempt, Task, Verdict
 
 
@@ -32,13 +24,14 @@ class Scorer:
 
     Args:
         folder: The run's, for what the reward keeps; all its processes share it.
+        roles: Those that a verdict may give a value; any where they are not known.
 
     Raises:
         PluginError: The reward is not installed, does not import, states no version or has no `async def score`.
         ConfigError: An option is unknown, missing or does not fit.
     """
 
-    def __init__(self, config: Config, folder: Path | None = None) -> None:
+    def __init__(self, config: Config, folder: Path | None = None, roles: Collection[str] | None = None) -> None:
         self._spec = reward_spec(config.reward.name)
         self._reward = make_reward(config)
         keep_in = getattr(self._reward, "keep_in", None)  # foreign rewards may be older than the method
@@ -47,7 +40,7 @@ class Scorer:
         self._timeout_s = config.reward.timeout_s
         self._gate = asyncio.Semaphore(config.reward.concurrency or min(32, (os.cpu_count() or 1) + 4))
         self._name = f"reward {self._spec.name} of {distribution_of('reward', self._spec.name)}"
-        self._roles = {*agent_spec(config.agent).roles, *program(program_of(config.agent)).roles}
+        self._roles = roles
         self.version = reward_version(self._spec)
 
     def of_a_check(self, worth: float, approved: bool) -> float:
@@ -73,8 +66,8 @@ class Scorer:
         raise RewardError(f"{self._name} {fault}".encode("utf-8", "backslashreplace").decode())
 
     def _of_its_roles(self, verdict: Verdict) -> Verdict:
-        if strange := verdict.by_role.keys() - self._roles:
-            raise ValueError(f"a value of role {min(strange)!r}, but the agent has {', '.join(sorted(self._roles))}")
+        if self._roles is not None and (strange := [role for role in verdict.by_role if role not in self._roles]):
+            raise ValueError(f"a value of role {strange[0]!r}, but the agent has {', '.join(self._roles)}")
         return verdict
 
     async def judge(self, task: Task, attempt: Attempt) -> tuple[Attempt, Verdict]:

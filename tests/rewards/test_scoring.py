@@ -94,7 +94,7 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Offer:
 
 def score(config: Config, attempt: Attempt = ATTEMPT) -> Verdict:
     async def scored() -> Verdict:
-        return await Scorer(config).score(TASK, attempt)
+        return await Scorer(config, roles=["write_query", "check_query"]).score(TASK, attempt)
 
     return asyncio.run(scored())
 
@@ -149,7 +149,7 @@ async def never_ends(attempt: Attempt) -> Verdict:
         (Verdict(1.0, "x", by_role={"write": 2.0}), "returned value of role 'write' 2, outside of its range 0 to 1"),
         (
             Verdict(1.0, "x", by_role={"write": 1.0}),
-            "returned a value of role 'write', but the agent has check_query, rewrite_query, write_query",
+            "returned a value of role 'write', but the agent has write_query, check_query",
         ),
         (blocks, "gave no verdict within 0.2 s (reward.timeout_s)"),
         (never_ends, "gave no verdict within 0.2 s (reward.timeout_s)"),

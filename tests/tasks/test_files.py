@@ -24,6 +24,7 @@ from harness.config import Config, load_config
 from harness.environments.sql.environment import ANSWER, GOLD_IS, database_of
 from harness.errors import ConfigError, TaskSetError, UserError
 from harness.plugins import environment, make_task_set
+from harness.policies import resolve
 from harness.record import run_record
 from harness.results.folder import RunFolder
 from harness.rollout.request import RolloutRequest
@@ -374,7 +375,7 @@ def test_a_run_goes_on_only_with_the_data_that_it_began_with(folder: Path) -> No
     config = load_config("cpu", None, ["task.name=files", f"task.options.path={path}"], agent="reference_sql")
     run = RunFolder.create(folder / "runs", "reference_sql")
     run.write_config(config)
-    run.write(run_record(config, run, make_task_set(config), [], [], "m", "cpu"))
+    run.write(run_record(config, run, make_task_set(config), [], [], resolve(config.policy.path), "cpu"))
     lines(path, [row(n) for n in range(1, 42)])
     done = CliRunner().invoke(harness, ["train", "--resume", str(run.path)])
     assert isinstance(done.exception, UserError) and "the data are not those that the run began with" in str(
