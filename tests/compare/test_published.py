@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -12,8 +13,10 @@ from typing import Any
 
 import pytest
 from pydantic import ConfigDict, TypeAdapter, with_config
+from typer.testing import CliRunner
 from typing_extensions import is_typeddict
 
+from harness.cli import app
 from harness.compare import model
 from harness.compare.agreement import answer_hashes
 from harness.compare.comparison import compare
@@ -124,6 +127,16 @@ def test_a_published_study_can_be_browsed_and_published_again(study: Path, tmp_p
     assert len(browsed) == 60 and all(one["steps"] and one["question"] and one["answer"] for one in browsed)
     page = write_report(select([target]), tmp_path / "report.html", episodes=1000)  # more than have texts
     assert page.stat().st_size
+
+
+def test_commands_of_the_documents_compare(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    pages = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
+    commands = {one for page in pages for one in re.findall(r"`harness (compare results/[^`]+)`", page.read_text())}
+    assert len(commands) > 1
+    for command in commands:
+        done = CliRunner().invoke(app, [*command.split(), "--format", "md"])
+        assert done.exit_code == 0, (command, done.exception)
 
 
 def test_results_stay_small() -> None:
