@@ -12,8 +12,8 @@ a few several times as long: any of V / 300 of the V tokens ends an answer, and 
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 SHAPES = {
@@ -102,4 +102,9 @@ def main(shape: str, out: Path, mean_tokens: int | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), *(int(argument) for argument in sys.argv[3:4]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shape", choices=SHAPES)
+    parser.add_argument("out", type=Path, help="the policy's folder")
+    parser.add_argument("mean_tokens", type=int, nargs="?", help="mean length of an answer; by default it never ends")
+    parsed = parser.parse_args()
+    main(parsed.shape, parsed.out, parsed.mean_tokens)

@@ -177,7 +177,8 @@ def _starts() -> tuple[Path, dict[str, float]]:
 
 
 def _started(config: Config) -> str:
-    return f"{config.train.trainer} {resolve_device(config.device)} {config.policy.path}"
+    slow = " deterministic" if config.deterministic else ""
+    return f"{config.train.trainer} {resolve_device(config.device)} {config.policy.path}{slow}"
 
 
 def _start_s(config: Config) -> float | None:
