@@ -272,6 +272,11 @@ def program_of(agent: str) -> str:
     return agent_spec(agent).program or registry().first("program")
 
 
+def roles_of(agent: str) -> tuple[str, ...]:
+    """The roles that a value can be of: the agent's, and those of its program."""
+    return tuple(dict.fromkeys([*agent_spec(agent).roles, *program(program_of(agent)).roles]))
+
+
 def agents_of(program: str | None = None) -> list[str]:
     """Names of a program's agents, or of all, in the order of the registry."""
     names = [spec.name for spec in registry().specs("agent")]

@@ -69,10 +69,12 @@ def dev(
 
 async def _judged(config: Config, ended: list[tuple[Task, Attempt]]) -> list[tuple[Attempt, Verdict]]:
     """The verdicts that a run would reach."""
+    from harness.plugins import roles_of
     from harness.rewards.scoring import Scorer
     from harness.run import refusals
 
-    scorer, refused = Scorer(config), refusals(config, [task for task, _ in ended])
+    scorer = Scorer(config, roles=roles_of(config.agent))
+    refused = refusals(config, [task for task, _ in ended])
 
     async def judge(task: Task, attempt: Attempt) -> tuple[Attempt, Verdict]:
         if task.id in refused:
@@ -113,6 +115,8 @@ def tree(attempt: Attempt, verdict: Verdict | None = None) -> Any:
         node = top.add(f"{value} {escape(verdict.reason)}")
         for name, part in verdict.parts.items():
             node.add(f"{escape(name)} {part:g}")
+        for role, own in verdict.by_role.items():
+            node.add(f"[cyan]{escape(role)}[/] {own:g}")
         if verdict.flags:
             node.add(f"[dim]flags[/] {escape(', '.join(verdict.flags))}")
     return top

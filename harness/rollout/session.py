@@ -19,7 +19,7 @@ from harness.config import Config, EvalConfig
 from harness.deadlines import DeadlinePassed, Raised, within
 from harness.environments import plain
 from harness.gateway.client import GatewayControl
-from harness.plugins import agent_spec, environment, environment_of, make_task_set, program, program_of
+from harness.plugins import environment, environment_of, make_task_set, program, program_of, roles_of
 from harness.programs import Turn
 from harness.records import Attempt, Task, Transition, Verdict
 from harness.results.episodes import episode_row, transition_rows
@@ -106,8 +106,7 @@ class Session:
             "val": {task.id: task for task in self._task_set.load(config.task.val_split)},
         }
         self._program = program(program_of(config.agent))
-        roles = dict.fromkeys([*agent_spec(config.agent).roles, *self._program.roles])
-        self._scorer = Scorer(config, folder.reward, list(roles))
+        self._scorer = Scorer(config, folder.reward, roles_of(config.agent))
         self._environment = environment(environment_of(config.task.name))
         self._validation = validation or EvalConfig()
         self._client = RolloutClient(store)

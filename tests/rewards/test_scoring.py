@@ -164,6 +164,15 @@ def test_a_fault_is_no_verdict_and_names_the_reward_and_its_distribution(
     assert str(caught.value) == f"reward examiner of harness-judge {fault}"
 
 
+def test_a_dry_run_reaches_the_verdicts_of_a_run(offer: Offer) -> None:
+    from harness.cli.dev import _judged
+
+    config = offer(Verdict(1.0, "x", by_role={"write": 1.0}))
+    ((attempt, verdict),) = asyncio.run(_judged(config, [(TASK, ATTEMPT)]))
+    assert attempt.outcome == "reward_error" and verdict.value is None
+    assert "a value of role 'write', but the agent has write_query, check_query" in verdict.reason
+
+
 def test_a_verdict_that_counts_is_passed_on_in_plain_numbers(offer: Offer) -> None:
     verdict = Verdict(Fraction(1, 2), "half", {"style": 3}, ("odd",), {"write_query": 1})  # type: ignore[arg-type]
     got = score(offer(verdict))

@@ -214,9 +214,11 @@ def test_dev_shows_the_parts_of_a_reward(capsys: pytest.CaptureFixture[str]) -> 
     from harness.cli.dev import tree
 
     attempt = Attempt("ro-1", "at-1", "ok", "", "42", (), (), (), 0.0, 1.0)
-    Console(width=120).print(tree(attempt, Verdict(0.7, "[close]", {"style": 0.4, "facts": 1.0}, ("rounded",))))
+    Console(width=120).print(
+        tree(attempt, Verdict(0.7, "[close]", {"style": 0.4, "facts": 1.0}, ("rounded",), {"write": 0.2}))
+    )
     shown = capsys.readouterr().out
-    for text in ("reward 0.7 [close]", "style 0.4", "facts 1", "flags rounded"):
+    for text in ("reward 0.7 [close]", "style 0.4", "facts 1", "write 0.2", "flags rounded"):
         assert text in shown, shown
 
 
