@@ -15,7 +15,7 @@ from harness.config import load_config
 from harness.errors import RunFailed, UserError
 from harness.records import Attempt, Task
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()

@@ -12,7 +12,7 @@ from harness.cli import complete
 from harness.cli.common import one_thread, progress_console, results
 from harness.errors import UserError
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 Format = Literal["table", "md", "csv", "json", "latex", "html"]
 FORMATS = get_args(Format)
 

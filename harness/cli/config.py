@@ -11,7 +11,7 @@ from harness.cli import complete
 from harness.cli.common import emit_json, results
 from harness.config import load_config, presets
 
-app = typer.Typer(no_args_is_help=True, help="Show presets and resolved configurations.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Show presets and resolved configurations.")
 
 
 @app.command("list")

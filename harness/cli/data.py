@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from harness.tasks.prepared.layout import Layout
     from harness.tasks.prepared.prepare import Progress, Report
 
-app = typer.Typer(no_args_is_help=True, help="Prepare, check, list, verify and fetch the data of task sets.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Prepare, check, list, verify and fetch the data of task sets."
+)
 
 OutOption = Annotated[
     Path | None,

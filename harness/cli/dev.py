@@ -15,7 +15,7 @@ from harness.cli.common import emit_json, named_endpoint, results
 from harness.config import Config, load_config
 from harness.records import Attempt, CallFailure, Task, ToolCall, Transition, Verdict
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()

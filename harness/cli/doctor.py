@@ -9,7 +9,7 @@ import typer
 from harness.cli import complete
 from harness.cli.common import emit_json, results
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()

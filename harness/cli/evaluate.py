@@ -31,7 +31,7 @@ from harness.wording import duration, mean, measured, unread
 if TYPE_CHECKING:
     from harness.results.model import Parent, RunRecord
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()

@@ -19,7 +19,7 @@ from harness.wording import percent
 if TYPE_CHECKING:
     from harness.policies.proof import Proof
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 class Exported(TypedDict):

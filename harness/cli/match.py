@@ -11,7 +11,7 @@ from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results
 from harness.errors import ConfigError, RunFailed, nearest
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 EPISODE = "never_approved"
 """The scripted episode that has every role call, some more than once."""
 

@@ -19,7 +19,7 @@ from harness.errors import ConfigError, PluginError, RunFailed, nearest
 if TYPE_CHECKING:
     from harness.parity.comparison import Deviation, Likeness
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 SHOWN = 5
 """Mismatches shown of one agent."""
 

@@ -16,7 +16,7 @@ from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results
 from harness.errors import PluginError, with_overrides
 
-app = typer.Typer(invoke_without_command=True)
+app = typer.Typer(add_completion=False, invoke_without_command=True)
 
 
 @app.callback()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from harness.compare.model import Plan
     from harness.compare.power import Variances
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()

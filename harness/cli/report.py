@@ -11,7 +11,7 @@ from harness.cli import complete
 from harness.cli.common import one_thread, results
 from harness.errors import UserError
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()

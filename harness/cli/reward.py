@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from harness.rewards.audit import AuditRow
     from harness.rewards.judge_audit import Label
 
-app = typer.Typer(no_args_is_help=True, help="Examine rewards.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="Examine rewards.")
 
 
 @app.callback()

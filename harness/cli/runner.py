@@ -11,7 +11,7 @@ import typer
 from harness.cli import complete
 from harness.cli.common import progress_console
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from harness.compare.runs import Run
     from harness.results.model import Launch, RunRecord, Study
 
-app = typer.Typer(no_args_is_help=True)
+app = typer.Typer(add_completion=False, no_args_is_help=True)
 RunsDir = Annotated[Path, typer.Option(help="The folder of runs; studies inside it are searched too.")]
 
 
@@ -93,7 +93,7 @@ def show(
         "failures": ", ".join(f"{name} {count}" for name, count in figures["failures"].items()) or "none",
         "steps": f"{figures['steps']}, {number(figures['step_s'], 1)} s each",
         "share of a step": ", ".join(f"{part} {points(share)} %" for part, share in figures["shares"].items()) or "-",
-        "framework per call": f"{number(figures['overhead_ms_per_call'], 2)} ms",
+        "framework per call": f"{number(figures['overhead_ms_per_call'], 2)} ms, waiting for the processor included",
         "trained": ", ".join(
             f"{role} {one['transitions']} calls {one['tokens']} tokens"
             for role, one in figures["trained_by_role"].items()

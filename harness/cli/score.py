@@ -15,7 +15,7 @@ from harness.errors import ConfigError
 if TYPE_CHECKING:
     from harness.environments.sql.evaluator import Match
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from harness.study.slots import Slot
     from harness.study.state import Step
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 class PlannedJob(TypedDict):

@@ -9,7 +9,7 @@ import typer
 from harness.cli import complete
 from harness.cli.common import emit_json, results
 
-app = typer.Typer(invoke_without_command=True)
+app = typer.Typer(add_completion=False, invoke_without_command=True)
 
 
 @app.callback()

@@ -25,7 +25,7 @@ from harness.wording import duration, mean, measured
 if TYPE_CHECKING:
     from harness.run import Data
 
-app = typer.Typer()
+app = typer.Typer(add_completion=False)
 
 
 @app.command()

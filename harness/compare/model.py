@@ -67,7 +67,9 @@ class Means(Behaviour):
     wall_s: Annotated[float | None, "seconds of all launches, of validation too"]
     agent_failed: Annotated[float | None, "share of the last validation"]
     gpu_hours: Annotated[float | None, "of all GPUs and launches; None on a CPU"]
-    overhead_ms_per_call: Annotated[float | None, "what the framework itself takes"]
+    overhead_ms_per_call: Annotated[
+        float | None, "outside calls of model and tools, waiting for the processor included"
+    ]
     gateway_ms_per_call: Annotated[float | None, "what the gateway takes"]
     optimizer_steps: Annotated[float | None, "updates of the weights"]
     trained_transitions: Annotated[float | None, "calls in all updates"]
