@@ -31,6 +31,7 @@ from harness.plugins import (
     reward_spec,
     reward_version,
 )
+from harness.policies import revision_of
 from harness.records import Task
 from harness.results import renamed
 from harness.results.folder import RunFolder, now
@@ -351,10 +352,12 @@ _ABOUT_A_POLICY = {"manifest.json", "export.json", "LICENSE.txt", "requirements.
 
 
 def model_hash(path: str) -> str:
-    """Hash over a local policy's files; a Hugging Face id stands for itself."""
+    """Hash over a local policy's files; one from Hugging Face is known by id and commit."""
     folder = Path(path)
     if not folder.is_dir():
         return path
+    if downloaded := revision_of(folder):
+        return downloaded
     digest = hashlib.sha256()
     decides = _OF_A_POLICY | (set() if (folder / "tokenizer.json").is_file() else _OLDER_TOKENIZERS)
     for file in sorted(folder.iterdir()):

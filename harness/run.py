@@ -27,7 +27,7 @@ from harness.plugins import (
     task_set_spec,
     trainer_spec,
 )
-from harness.policies import resolve
+from harness.policies import fetched, resolve
 from harness.record import changed_data, closed, graded, model_hash, run_record, training_result
 from harness.records import Task
 from harness.results.folder import FULL, RunFolder, undisturbed
@@ -188,28 +188,47 @@ def refusals(config: Config, tasks: Sequence[Task]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Data:
-    """What a training is of: the tasks of its splits, as they were read."""
+    """What a training is of: the tasks of its splits, as they were read, and the policy that it begins with."""
 
     task_set: TaskSet
     train: Sequence[Task]
     val: Sequence[Task]
+    policy: str
+    """What the first policy is loaded from."""
 
 
 def load_data(config: Config, before: RunFolder | None = None) -> Data:
-    """The data of a training.
+    """What a training is of; a policy on Hugging Face is downloaded.
 
     Args:
-        before: The run that goes on with them.
+        before: The run that goes on with it.
 
     Raises:
         TaskSetError: As `load_tasks`.
+        ConfigError, EnvironmentProblem: As `policies.fetched`.
         UserError: They, or what judges answers, are not what that run began with.
     """
     task_set = make_task_set(config)
     train, val = (load_tasks(config, task_set, split) for split in (config.task.train_split, config.task.val_split))
     if before is not None:
         same_parts(before, config, task_set)
-    return Data(task_set, train, val)
+    return Data(task_set, train, val, _policy(config, before))
+
+
+def _policy(config: Config, before: RunFolder | None) -> str:
+    """The first policy's folder, of a run that goes on at the revision that it began with."""
+    policy = config.policy
+    if config.nodes > 1 or config.ray_address is not None:  # other machines may not have the folder: they download it
+        found = resolve(policy.path)
+        if policy.revision is not None and model_hash(found) == found:
+            raise ConfigError(
+                f"policy.revision: nodes of a cluster download the newest {found} each. Download {policy.revision!r} "
+                "to a folder that all of them have, and name that"
+            )
+        return found
+    name, _, commit = before.read()["identity"]["model"].partition("@") if before is not None else ("", "", "")
+    began_with = {"revision": commit} if commit and name == policy.path else {}
+    return fetched(policy.model_copy(update=began_with))
 
 
 def same_run(before: Config, after: Config) -> None:
@@ -240,11 +259,13 @@ def same_parts(folder: RunFolder, config: Config, task_set: TaskSet) -> None:
     record = folder.read()
     began = record["identity"]
     reward = reward_identity(reward_spec(config.reward.name), config.reward.options, "reward.options")
+    model = model_hash(_policy(config, folder))
+    if began["model"] == config.policy.path:  # older runs named an id without its commit
+        model = began["model"]
     parts: list[tuple[str, Mapping[str, Any], Mapping[str, Any], str]] = [
         ("the data are not those", began["task_set"], task_set.describe() if began["task_set"] else {}, "the data"),
         ("the reward is not the one", began["reward_options"], reward, "its options and files"),
-        ("the policy is not the one", {"model": began["model"]}, {"model": model_hash(resolve(config.policy.path))},
-         "policy.path"),
+        ("the policy is not the one", {"model": began["model"]}, {"model": model}, "policy.path"),
     ]  # fmt: skip
     if "agent_source" in record:  # older runs did not say
         now_is = {"agent_source": fingerprint(config.agent).get("agent_source")}
@@ -295,7 +316,7 @@ def train(
             data.task_set,
             training_order(data.train, config),
             validation_order(data.val, config),
-            resolve(config.policy.path),
+            data.policy,
             resolve_device(config.device),
             on_progress=on_progress,
         )

@@ -20,10 +20,10 @@ from harness.cli.common import (
     say_what_is_awaited,
 )
 from harness.cli.display import counted
-from harness.config import Config, load_config, resolve_device
+from harness.config import Config, PolicyConfig, load_config, resolve_device
 from harness.errors import UserError
 from harness.layers import at, nested
-from harness.policies import resolve, tool_parser
+from harness.policies import fetched, tool_parser
 from harness.records import AGENT_OUTCOMES
 from harness.results.folder import RunFolder
 from harness.wording import duration, mean, measured, unread
@@ -112,7 +112,7 @@ def evaluate(
 
         check_device(resolved)
         device = resolve_device(resolved.device)
-        policy = str(checkpoint_model(trained, step)) if trained is not None else resolve(str(model))
+        policy = str(checkpoint_model(trained, step)) if trained is not None else fetched(PolicyConfig(path=str(model)))
         folder = RunFolder.create(runs_dir, label)
         length = resolved.sampling.max_prompt_tokens + resolved.sampling.max_response_tokens
         log = folder.logs / "policy.log"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import lru_cache, partial
 from pathlib import Path
 
-from harness.config import cache_dir
-from harness.errors import ConfigError
+from harness.config import PolicyConfig, cache_dir
+from harness.errors import ConfigError, EnvironmentProblem, nearest
 
 BUNDLED = {
     "pocket-sql": Path(__file__).parent / "pocket_sql" / "model",
@@ -33,7 +35,7 @@ def resolve(name_or_path: str) -> str:
         A folder's path for the first three; a Hugging Face id as it is.
 
     Raises:
-        ConfigError: One of `MADE` has not been made yet.
+        ConfigError: One of `MADE` has not been made yet, or a folder is not there or holds no policy.
     """
     if name_or_path in BUNDLED:
         return str(BUNDLED[name_or_path])
@@ -46,7 +48,73 @@ def resolve(name_or_path: str) -> str:
             )
         return str(made)
     path = Path(name_or_path).expanduser()
-    return str(path) if path.exists() else name_or_path
+    if path.exists():
+        if not (path / "config.json").is_file():
+            raise ConfigError(f"policy.path: {path} has no config.json, as the folder of a policy has")
+        return str(path)
+    if path.is_absolute() or name_or_path.startswith(".") or name_or_path.count("/") > 1:
+        raise ConfigError(f"policy.path: there is no folder {path} (from {Path.cwd()}). Correct it")
+    return name_or_path
+
+
+def fetched(policy: PolicyConfig) -> str:
+    """The folder of a policy; one on Hugging Face is downloaded, where this machine does not have it yet.
+
+    One process gets one revision, however often it asks. Where huggingface.co does not answer, what was downloaded
+    before counts.
+
+    Raises:
+        ConfigError: As `resolve`; there is no such policy or revision, or its terms were not accepted.
+        EnvironmentProblem: It is not on this machine, and huggingface.co does not answer.
+    """
+    found = resolve(policy.path)
+    return found if Path(found).exists() else _downloaded(found, policy.revision)
+
+
+@lru_cache
+def _downloaded(name: str, revision: str | None) -> str:
+    try:
+        import httpx
+        from huggingface_hub import errors, snapshot_download
+    except ImportError:
+        return name  # what needs it says what to install
+
+    get = partial(snapshot_download, name, revision=revision, ignore_patterns=_TWICE)
+    try:
+        found = get(allow_patterns=_LOADED)
+        return found if any(Path(found).glob("*.safetensors")) else get(allow_patterns=[*_LOADED, "*.bin"])
+    except errors.RevisionNotFoundError as error:
+        raise ConfigError(f"policy.revision: {name} has no branch, tag or commit {revision!r}") from error
+    except errors.GatedRepoError as error:
+        raise ConfigError(
+            f"policy.path: {name} is gated. Accept its terms on https://huggingface.co/{name}, then set HF_TOKEN"
+        ) from error
+    except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
+        own = [*BUNDLED, *MADE]
+        raise ConfigError(
+            f"policy.path: {name!r} is neither a folder nor one of {', '.join(own)}, and huggingface.co has none of "
+            f"that name that HF_TOKEN may see{nearest(name, own)}"
+        ) from error
+    except (errors.LocalEntryNotFoundError, errors.HfHubHTTPError, httpx.HTTPError, ConnectionError) as error:
+        with suppress(errors.LocalEntryNotFoundError):  # what other programs downloaded has no list of its files
+            return get(local_files_only=True)
+        said = str(error.__cause__ or error).partition("\n")[0]
+        raise EnvironmentProblem(
+            f"policy.path: {name} is not in this machine's cache{f' at {revision}' if revision else ''}, and "
+            f"huggingface.co does not answer ({said}). Download it where there is a network, and name its folder"
+        ) from error
+
+
+_LOADED = ["*.json", "*.jinja", "*.py", "*.txt", "*.model", "*.tiktoken", "*.safetensors"]
+_TWICE = ["*/*", "consolidated*"]
+"""Files of a repository that loading a policy may read, and those that only hold the same weights once more."""
+
+
+def revision_of(folder: Path) -> str:
+    """`ID@COMMIT` of a policy in Hugging Face's cache; empty for any other folder."""
+    kind, _, name = folder.parent.parent.name.partition("--")
+    cached = kind == "models" and folder.parent.name == "snapshots"
+    return f"{name.replace('--', '/')}@{folder.name}" if cached else ""
 
 
 def tool_parser(model: str) -> str:

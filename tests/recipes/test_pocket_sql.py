@@ -32,6 +32,7 @@ def loaded() -> Any:
 
 def test_names_resolve_to_the_bundle_a_folder_or_a_hugging_face_id(tmp_path: Path) -> None:
     assert (Path(resolve("pocket-sql")) / "model.safetensors").is_file()
+    (tmp_path / "config.json").write_text("{}")
     assert resolve(str(tmp_path)) == str(tmp_path)
     assert resolve("Qwen/Qwen2.5-Coder-1.5B-Instruct") == "Qwen/Qwen2.5-Coder-1.5B-Instruct"
 

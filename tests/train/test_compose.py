@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 from typing import Any
 
@@ -197,3 +198,30 @@ def test_what_verl_tells_its_workers_on_gpus_they_know_from_the_start() -> None:
     told = {name: value for name, value in PPO_RAY_RUNTIME_ENV["env_vars"].items() if name not in elsewhere}
     assert told.pop("TOKENIZERS_PARALLELISM") == "true"  # ours is false, which verl leaves as it is
     assert told == VERLS_OWN
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("rollout.group_size=1", "GRPO compares rollouts of one task"),
+        ("sampling.temperature=0", "all rollouts of a task would be the same"),
+    ],
+)
+def test_what_nothing_can_be_learned_from_is_refused(override: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        settings(override)
+    settings("rollout.group_size=1", "verl.algorithm.adv_estimator=remax", "train.batching=verl")
+
+
+def test_calls_that_are_longer_than_what_a_policy_reads_are_refused(tmp_path: Path) -> None:
+    def lengths(prompt: int, **about: Any) -> None:
+        (tmp_path / "config.json").write_text(json.dumps({"max_position_embeddings": 2048, **about}))
+        config = load_config("cpu", None, [f"sampling.max_prompt_tokens={prompt}"], agent="reference_sql")
+        verl_settings(config, device="cpu", model_path=str(tmp_path), run_dir=Path("/r"), steps=1)
+
+    lengths(2048 - 64)
+    with pytest.raises(ConfigError, match=r"max_prompt_tokens 1985 \+ max_response_tokens 64 are more than .* 2048"):
+        lengths(1985)
+    lengths(4000, rope_scaling={"rope_type": "yarn", "factor": 4.0})
+    with pytest.raises(ConfigError, match="more than the policy's 2048"):
+        lengths(4000, rope_parameters={"rope_type": "default", "rope_theta": 1e6})

@@ -39,6 +39,11 @@ Traceback (most recent call last):
 ray.exceptions.RayTaskError(RuntimeError): \x1b[36mray::TaskRunnerV1.run()\x1b[39m (pid=411, ip=192.0.2.2)
 RuntimeError: [enforce fail at inline_container.cc:672] . unexpected pos 64 vs 0
 """
+HYDRA = """\
+hydra.errors.InstantiationException: Error in call to target 'verl.M':
+OSError('no /m')
+full_key: actor_rollout_ref.model
+"""
 ENDED = """\
 Traceback (most recent call last):
   File "/venv/ray/_private/node.py", line 440, in __init__
@@ -58,6 +63,7 @@ Exception: The current node timed out during startup.
         (WARNING + FULL, 1, "OSError: [Errno 28] No space left on device"),
         (WARNING + FULL, -9, "OSError: [Errno 28] No space left on device"),
         (WARNING + ENDED, 1, "Exception: The current node timed out during startup."),
+        (WARNING + HYDRA, 1, "hydra.errors.InstantiationException: Error in call to target 'verl.M': OSError('no /m')"),
         ("harness: actor A (process 7) died: why\n" + ENDED, 1, "actor A (process 7) died: why"),
         (WARNING, 1, "no output"),
         ("", 1, "no output"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from harness.config import Config
 from harness.errors import ConfigError
 from harness.layers import at, nested
+from harness.trainers.verl.memory import about
 from harness.trainers.verl.names import ON_POLICY, PACKED
 
 
@@ -29,13 +30,11 @@ def checkpoint_bytes(config: Config, model_path: str, steps: int) -> int:
 
     0 for a policy that is not in a folder here.
     """
-    folder = Path(model_path)
-    weights = sum(file.stat().st_size for kind in ("safetensors", "bin") for file in folder.glob(f"*.{kind}"))
-    try:
-        about = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    if not (folder := Path(model_path)).is_dir():
         return 0
-    half = (about.get("dtype") or about.get("torch_dtype")) in ("bfloat16", "float16")
+    told = about(model_path)
+    weights = sum(file.stat().st_size for kind in ("safetensors", "bin") for file in folder.glob(f"*.{kind}"))
+    half = (told.get("dtype") or told.get("torch_dtype")) in ("bfloat16", "float16")
     contents = at(nested(config.verl), "actor_rollout_ref.actor.checkpoint.save_contents", ["optimizer"])
     moments = 2 if "optimizer" in contents and not config.train.lora_rank else 0  # LoRA's are small
     kept = min(config.train.keep_checkpoints, -(-steps // (config.train.save_every or steps)))
@@ -56,7 +55,17 @@ def check(config: Config, settings: Mapping[str, Any], device: str, *, merges: b
     """
     _replicas(config, settings, device)
     _batches(config, settings)
+    _lengths(config, settings)
     estimator = at(settings, "algorithm.adv_estimator")
+    if estimator == "grpo" and config.rollout.group_size < 2:
+        raise ConfigError(
+            "rollout.group_size 1: GRPO compares rollouts of one task with each other, so it takes 2 or more"
+        )
+    if config.sampling.temperature == 0:
+        raise ConfigError(
+            "sampling.temperature 0: all rollouts of a task would be the same, and nothing is learned from them. Take "
+            "one above 0; validation is greedy all the same"
+        )
     if config.train.batching == "by_rollout" and estimator == "gae":
         raise ConfigError(
             "verl.algorithm.adv_estimator=gae trains a critic, whose mini-batches are cut by rows: "
@@ -116,6 +125,26 @@ def _batches(config: Config, settings: Mapping[str, Any]) -> None:
             f"verl.{actor}.ppo_micro_batch_size_per_gpu {micro} does not divide the {share} rows that an optimizer "
             "step gives each device: leave it to train.micro_batch_size, which is lowered to fit"
         )
+
+
+def _lengths(config: Config, settings: Mapping[str, Any]) -> None:
+    prompt, response = config.sampling.max_prompt_tokens, config.sampling.max_response_tokens
+    model = at(settings, "actor_rollout_ref.model")
+    if not Path(model["path"]).is_dir():  # nodes of a cluster download it themselves
+        return
+    told = about(model["path"]) | model.get("override_config", {})
+    scaled = told.get("rope_scaling") or told.get("rope_parameters") or {}
+    if scaled.get("rope_type", scaled.get("type", "default")) in _LONGER:
+        return
+    if prompt + response > (most := told.get("max_position_embeddings", math.inf)):
+        raise ConfigError(
+            f"sampling.max_prompt_tokens {prompt} + max_response_tokens {response} are more than the policy's {most} "
+            f"(max_position_embeddings): {config.policy.path} can read and write no more together"
+        )
+
+
+_LONGER = ("linear", "dynamic", "yarn")
+"""Position embeddings that stretch what a policy was made for."""
 
 
 def _credit(config: Config, settings: Mapping[str, Any]) -> None:

@@ -34,7 +34,7 @@ def recomputes(config: Config, settings: Mapping[str, Any], model: str) -> bool:
         at(settings, "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu")
         * (config.sampling.max_prompt_tokens + config.sampling.max_response_tokens)
     )
-    needed = update_bytes(_about(model), tokens, config.gpus * config.nodes)
+    needed = update_bytes(about(model), tokens, config.gpus * config.nodes)
     return needed is None or needed > SHARE * left * memory
 
 
@@ -68,7 +68,8 @@ def gpu_bytes() -> int:
     return 0
 
 
-def _about(model: str) -> Mapping[str, Any]:
+def about(model: str) -> Mapping[str, Any]:
+    """The `config.json` of a local folder or a Hugging Face id; empty where there is none."""
     with suppress(Exception):
         file = Path(model) / "config.json"
         if not file.is_file():

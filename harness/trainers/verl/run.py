@@ -80,8 +80,10 @@ def last_error(log: Path, status: int = 1) -> str:
     lines = [line for line in log.read_text(errors="replace").splitlines()[-400:] if line.strip()]
     told = [line for line in lines if not _WARNS.search(line)]
     for pattern in _NAMES_A_CAUSE[:3] if status < 0 else _NAMES_A_CAUSE:
-        if found := [line for line in told if pattern.search(line)]:
-            return re.sub(_PREFIX, "", found[-1], count=1).strip().removeprefix(OURS)[:300]
+        if found := [index for index, line in enumerate(told) if pattern.search(line)]:
+            last = re.sub(_PREFIX, "", told[found[-1]], count=1).strip().removeprefix(OURS)
+            goes_on = told[found[-1] + 1 :][:1] if last.endswith(":") else []
+            return " ".join([last, *(re.sub(_PREFIX, "", line, count=1).strip() for line in goes_on)])[:300]
     if status < 0:
         return f"it was killed by {signal.Signals(-status).name}"
     return (told or ["no output"])[-1].strip()[:300]

@@ -17,7 +17,6 @@ from harness.config import Config, resolve_device
 from harness.errors import EnvironmentProblem, how_to_install
 from harness.layers import digest, merge
 from harness.plugins import program, program_of
-from harness.policies import resolve
 from harness.results.folder import RunFolder
 from harness.rollout.processes import RUN_MARK, end_group, stop_process
 from harness.trainers import Standby, Trainer
@@ -49,7 +48,7 @@ class VerlTrainer(Trainer):
         device = resolve_device(config.device)
         if not forks.possible(device, config.ray_address or "local", config.deterministic):
             return None
-        variables = _variables(resolve(config.policy.path), device) | _hidden(device, config.gpus)
+        variables = _variables(device, config.nodes == 1) | _hidden(device, config.gpus)
         return ForkServer({**os.environ, **variables}, digest(variables), device)
 
     def checkpoints(self, folder: RunFolder) -> dict[int, Path]:
@@ -75,7 +74,7 @@ class VerlTrainer(Trainer):
     def fit(self, run: LiveRun) -> None:
         config, folder = run.config, run.folder
         mark = f"{folder.id}-{os.getpid()}"
-        shared, hidden = _variables(run.model, run.device), _hidden(run.device, config.gpus)
+        shared, hidden = _variables(run.device, Path(run.model).exists()), _hidden(run.device, config.gpus)
         variables = shared | {
             RUN_MARK: mark,
             "VERL_FILE_LOGGER_PATH": str(folder.logs / f"steps-{time.time_ns()}-verl.jsonl"),
@@ -141,7 +140,7 @@ def _hidden(device: str, gpus: int) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": ",".join(["-1"] * gpus)} if device == "cpu" else {}
 
 
-def _variables(model: str, device: str) -> dict[str, str]:
+def _variables(device: str, has_policy: bool) -> dict[str, str]:
     """What every process of such a run finds in its environment, on every node."""
     variables = {
         "PYTHONUNBUFFERED": "1",
@@ -161,7 +160,7 @@ def _variables(model: str, device: str) -> dict[str, str]:
         # Ray would otherwise set OMP_NUM_THREADS=1 in every actor.
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(len(os.sched_getaffinity(0))),
     }
-    if Path(model).exists():
+    if has_policy:
         variables |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     if device == "cpu":
         variables["VERL_PLATFORM"] = "cpu"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import RunFailed
-from harness.policies import resolve
+from harness.policies import fetched
 from harness.records import Task
 from harness.results.folder import RowLog, RunFolder
 from harness.rollout.request import Phase
@@ -35,13 +35,13 @@ class BestOfN(Trainer):
         from transformers import AutoTokenizer
 
         self.policy(folder, checkpoint).save_pretrained(target)
-        AutoTokenizer.from_pretrained(resolve(folder.config().policy.path)).save_pretrained(target)
+        AutoTokenizer.from_pretrained(fetched(folder.config().policy)).save_pretrained(target)
 
     def policy(self, folder: RunFolder, checkpoint: Path) -> Any:
         from safetensors.torch import load_file
         from transformers import AutoModelForCausalLM
 
-        model = AutoModelForCausalLM.from_pretrained(resolve(folder.config().policy.path), dtype="float32")
+        model = AutoModelForCausalLM.from_pretrained(fetched(folder.config().policy), dtype="float32")
         model.load_state_dict(load_file(checkpoint), strict=False)  # tied weights are there once
         return model.eval()
 
