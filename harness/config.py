@@ -111,7 +111,7 @@ class RolloutSettings(Section):
     retries: int = Field(1, ge=0)
     """Further attempts after an infrastructure failure."""
     max_failed_share: float = Field(0.5, ge=0, le=1)
-    """A step in which a larger share of rollouts ends without transitions or score aborts the run."""
+    """A step in which a larger share of rollouts ends without a verdict aborts the run."""
     keep_transitions: bool = True
     """Write every prompt and response to `transitions.parquet`."""
 

@@ -21,7 +21,7 @@ from harness.rollout.stack import RolloutWork
 from harness.run import LiveRun, load_tasks, recorded
 from harness.trainers.monitor import over_the_limit
 from harness.trainers.order import validation_order
-from harness.wording import is_graded
+from harness.wording import is_graded, most_often
 
 if TYPE_CHECKING:
     from agentlightning.store.base import LightningStore
@@ -110,6 +110,7 @@ def accuracy_of(
     outcomes = Counter(
         row["outcome"] if row["outcome"] != "ok" or row["reward"] is not None else "unscored" for row in rows
     )
+    own = Counter(row["reward_reason"] for row in rows if row["outcome"] in AGENT_OUTCOMES)
     levels: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         if row["reward"] is not None:
@@ -129,7 +130,8 @@ def accuracy_of(
         "tasks": tasks,
         "scored": len(scored),
         "unscored": expected - len(scored),
-        "agent_failed": sum(row["outcome"] in AGENT_OUTCOMES for row in rows),
+        "agent_failed": own.total(),
+        "agent_failure": most_often(own) if own else "",
         "unread_calls": sum(bool(row.get("unread_calls")) for row in rows),
         "bounds": [(sum(scored) + more) / expected for more in (wrong, right)] if expected else None,
         "outcomes": dict(outcomes),

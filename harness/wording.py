@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 
@@ -44,6 +45,11 @@ def unread(rollouts: int, of: int) -> str:
         "calls well, the server's parser is for another form; vLLM's is "
         "verl.actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser"
     )
+
+
+def most_often(reasons: Counter[str]) -> str:
+    """The commonest reason, as the end of a sentence and one more."""
+    return f"Most often: {' '.join(reasons.most_common(1)[0][0].split())[:300].rstrip('.')}."
 
 
 def with_cores(cores: int) -> str:

@@ -184,7 +184,8 @@ def _show(folder: RunFolder, record: Mapping[str, Any]) -> None:
     if result["empty_golds"]:
         out.print(f"{result['empty_golds']} of the golds return no row: an empty answer to them proves little")
     if result["agent_failed"]:
-        out.print(f"{result['agent_failed']} failed by the agent itself, counted as {'0' if graded else 'wrong'}")
+        counted_as = f"{result['agent_failed']} failed by the agent itself, counted as {'0' if graded else 'wrong'}"
+        out.print(f"{counted_as}. {result['agent_failure']}", markup=False)
     if said := unread(result["unread_calls"], result["scored"] + result["unscored"]):
         out.print(said, markup=False)
     if result["unscored"]:

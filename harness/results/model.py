@@ -201,6 +201,7 @@ class Scores(TypedDict):
     unscored: NotRequired[Annotated[int, "rollouts without"]]
     samples: NotRequired[Annotated[Samples, "where a task had several rollouts"]]
     agent_failed: NotRequired[Annotated[int, "failed by the agent itself, scored 0"]]
+    agent_failure: NotRequired[Annotated[str, "why most often, as a sentence; empty where it never failed"]]
     unread_calls: NotRequired[Annotated[int, "rollouts with a tool call that the server did not read as one"]]
     bounds: NotRequired[Annotated[list[float] | None, "accuracy if all unscored were wrong, and if all were right"]]
     outcomes: NotRequired[Annotated[dict[str, int], "how attempts ended"]]

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import RunFailed
+from harness.records import AGENT_OUTCOMES
 from harness.results.folder import RunFolder
 from harness.results.model import Episode, LoggedStep
 from harness.trainers import Progress
 from harness.trainers.measures import columns
-from harness.wording import is_graded, unread
+from harness.wording import is_graded, most_often, unread
 
 FLAT_STEPS = 3
 """Steps in a row without a gradient after which the user is told."""
@@ -51,6 +52,8 @@ class Monitor:
         self._failed: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
         self._why: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
         self._unread = Counter[tuple[str, int]]()
+        self._own: dict[tuple[str, int], Counter[str]] = defaultdict(Counter)
+        self._mute = Counter[tuple[str, int]]()
         self._step_s: list[float] = []
         self._first: float | None = None
         self._fresh = 0
@@ -60,12 +63,13 @@ class Monitor:
         self.progress.phase, self.progress.remark, self.progress.warning, self._flat = "starting", "", "", []
         self._failed.clear()  # whoever resumes has seen them
         self._why.clear()
+        self._mute.clear()
 
     def poll(self) -> Progress:
         """Take in what is new.
 
         Raises:
-            RunFailed: Too large a share of a step's rollouts failed.
+            RunFailed: Too large a share of a step's rollouts failed, or the agent asked the model nothing in any.
         """
         self._read()
         state = self.progress
@@ -82,6 +86,13 @@ class Monitor:
                 raise RunFailed(
                     f"step {step} ({phase}): {failed} of {self._expected[phase]} rollouts brought no usable result "
                     f"({what}), {over_the_limit(self._max_failed_share, self._why[(phase, step)])} "
+                    f"Details: `detail` in {self._folder.path / 'episodes.parquet'}"
+                )
+        for (phase, step), mute in self._mute.items():
+            if mute == self._expected[phase] > 1:
+                raise RunFailed(
+                    f"step {step} ({phase}): the agent itself ended all {mute} rollouts before it asked the model "
+                    f"anything, so there is nothing to learn from. {most_often(self._own[(phase, step)])} "
                     f"Details: `detail` in {self._folder.path / 'episodes.parquet'}"
                 )
         return state
@@ -125,8 +136,18 @@ class Monitor:
         if phase == "val" and done >= self._expected["val"] and self._rewards[key]:
             state.val_curve[step] = sum(self._rewards[key]) / len(self._rewards[key])
         self._unread[key] += bool(row.get("unread_calls"))
-        if done == self._expected[phase] and not state.warning and (said := unread(self._unread[key], done)):
-            state.warning = f"{state.phase}: {said}."
+        if row["outcome"] in AGENT_OUTCOMES:
+            self._own[key][row["reward_reason"]] += 1
+            self._mute[key] += not row["transitions"]
+        if done == self._expected[phase] and not state.warning:
+            own = self._own[key].total()
+            if said := unread(self._unread[key], done):
+                state.warning = f"{state.phase}: {said}."
+            elif own > 0.1 * done:
+                state.warning = (
+                    f"{state.phase}: the agent itself ended {own} of {done} rollouts, which count as wrong. "
+                    f"{most_often(self._own[key])}"
+                )
 
     def _logged(self, row: LoggedStep) -> None:
         data, step = row["data"], row["step"]
@@ -154,5 +175,4 @@ class Monitor:
 
 def over_the_limit(max_failed_share: float, reasons: Counter[str]) -> str:
     """That more rollouts failed than may, and the commonest reason, as the end of one sentence and another."""
-    reason = " ".join(reasons.most_common(1)[0][0].split())[:300].rstrip(".")
-    return f"more than rollout.max_failed_share={max_failed_share:g} allows. Most often: {reason}."
+    return f"more than rollout.max_failed_share={max_failed_share:g} allows. {most_often(reasons)}"

@@ -165,6 +165,25 @@ def test_tool_calls_that_no_server_reads_are_warned_of_once(tmp_path: Path) -> N
     assert monitor.poll().warning == said
 
 
+def test_an_agent_that_fails_itself_is_warned_of_and_stopped_where_it_never_asks(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    monitor = Monitor(folder, 4, {"train": 4, "val": 20}, 0.5, "verl")
+    log = RowLog(folder, "episodes")
+    failed = {"outcome": "agent_error", "reward_reason": "agent_error: ValueError: my\nbug"}
+    log.add([row(0, 0.0, "val", **failed)] * 2 + [row(0, 1.0, "val")] * 18)
+    assert not monitor.poll().warning  # a tenth
+    asked = (transition("write_query"),)
+    log.add([row(1, 0.0, **failed, calls=asked), *[row(1, 0.0, **failed)] * 3])
+    assert monitor.poll().warning == (
+        "step 1: the agent itself ended 4 of 4 rollouts, which count as wrong. "
+        "Most often: agent_error: ValueError: my bug."
+    )
+    log.add([row(2, 0.0, **failed)] * 4)
+    with pytest.raises(RunFailed, match=r"ended all 4 rollouts before it asked the model .* ValueError: my bug\."):
+        monitor.poll()
+    assert Monitor(folder, 4, {"train": 4, "val": 20}, 0.5, "verl").poll().warning == ""
+
+
 def test_steps_in_a_row_without_a_signal_are_remarked_once(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "x")
     monitor = Monitor(folder, 9, {"train": 4, "val": 2}, 0.5, "verl")
