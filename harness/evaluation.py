@@ -13,7 +13,8 @@ from harness.compare.runs import with_failed
 from harness.config import Config, resolve_device
 from harness.errors import RunFailed
 from harness.plugins import make_task_set, reward_spec
-from harness.records import AGENT_OUTCOMES, Task
+from harness.record import agent_failures
+from harness.records import Task
 from harness.results.folder import RunFolder
 from harness.results.model import Episode, Parent, RunRecord, Scores
 from harness.rollout.session import Session
@@ -21,7 +22,7 @@ from harness.rollout.stack import RolloutWork
 from harness.run import LiveRun, load_tasks, recorded
 from harness.trainers.monitor import over_the_limit
 from harness.trainers.order import validation_order
-from harness.wording import is_graded, most_often
+from harness.wording import is_graded
 
 if TYPE_CHECKING:
     from agentlightning.store.base import LightningStore
@@ -110,7 +111,7 @@ def accuracy_of(
     outcomes = Counter(
         row["outcome"] if row["outcome"] != "ok" or row["reward"] is not None else "unscored" for row in rows
     )
-    own = Counter(row["reward_reason"] for row in rows if row["outcome"] in AGENT_OUTCOMES)
+    failed, why = agent_failures(rows)
     levels: dict[str, dict[str, list[float]]] = {}
     for row in rows:
         if row["reward"] is not None:
@@ -130,8 +131,8 @@ def accuracy_of(
         "tasks": tasks,
         "scored": len(scored),
         "unscored": expected - len(scored),
-        "agent_failed": own.total(),
-        "agent_failure": most_often(own) if own else "",
+        "agent_failed": failed,
+        "agent_failure": why,
         "unread_calls": sum(bool(row.get("unread_calls")) for row in rows),
         "bounds": [(sum(scored) + more) / expected for more in (wrong, right)] if expected else None,
         "outcomes": dict(outcomes),

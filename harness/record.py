@@ -32,12 +32,13 @@ from harness.plugins import (
     reward_version,
 )
 from harness.policies import revision_of
-from harness.records import Task
+from harness.records import AGENT_OUTCOMES, Task
 from harness.results import renamed
 from harness.results.folder import RunFolder, now
 from harness.results.model import (
     SCHEMA_VERSION,
     Commit,
+    Episode,
     Hardware,
     Identity,
     Launch,
@@ -51,7 +52,7 @@ from harness.rollout.request import sampling_of
 from harness.tasks import TaskSet
 from harness.trainers.measures import columns
 from harness.trainers.order import order_hash
-from harness.wording import is_graded
+from harness.wording import is_graded, most_often
 
 log = logging.getLogger(__name__)
 
@@ -252,6 +253,7 @@ def training_result(folder: RunFolder, record: RunRecord, checkpointed: int = 0)
     whole = record["tasks"]["val"]  # a validation that was cut off is no measurement
     curve = {row["step"]: row["val/reward"] for row in rows if "val/reward" in row and row["val/rollouts"] >= whole}
     last = [row for row in episodes if row["phase"] == "val" and row["step"] == max(curve, default=None)]
+    failed, why = agent_failures(last)
     trainer = record["identity"]["train"]["trainer"]
     step_s = {
         row["step"]: sum(row[name] for name in names) for row in rows if (names := columns(trainer, "step_s", row))
@@ -260,6 +262,8 @@ def training_result(folder: RunFolder, record: RunRecord, checkpointed: int = 0)
     return {
         "graded": record["graded"] or is_graded(row["reward"] for row in episodes),
         "reward_flags": dict(Counter(flag for row in last for flag in row["reward_flags"])),
+        "agent_failed": failed,
+        "agent_failure": why,
         "val_accuracy_initial": curve.get(0),
         "val_accuracy_final": curve[max(curve)] if curve and max(curve) > 0 else None,
         "val_curve": {str(step): value for step, value in sorted(curve.items())},
@@ -267,6 +271,12 @@ def training_result(folder: RunFolder, record: RunRecord, checkpointed: int = 0)
         "step_s_median": _median(step_s.values()),
         "rollout_probs_diff_max": max(gaps, default=None),
     }
+
+
+def agent_failures(rows: Sequence[Episode]) -> tuple[int, str]:
+    """How many rollouts the agent itself ended, and why most often."""
+    reasons = Counter(row["reward_reason"] for row in rows if row["outcome"] in AGENT_OUTCOMES)
+    return reasons.total(), most_often(reasons) if reasons else ""
 
 
 def library_versions() -> dict[str, str | None]:

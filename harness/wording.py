@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 
 def percent(value: float | None) -> str:
@@ -45,6 +46,12 @@ def unread(rollouts: int, of: int) -> str:
         "calls well, the server's parser is for another form; vLLM's is "
         "verl.actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser"
     )
+
+
+def failed_itself(result: Mapping[str, Any], graded: bool) -> str:
+    """How much the agent itself failed, and why most often."""
+    counted_as = f"counted as {'0' if graded else 'wrong'}"
+    return f"{result['agent_failed']} failed by the agent itself, {counted_as}. {result['agent_failure']}"
 
 
 def most_often(reasons: Counter[str]) -> str:

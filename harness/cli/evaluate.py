@@ -26,7 +26,7 @@ from harness.layers import at, nested
 from harness.policies import fetched, tool_parser
 from harness.records import AGENT_OUTCOMES
 from harness.results.folder import RunFolder
-from harness.wording import duration, mean, measured, unread
+from harness.wording import duration, failed_itself, mean, measured, unread
 
 if TYPE_CHECKING:
     from harness.results.model import Parent, RunRecord
@@ -184,8 +184,7 @@ def _show(folder: RunFolder, record: Mapping[str, Any]) -> None:
     if result["empty_golds"]:
         out.print(f"{result['empty_golds']} of the golds return no row: an empty answer to them proves little")
     if result["agent_failed"]:
-        counted_as = f"{result['agent_failed']} failed by the agent itself, counted as {'0' if graded else 'wrong'}"
-        out.print(f"{counted_as}. {result['agent_failure']}", markup=False)
+        out.print(failed_itself(result, graded), markup=False)
     if said := unread(result["unread_calls"], result["scored"] + result["unscored"]):
         out.print(said, markup=False)
     if result["unscored"]:

@@ -20,7 +20,7 @@ from harness.cli.logs import followed
 from harness.config import Config, cache_dir, load_config, resolve_device
 from harness.errors import UserError
 from harness.results.folder import RunFolder, replace_text
-from harness.wording import duration, mean, measured
+from harness.wording import duration, failed_itself, mean, measured
 
 if TYPE_CHECKING:
     from harness.run import Data
@@ -223,6 +223,8 @@ def summary(folder: RunFolder, record: Mapping[str, Any]) -> None:
     if result["val_accuracy_final"] is not None:
         first, last = (mean(result[f"val_accuracy_{when}"], graded) for when in ("initial", "final"))
         out.print(f"validation {measured(graded)} {first} -> {last}   (by step: {curve})")
+    if result.get("agent_failed"):
+        out.print(f"of the last validation {failed_itself(result, graded)}", markup=False)
     if result["rollout_probs_diff_max"] is not None:
         out.print(f"rollout against trainer, largest probability difference: {result['rollout_probs_diff_max']:.1e}")
     if record.get("parity") is None and not is_reference(record["agent"]) and agent_spec(record["agent"]).strict:

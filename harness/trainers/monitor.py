@@ -69,7 +69,7 @@ class Monitor:
         """Take in what is new.
 
         Raises:
-            RunFailed: Too large a share of a step's rollouts failed, or the agent asked the model nothing in any.
+            RunFailed: Too large a share of a step's rollouts failed, or the agent itself ended all before a call.
         """
         self._read()
         state = self.progress
@@ -91,8 +91,8 @@ class Monitor:
         for (phase, step), mute in self._mute.items():
             if mute == self._expected[phase] > 1:
                 raise RunFailed(
-                    f"step {step} ({phase}): the agent itself ended all {mute} rollouts before it asked the model "
-                    f"anything, so there is nothing to learn from. {most_often(self._own[(phase, step)])} "
+                    f"step {step} ({phase}): the agent itself ended all {mute} rollouts before the model "
+                    f"answered once, so there is nothing to learn from. {most_often(self._own[(phase, step)])} "
                     f"Details: `detail` in {self._folder.path / 'episodes.parquet'}"
                 )
         return state

@@ -398,7 +398,9 @@ def test_an_evaluation_and_a_comparison_give_one_interval_and_graded_rewards_are
     table = pl.DataFrame(rows).rename({"reward": "value"}).with_columns(seed=0)
     one = accuracy(table)
     assert one is not None and (low, high) == (round(one.low, 4), round(one.high, 4))
-    lost = accuracy_of([*rows[:-2], {**rows[-1], "reward": 0.0, "outcome": "timeout"}], 30)
+    lost = accuracy_of(
+        [*rows[:-2], {**rows[-1], "reward": 0.0, "outcome": "timeout", "reward_reason": "timeout: late"}], 30
+    )
     assert lost["agent_failed"] == lost["unscored"] == 1
     assert lost["bounds"] == pytest.approx([sum(rewards[:-2]) / 30, (sum(rewards[:-2]) + 1) / 30])
     assert accuracy_of([], 30)["interval_95"] is None and accuracy_of([], 30)["accuracy"] is None

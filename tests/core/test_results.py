@@ -179,7 +179,7 @@ def test_an_agent_that_fails_itself_is_warned_of_and_stopped_where_it_never_asks
         "Most often: agent_error: ValueError: my bug."
     )
     log.add([row(2, 0.0, **failed)] * 4)
-    with pytest.raises(RunFailed, match=r"ended all 4 rollouts before it asked the model .* ValueError: my bug\."):
+    with pytest.raises(RunFailed, match=r"ended all 4 rollouts before the model answered once.* ValueError: my bug\."):
         monitor.poll()
     assert Monitor(folder, 4, {"train": 4, "val": 20}, 0.5, "verl").poll().warning == ""
 
