@@ -132,7 +132,7 @@ def _policy(config: Config) -> Iterator[Finding]:
         yield Finding("policy", "ok", found)
         return
     try:
-        from huggingface_hub import auth_check
+        from huggingface_hub import auth_check, try_to_load_from_cache
         from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
     except ImportError:
         return
@@ -142,8 +142,10 @@ def _policy(config: Config) -> Iterator[Finding]:
         yield Finding("policy", "problem", f"{found} is gated", "accept its terms on huggingface.co, then set HF_TOKEN")
     except RepositoryNotFoundError:
         yield Finding("policy", "problem", f"there is no {found} on huggingface.co that this token may see")
-    except Exception as error:  # offline, or whatever the network says: nothing that a run in the cache would need
-        yield Finding("policy", "note", f"{found}: huggingface.co did not answer ({type(error).__name__})")
+    except Exception as error:  # offline, or whatever the network says
+        cached = isinstance(try_to_load_from_cache(found, "config.json"), str)
+        silent = f"{found}: huggingface.co did not answer ({type(error).__name__})"
+        yield Finding("policy", "ok" if cached else "note", f"{silent}, but it is in the cache" if cached else silent)
     else:
         yield Finding("policy", "ok", f"{found}, which may be downloaded")
 

@@ -68,7 +68,11 @@ def fetched(policy: PolicyConfig) -> str:
         EnvironmentProblem: It is not on this machine, and huggingface.co does not answer.
     """
     found = resolve(policy.path)
-    return found if Path(found).exists() else _downloaded(found, policy.revision)
+    if not Path(found).exists():
+        return _downloaded(found, policy.revision)
+    if policy.revision is not None:
+        raise ConfigError(f"policy.revision: {policy.path} is no id on Hugging Face, and has no {policy.revision!r}")
+    return found
 
 
 @lru_cache

@@ -93,8 +93,10 @@ def read_study(path: Path) -> Study:
         study = Study.model_validate({"name": file.stem, **data})
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        hint = nearest(key, Study.model_fields) if first["type"] == "extra_forbidden" else ""
+        key = ".".join(part for part in map(str, first["loc"]) if "[" not in part)
+        hint = f", got {first['input']!r}"
+        if first["type"] == "extra_forbidden":
+            hint = nearest(key, Study.model_fields)
         raise ConfigError(f"study {path}: {key!r}: {first['msg']}{hint}") from error
     empty = [axis for axis, values in study.matrix.items() if not values]
     if empty:

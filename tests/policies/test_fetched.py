@@ -90,6 +90,8 @@ def test_a_folder_without_a_policy_is_refused_and_one_with_it_is_known_by_its_fi
         fetched(PolicyConfig(path=str(tmp_path)))
     copy = shutil.copytree(resolve("pocket-sql"), tmp_path / "copy")
     assert fetched(PolicyConfig(path=str(copy))) == str(copy)
+    with pytest.raises(ConfigError, match="policy.revision: pocket-sql is no id on Hugging Face, and has no 'v1'"):
+        fetched(PolicyConfig(revision="v1"))
     assert model_hash(str(copy)) == model_hash(fetched(PolicyConfig())) and revision_of(copy) == ""
 
 

@@ -184,6 +184,7 @@ def test_every_arm_of_agent_match_trains_other_roles() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("matrix: {agent: reference_sql}", "'matrix.agent': Input should be a valid list, got 'reference_sql'"),
         ("matirx: {}", "did you mean 'matrix'"),
         ("matrix: {agent: []}", "has no values"),
         ("matrix: {train.stepps: [1]}", "did you mean 'train.steps'"),
