@@ -14,7 +14,7 @@ from agentlightning.tracer.dummy import DummyTracer
 from agentlightning.types import AttemptedRollout, NamedResources, Rollout
 
 from harness import timeline
-from harness.errors import RolloutError
+from harness.errors import EndpointError, RolloutError
 from harness.gateway.client import GatewayControl
 from harness.plugins import environment
 from harness.records import INFRASTRUCTURE_OUTCOMES
@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 IDLE_POLL_S = 0.05
 """agentlightning's queue has no way to wait: an idle runner asks this often."""
 POLICY_RESOURCE = "policy"
+UNREACHED_S = 1.0
+"""How long an attempt is held that the gateway does not answer for: a run whose gateway died ends before it counts."""
 
 
 class GatewayTracer(DummyTracer):
@@ -82,16 +84,20 @@ class PluginAgent(agl.LitAgent[dict[str, Any]]):
         if self._http is None:
             limits = httpx.Limits(max_connections=None, max_keepalive_connections=256)
             self._http = httpx.AsyncClient(limits=limits, timeout=None, trust_env=False)
-        attempt = await run_attempt(
-            self.agent,
-            request,
-            rollout.rollout_id,
-            rollout.attempt.attempt_id,
-            self.control,
-            policy.api_key or "",
-            policy.model,
-            self._http,
-        )
+        try:
+            attempt = await run_attempt(
+                self.agent,
+                request,
+                rollout.rollout_id,
+                rollout.attempt.attempt_id,
+                self.control,
+                policy.api_key or "",
+                policy.model,
+                self._http,
+            )
+        except EndpointError:
+            await asyncio.sleep(UNREACHED_S)
+            raise
         await self.get_runner().get_store().add_many_spans(to_spans(attempt))
         if attempt.outcome in INFRASTRUCTURE_OUTCOMES:
             raise RolloutError(f"{attempt.outcome}: {attempt.detail}")  # the store decides on a retry

@@ -19,6 +19,7 @@ from harness.config import Config, load_config
 from harness.errors import RunFailed
 from harness.records import Attempt, Transition
 from harness.results.folder import RunFolder
+from harness.rollout import stack
 from harness.rollout.session import RewardShuffle, Session
 from harness.rollout.stack import RolloutWork
 from harness.scripted.server import ReceivedRequest, Reply, ScriptedServer
@@ -196,7 +197,11 @@ def test_a_killed_runner_costs_nothing_but_time(tmp_path: Path, scripted_server:
     assert work.pool is not None and work.pool.restarts == 1
 
 
-def test_a_killed_gateway_ends_the_run_by_name(tmp_path: Path, scripted_server: StartServer) -> None:
+def test_a_killed_gateway_ends_the_run_by_name(
+    tmp_path: Path, scripted_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stack, "WATCH_S", 0.4)  # late, as on a busy machine
+
     def kill_the_gateway(work: Work) -> None:
         work.server.wait_for_requests(2, 90)
         assert work.gateway.pid is not None

@@ -259,9 +259,9 @@ def test_runs_of_a_study_share_a_server_that_outlives_each_and_not_the_study(
 ) -> None:
     script = tmp_path / "run.py"
     name, _, kind = server.variables[forks.STANDBY].partition(" ")
-    other = VerlTrainer().standby(load_config("cpu", agent="reference_sql", overrides=["policy.path=Qwen/Qwen3-0.6B"]))
+    other = VerlTrainer().standby(load_config("cpu", agent="reference_sql", overrides=["gpus=2"]))
     assert isinstance(other, ForkServer)
-    assert not other.variables[forks.STANDBY].endswith(kind)  # a Hugging Face id: its runs are not told to be offline
+    assert not other.variables[forks.STANDBY].endswith(kind)  # its runs are to see two entries for GPUs
     other.close()
     assert not other.fresh()
 
