@@ -51,9 +51,9 @@ class Tap:
         self._session: aiohttp.ClientSession | None = None
         self.base_url = ""
 
-    def of(self, rollout_id: str) -> list[SentCall]:
-        """The calls of one rollout, and those that no rollout can be made out of."""
-        return [call for call in self.calls if call.attempt[0] in (rollout_id, "")]
+    def of(self, rollout_id: str, attempt_id: str) -> list[SentCall]:
+        """The calls of one attempt, and those that no rollout can be made out of."""
+        return [call for call in self.calls if call.attempt in ((rollout_id, attempt_id), ("", ""))]
 
     async def __aenter__(self) -> Self:
         app = web.Application(client_max_size=2**30)

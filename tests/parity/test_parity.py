@@ -177,6 +177,25 @@ def test_the_contract_catches_state_that_rollouts_share(agent: type[ReferenceSQL
         OfReference().test_scenarios_at_once_go_as_they_do_alone(agent())
 
 
+class Slow(ReferenceSQL):
+    """Lets time go by after each call, as a busy machine does, or an agent that computes."""
+
+    def __init__(self, pause_s: float) -> None:
+        self.pause_s = pause_s
+
+    async def _ask(self, toolbox: Toolbox, prompt: Prompt) -> str:
+        reply = await super()._ask(toolbox, prompt)
+        await asyncio.sleep(self.pause_s)
+        return reply
+
+
+@pytest.mark.parametrize(("pause_s", "outcome"), [(0.3, "endpoint_error"), (1.2, "timeout")])
+def test_a_busy_machine_is_not_taken_for_an_agent_that_takes_its_time(pause_s: float, outcome: str) -> None:
+    hangs = next(replace(one, timeout_s=1.0) for one in SCENARIOS if one.hangs)
+    (recording,) = asyncio.run(record(Slow(pause_s), PROGRAM, [hangs], ["alone"]))
+    assert (recording.outcome, len(recording.calls)) == (outcome, 3)
+
+
 def test_another_course_of_calls_is_named(reference: list[Recording]) -> None:
     recordings = asyncio.run(record(Skips(), PROGRAM, CHOSEN[:1]))
     places = [one.place for one in compare("skips", recordings, reference).mismatches]
