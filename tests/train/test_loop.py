@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,11 +14,14 @@ pytest.importorskip("verl")
 from omegaconf import OmegaConf
 
 from harness.config import load_config
+from harness.errors import EnvironmentProblem, RunFailed
 from harness.records import Transition
 from harness.rollout.session import Scored
 from harness.testing.calls import transition
 from harness.trainers.verl.loop import HarnessAgentLoop
-from harness.trainers.verl.names import ABOUT
+from harness.trainers.verl.names import ABOUT, LOST_FILE, SESSION_FILE
+from harness.trainers.verl.run import VerlRun
+from harness.trainers.verl.shared import SessionFile
 
 
 def call(role: str, index: int, prompt: tuple[int, ...] = (1,)) -> Transition:
@@ -32,22 +36,30 @@ def call(role: str, index: int, prompt: tuple[int, ...] = (1,)) -> Transition:
     )
 
 
+ROW = {"extra_info": {"task_id": "t", "split": "train"}, "session_id": 0, "global_steps": 1}
+
+
+def made(session: Any) -> HarnessAgentLoop:
+    """A loop over a session; there are no servers."""
+
+    async def connected() -> Any:
+        return session
+
+    loop = object.__new__(HarnessAgentLoop)
+    loop._connected = connected  # type: ignore[method-assign]
+    return loop
+
+
 def handed(credit: str, scored: Scored, *, merges: bool = False) -> list[Any]:
     """The outputs of one rollout."""
 
     async def rollout(*_: Any) -> Scored:
         return scored
 
-    async def connected(_: Any) -> None:
-        """There are no servers."""
-
-    loop = object.__new__(HarnessAgentLoop)
-    loop._session = SimpleNamespace(rollout=rollout, config=load_config("cpu", None, [f"train.credit={credit}"]))  # type: ignore[assignment]
-    loop._connected = connected  # type: ignore[method-assign]
+    loop = made(SimpleNamespace(rollout=rollout, config=load_config("cpu", None, [f"train.credit={credit}"])))
     sampler = {"sampler_kwargs": {"merges": merges}}
     loop.config = OmegaConf.create({"trainer": {"v1": {"trainer_mode": "sync", "sampler": sampler}}})
-    row = {"extra_info": {"task_id": "t", "split": "train"}, "session_id": 0, "global_steps": 1}
-    return asyncio.run(loop.run({}, **row))
+    return asyncio.run(loop.run({}, **ROW))
 
 
 TWO = (call("write", 0), call("rewrite", 1))
@@ -83,3 +95,36 @@ def test_calls_of_a_dialogue_are_one_row_that_says_which(credit: str) -> None:
     assert (about["calls"], about["saved"], about["again"]) == ([["ask/0", 2], ["ask/1", 3]], 3, False)
     assert (second.prompt_ids, second.extra_fields[ABOUT]["again"]) == ([1, 2], True)
     assert len(handed(credit, scored)) == 3
+
+
+def test_a_rollout_that_raises_says_so_beside_the_run(tmp_path: Path) -> None:
+    async def rollout(*_: Any) -> Scored:
+        raise AssertionError("response 7 was recorded for another one")
+
+    loop = made(SimpleNamespace(rollout=rollout))
+    loop._session_file = tmp_path / SESSION_FILE
+    loop.config = OmegaConf.create({"trainer": {"v1": {"trainer_mode": "sync"}}})
+    with pytest.raises(AssertionError):
+        asyncio.run(loop.run({}, **ROW))
+    said = (tmp_path / LOST_FILE).read_text()
+    assert said == "a rollout of task t was lost: AssertionError: response 7 was recorded for another one"
+    run = VerlRun.__new__(VerlRun)
+    run._live, run._session_file, run._log = SimpleNamespace(poll=lambda: None), loop._session_file, tmp_path / "log"  # type: ignore[assignment]
+    with pytest.raises(RunFailed, match=said):
+        run._look()
+
+
+def test_verl_may_be_ready_before_the_services(tmp_path: Path) -> None:
+    told = SessionFile("run", "store", "gateway", "key", "model", {"seed": 0})
+
+    async def both() -> SessionFile:
+        asking = asyncio.ensure_future(SessionFile.awaited(tmp_path / SESSION_FILE))
+        await asyncio.sleep(0.2)
+        assert not asking.done()
+        told.write(tmp_path / SESSION_FILE)
+        return await asking
+
+    assert asyncio.run(both()) == told
+    assert [(file.name, file.stat().st_mode & 0o777) for file in tmp_path.iterdir()] == [(SESSION_FILE, 0o600)]
+    with pytest.raises(EnvironmentProblem, match="every node must see the run's folder"):
+        asyncio.run(SessionFile.awaited(tmp_path / "none", 0.1))

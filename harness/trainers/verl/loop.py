@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from operator import attrgetter
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from ray.exceptions import RayError
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
 from harness import timeline
 from harness.rollout.request import Phase
 from harness.rollout.session import Session
-from harness.trainers.verl.names import ABOUT
+from harness.trainers.verl.names import ABOUT, LOST_FILE
 from harness.trainers.verl.rows import UNTRAINED, rows_of
-from harness.trainers.verl.shared import phase_of, shared_session
+from harness.trainers.verl.shared import SessionFile, phase_of
 
-_connecting: dict[int, asyncio.Future[None]] = {}
+_sessions: dict[Path, asyncio.Future[Session]] = {}
+"""This process's, by session file."""
 
 
 class HarnessAgentLoop(AgentLoopBase):
     """Returns the rows of a rollout's trained calls, or one masked token where there is a score but nothing to train.
 
-    A rollout without a score returns nothing: it is left out of its group, not scored 0.
+    A rollout without a score returns nothing: it is left out of its group, not scored 0. One that raises is a fault of
+    ours or of the services, and ends the run.
 
     Args:
         session_file: Path of the run's `SessionFile`.
@@ -31,15 +35,26 @@ class HarnessAgentLoop(AgentLoopBase):
     def __init__(self, *args: Any, session_file: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         timeline.mark("asks for rollouts")
-        self._session = shared_session(session_file)
+        self._session_file = Path(session_file)
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> list[AgentLoopOutput]:
-        await self._connected(self._session)
+        try:
+            return await self._rollout(row)
+        except RayError:  # the driver watches actors, and they may end before this at a run's end
+            raise
+        except Exception as error:
+            self._session_file.with_name(LOST_FILE).write_text(
+                f"a rollout of task {row['extra_info']['task_id']} was lost: {type(error).__name__}: {str(error)[:300]}"
+            )
+            raise
+
+    async def _rollout(self, row: dict[str, Any]) -> list[AgentLoopOutput]:
+        session = await self._connected()
         step = int(row.get("global_steps") or 0)
         info = row["extra_info"]
         phase = phase_of(info)
         oldest = await self._version(phase, step)
-        outcome = await self._session.rollout(info["task_id"], phase, step, int(row["session_id"]))
+        outcome = await session.rollout(info["task_id"], phase, step, int(row["session_id"]))
         newest = await self._version(phase, step)
         if outcome.used is None:
             return []
@@ -50,7 +65,7 @@ class HarnessAgentLoop(AgentLoopBase):
         }
         bounds = {"min_global_steps": oldest, "max_global_steps": newest}
         fields = {"turn_scores": [], "tool_rewards": [], "reward_extra_info": {}, **bounds}
-        config, values = self._session.config.train, dict(outcome.values)
+        config, values = session.config.train, dict(outcome.values)
         merges = bool(self.config.trainer.v1.sampler.sampler_kwargs.merges)
         rows = rows_of(outcome.calls, merge=merges)
         if not rows and config.batching == "by_rollout":
@@ -90,14 +105,16 @@ class HarnessAgentLoop(AgentLoopBase):
             self.server_manager._release_server(address, request)
         return int(version or 0)
 
-    async def _connected(self, session: Session) -> None:
-        """Tell the gateway, once a process, where the policy's servers listen."""
-        pending = _connecting.get(id(session))
+    async def _connected(self) -> Session:
+        """This process's session, its gateway told where the policy's servers listen."""
+        pending = _sessions.get(self._session_file)
         if pending is None:
-            pending = _connecting[id(session)] = asyncio.ensure_future(self._connect(session))
-        await asyncio.shield(pending)
+            pending = _sessions[self._session_file] = asyncio.ensure_future(self._connect())
+        return await asyncio.shield(pending)
 
-    async def _connect(self, session: Session) -> None:
+    async def _connect(self) -> Session:
+        session = (await SessionFile.awaited(self._session_file)).session()
         # The load balancer's server ids are the servers' addresses; verl has no public way to them from here.
         servers = await self.server_manager._load_balancer.get_all_servers.remote()
         await session.connect(sorted(str(address) for address in servers))
+        return session

@@ -22,3 +22,8 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "tokens": ("training/tokens",),
     "saved_tokens": ("training/saved_tokens",),
 }
+
+SESSION_FILE = ".session.json"
+"""In a run's folder: where its services are, for verl's processes."""
+LOST_FILE = ".lost"
+"""Beside it: why a rollout came to nothing that could be recorded; verl itself would go on without it."""

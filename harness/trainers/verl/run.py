@@ -13,6 +13,7 @@ from harness.errors import RunFailed
 from harness.rollout.processes import stop_process
 from harness.rollout.stack import RolloutWork
 from harness.trainers.verl.driver import OURS
+from harness.trainers.verl.names import LOST_FILE
 from harness.trainers.verl.shared import SessionFile
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class VerlRun(RolloutWork):
         self._live = run
         self._driver = driver
         self._session_file = session_file
+        self._log = run.folder.logs / "verl.log"
 
     async def work(self, store: LightningStore) -> None:
         SessionFile(
@@ -48,17 +50,27 @@ class VerlRun(RolloutWork):
         ).write(self._session_file)
         try:
             while (status := self._driver.poll()) is None:
-                await asyncio.to_thread(self._live.poll)
+                await asyncio.to_thread(self._look)
                 if full := self._live.full():
                     raise RunFailed(full)
                 await asyncio.sleep(POLL_S)
-            self._live.poll()
+            self._look()
         finally:
             await asyncio.shield(asyncio.to_thread(stop_process, self._driver))
         if status != 0:
-            log = self._live.folder.logs / "verl.log"
-            reason = self._live.full() or last_error(log, status)
-            raise RunFailed(f"verl ended with status {status}: {reason} (whole log: {log})")
+            reason = self._live.full() or last_error(self._log, status)
+            raise RunFailed(f"verl ended with status {status}: {reason} (whole log: {self._log})")
+
+    def _look(self) -> None:
+        """Take in what is new.
+
+        Raises:
+            RunFailed: Too many rollouts failed, or one was lost.
+        """
+        self._live.poll()
+        lost = self._session_file.with_name(LOST_FILE)
+        if lost.exists() and (text := lost.read_text()):
+            raise RunFailed(f"{text} (whole log: {self._log})")
 
 
 _PREFIX = r"^(\x1b\[\d+m)?(\((raylet|[^()]*pid=[^()]*)\))?(\x1b\[0m)?\s*"

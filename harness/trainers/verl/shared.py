@@ -1,18 +1,25 @@
-"""What verl's processes know of the run's services, and the session that each of them shares."""
+"""What verl's processes know of the run's services."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.config import validate
+from harness.errors import EnvironmentProblem
 from harness.gateway.client import GatewayControl
 from harness.results.folder import RunFolder
 from harness.rollout.request import Phase
 from harness.rollout.session import Session
+
+SERVICES_S = 120.0
+"""How long the run's services may take to start after verl."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +34,25 @@ class SessionFile:
     config: dict[str, Any]
 
     def write(self, path: Path) -> None:
-        path.touch(mode=0o600)
-        path.write_text(json.dumps({name: getattr(self, name) for name in self.__slots__}))
+        part = path.with_suffix(".part")
+        part.touch(mode=0o600)
+        part.write_text(json.dumps({name: getattr(self, name) for name in self.__slots__}))
+        os.replace(part, path)
 
     @classmethod
-    def read(cls, path: Path) -> SessionFile:
+    async def awaited(cls, path: Path, timeout_s: float = SERVICES_S) -> SessionFile:
+        """What the file says, once it is there: verl may be ready before the services are.
+
+        Raises:
+            EnvironmentProblem: It does not come.
+        """
+        ends = time.monotonic() + timeout_s
+        while not path.exists():
+            if time.monotonic() > ends:
+                raise EnvironmentProblem(
+                    f"no {path} after {timeout_s:g} s: every node must see the run's folder at the same path"
+                )
+            await asyncio.sleep(0.05)
         return cls(**json.loads(path.read_text()))
 
     def session(self) -> Session:
@@ -45,16 +66,6 @@ class SessionFile:
             GatewayControl(self.gateway_url, self.control_key),
             RunFolder(Path(self.run_dir)),
         )
-
-
-_shared: dict[str, Session] = {}
-
-
-def shared_session(path: str) -> Session:
-    """This process's session for a session file."""
-    if path not in _shared:
-        _shared[path] = SessionFile.read(Path(path)).session()
-    return _shared[path]
 
 
 def phase_of(extra_info: Mapping[str, Any]) -> Phase:

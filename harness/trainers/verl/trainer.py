@@ -24,6 +24,7 @@ from harness.trainers.verl import forks
 from harness.trainers.verl.checkpoints import checkpoints, drop_broken
 from harness.trainers.verl.compose import verl_settings, write_agent_loop
 from harness.trainers.verl.limits import checkpoint_bytes
+from harness.trainers.verl.names import LOST_FILE, SESSION_FILE
 
 if TYPE_CHECKING:
     from harness.run import LiveRun
@@ -83,7 +84,8 @@ class VerlTrainer(Trainer):
         settings = _settings(run)
         if config.ray_address:  # nodes that were started by hand do not inherit from here
             merge(settings, {"ray_kwargs": {"ray_init": {"runtime_env": {"env_vars": variables}}}})
-        data_dir, session_file = folder.path / "data", folder.path / ".session.json"
+        data_dir, session_file = folder.path / "data", folder.path / SESSION_FILE
+        _forget(folder)  # what a launch said that was killed
         write_agent_loop(data_dir / "agent_loop.yaml", session_file)
         (data_dir / "verl-settings.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
         # The driver first: its imports take longest, and need nothing of ours.
@@ -96,7 +98,12 @@ class VerlTrainer(Trainer):
         finally:
             stop_process(driver)
             end_group(driver.pid)
-            session_file.unlink(missing_ok=True)
+            _forget(folder)
+
+
+def _forget(folder: RunFolder) -> None:
+    for name in (SESSION_FILE, LOST_FILE):
+        (folder.path / name).unlink(missing_ok=True)
 
 
 def _settings(run: LiveRun) -> dict[str, Any]:
