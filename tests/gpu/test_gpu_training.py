@@ -1,7 +1,7 @@
-"""Training, resuming elsewhere, LoRA and export on one CUDA device: `make test-gpu`, some nine minutes on an H200.
+"""Training, resuming elsewhere, LoRA, rollouts beside training and export on one CUDA device: `make test-gpu`.
 
-Two trainings serve all checks; `-k lora` and `-k "not lora"` run one each. `HARNESS_TEST_GPU_ON=cpu` runs the same
-tests without a GPU or vLLM, for who changes them.
+Two trainings serve most checks (`-k lora`, and `-k "not lora and not beside"`), a third has its rollouts beside it.
+`HARNESS_TEST_GPU_ON=cpu` runs the same tests without a GPU or vLLM, for who changes them.
 """
 
 from __future__ import annotations
@@ -134,6 +134,15 @@ def test_an_export_answers_as_the_trained_policy(
     resumed: tuple[Path, dict[str, Any], str], tmp_path: Path, engine: str
 ) -> None:
     exported(resumed[0], tmp_path / "model", engine)
+
+
+def test_rollouts_beside_training_are_all_scored(tmp_path: Path) -> None:
+    options = ["--set", "verl.trainer.v1.trainer_mode=colocate_async", "--set", "task.val_limit=240"]
+    finish(training("--plugin", "reference_sql", "--steps", "3", *options, "--runs-dir", tmp_path))
+    (run,) = tmp_path.iterdir()
+    rows = pq.read_table(run / "episodes.parquet").to_pylist()
+    assert {row["outcome"] for row in rows} == {"ok"}
+    assert sum(row["phase"] == "val" for row in rows) == 2 * 240
 
 
 def test_workers_of_a_lora_training_and_what_they_spawn_are_forks(adapted: Path) -> None:
