@@ -21,6 +21,7 @@ from harness.testing.calls import transition
 from harness.trainers.verl.loop import HarnessAgentLoop
 from harness.trainers.verl.names import ABOUT, LOST_FILE, SESSION_FILE
 from harness.trainers.verl.run import VerlRun
+from harness.trainers.verl.sampler import _Timed
 from harness.trainers.verl.shared import SessionFile
 
 
@@ -128,3 +129,23 @@ def test_verl_may_be_ready_before_the_services(tmp_path: Path) -> None:
     assert [(file.name, file.stat().st_mode & 0o777) for file in tmp_path.iterdir()] == [(SESSION_FILE, 0o600)]
     with pytest.raises(EnvironmentProblem, match="every node must see the run's folder"):
         asyncio.run(SessionFile.awaited(tmp_path / "none", 0.1))
+
+
+@pytest.mark.parametrize("lost", [set(), {"7c1"}])
+def test_rollouts_that_verl_lost_end_the_run(lost: set[str]) -> None:
+    class Buffer:
+        def __init__(self, **_: Any) -> None:
+            self.failure_keys = {"train": lost}
+
+        def sample(self) -> tuple[Any, dict[str, float]]:
+            return SimpleNamespace(partition_id="train"), {}
+
+    class Ours(_Timed, Buffer):
+        pass
+
+    buffer = Ours(sampler_kwargs={"batching": "verl"})
+    if lost:
+        with pytest.raises(RuntimeError, match="verl lost rollouts of 1 tasks"):
+            buffer.sample()
+    else:
+        assert list(buffer.sample()[1]) == ["timing_s/sample"]

@@ -27,7 +27,7 @@ if os.environ.get("VERL_PLATFORM") == "cpu":
 
 
 class _Timed:
-    """Asks more often than verl's buffer, and says how long a batch took.
+    """Asks more often than verl's buffer, says how long a batch took, and ends where verl lost rollouts of it.
 
     Its `sampler_kwargs` name the run's `batching` and `credit`, and whether it `merges` calls.
     """
@@ -43,6 +43,8 @@ class _Timed:
     def sample(self, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         began = time.perf_counter()
         batch, metrics = super().sample(*args, **kwargs)  # type: ignore[misc]
+        if lost := self.failure_keys[batch.partition_id]:  # type: ignore[attr-defined]
+            raise RuntimeError(f"verl lost rollouts of {len(lost)} tasks: see `Error in _run_prompt` above")
         return batch, {**metrics, "timing_s/sample": time.perf_counter() - began}
 
 
