@@ -243,14 +243,14 @@ def test_r_ves_takes_the_mean_of_ratios_without_outliers() -> None:
 
 def test_r_ves_pays_gold_about_one_and_a_wrong_answer_nothing(prepared: Path) -> None:
     _, (task, *_) = tasks_of(prepared)
-    counted = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000) SELECT count(*) FROM n"
+    counted = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200000) SELECT count(*) FROM n"
     slow = Task(task.id, "bird", "dev", "?", counted, "ranch", data=task.data)
     own = verdict(BirdRVes(), slow, counted)
     assert own.value in (math.sqrt(0.75), 1.0, math.sqrt(1.25)) and own.parts == {"right": 1.0} and not own.flags
     assert own.reason.startswith("the same set of rows, gold takes ") and own.reason.endswith("(runs: 20)")
-    assert verdict(BirdRVes(runs=3), slow, "SELECT 20000").value == math.sqrt(1.25)
-    quick = Task(task.id, "bird", "dev", "?", "SELECT 20000", "ranch", data=task.data)
-    assert verdict(BirdRVes(runs=3), quick, counted).value == math.sqrt(0.25)
+    assert verdict(BirdRVes(), slow, "SELECT 200000").value == math.sqrt(1.25)
+    quick = Task(task.id, "bird", "dev", "?", "SELECT 200000", "ranch", data=task.data)
+    assert verdict(BirdRVes(), quick, counted).value == math.sqrt(0.25)
     for answer in ("SELECT 0", "SELECT no", "I do not know", "DROP TABLE cow", ""):
         wrong = verdict(BirdRVes(), slow, answer)
         assert (wrong.value, wrong.parts) == (0.0, {"right": 0.0}), answer
