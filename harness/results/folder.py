@@ -325,10 +325,11 @@ def now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Write a file in one step, so that a crash leaves the old or the new one."""
+def replace_text(path: Path, text: str, mode: int = 0o666) -> None:
+    """Write a file in one step, so that a crash leaves the old or the new one. `mode` is less the umask, as usual."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        temporary.touch(mode)
         temporary.write_text(text, encoding="utf-8")
         os.replace(temporary, path)
     finally:

@@ -12,6 +12,7 @@ from ray.exceptions import RayError
 from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 
 from harness import timeline
+from harness.results.folder import replace_text
 from harness.rollout.request import Phase
 from harness.rollout.session import Session
 from harness.trainers.verl.names import ABOUT, LOST_FILE
@@ -43,9 +44,9 @@ class HarnessAgentLoop(AgentLoopBase):
         except RayError:  # the driver watches actors, and they may end before this at a run's end
             raise
         except Exception as error:
-            self._session_file.with_name(LOST_FILE).write_text(
-                f"a rollout of task {row['extra_info']['task_id']} was lost: {type(error).__name__}: {str(error)[:300]}"
-            )
+            why = f"{type(error).__name__}: {str(error)[:300]}"
+            text = f"a rollout of task {row['extra_info']['task_id']} was lost: {why}"
+            replace_text(self._session_file.with_name(LOST_FILE), text)
             raise
 
     async def _rollout(self, row: dict[str, Any]) -> list[AgentLoopOutput]:

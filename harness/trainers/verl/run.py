@@ -69,8 +69,8 @@ class VerlRun(RolloutWork):
         """
         self._live.poll()
         lost = self._session_file.with_name(LOST_FILE)
-        if lost.exists() and (text := lost.read_text()):
-            raise RunFailed(f"{text} (whole log: {self._log})")
+        if lost.exists():
+            raise RunFailed(f"{lost.read_text()} (whole log: {self._log})")
 
 
 _PREFIX = r"^(\x1b\[\d+m)?(\((raylet|[^()]*pid=[^()]*)\))?(\x1b\[0m)?\s*"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any
 from harness.config import validate
 from harness.errors import EnvironmentProblem
 from harness.gateway.client import GatewayControl
-from harness.results.folder import RunFolder
+from harness.results.folder import RunFolder, replace_text
 from harness.rollout.request import Phase
 from harness.rollout.session import Session
 
@@ -34,10 +33,7 @@ class SessionFile:
     config: dict[str, Any]
 
     def write(self, path: Path) -> None:
-        part = path.with_suffix(".part")
-        part.touch(mode=0o600)
-        part.write_text(json.dumps({name: getattr(self, name) for name in self.__slots__}))
-        os.replace(part, path)
+        replace_text(path, json.dumps({name: getattr(self, name) for name in self.__slots__}), 0o600)
 
     @classmethod
     async def awaited(cls, path: Path, timeout_s: float = SERVICES_S) -> SessionFile:
