@@ -1,62 +1,26 @@
 """Continuous batching for a transformers causal LM on a CPU.
 
-Requests come and go between decode steps: each has a slot in a preallocated key/value cache, so a new
+Requests come and go between decode steps: each has a seat in a preallocated key/value cache, so a new
 request never waits for the longest running one and nothing is re-copied when one leaves. For models of a
 few million parameters this is several times faster than vLLM's CPU build, starts at once, and needs
-nothing beyond transformers.
-
-What a request is answered must not depend on what else is in flight, to the last bit: sums of another order give other
-last bits, once in a million tokens another token, and then another training. So prompts are read together only where
-they are padded to the same length (and kept, for whoever asks the same), and a decode step has a multiple of `ROWS`
-rows and of `GROW` positions: the matrix products of such shapes are the same for a row whatever the number of others
-(a test compares; with 1, 2, 3, 5 ... rows BLAS libraries take other kernels).
+nothing beyond transformers. What a request is answered does not depend on what else is in flight (`passes.py`).
 """
 
 from __future__ import annotations
 
+import random
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
 from typing import Any
 
 import torch
-from transformers import AttentionInterface
-from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-GROW = 64
-"""The cache's length, and what a step sees of it, grow in steps of this many tokens."""
-ROWS = 16
-"""A decode step has a multiple of this many rows; those without a request idle along."""
+from harness.policies.passes import BLOCK, Passes, Read
+
 KEPT = 16384
 """Tokens of prompts that were read last and need not be read again while the weights stay."""
-ATTENTION = "harness_grouped"
-
-
-def _grouped_attention(
-    module: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float | None = None,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
-    """Attention of one new token a row without repeating the keys of grouped heads; longer queries go to SDPA."""
-    batch, heads, length, width = query.shape
-    if length > 1 or attention_mask is None:
-        output, _ = sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **kwargs)
-        return output, None
-    groups = query.view(batch, key.shape[1], heads // key.shape[1], width)
-    scores = (groups @ key.transpose(-1, -2)) * (scaling if scaling is not None else width**-0.5) + attention_mask
-    return (scores.softmax(-1) @ value).view(batch, 1, heads, width), None
-
-
-AttentionInterface.register(ATTENTION, _grouped_attention)
-AttentionMaskInterface.register(ATTENTION, sdpa_mask)
 
 
 @dataclass(eq=False)
@@ -66,7 +30,7 @@ class Generation:
     Attributes:
         prompt_ids: Token ids of the whole prompt.
         temperature: 0 decodes greedily.
-        seed: Seeds this request's own random stream; None draws from the engine's.
+        seed: Seeds this request's own random stream; None makes one up.
         token_ids: Sampled ids so far, the stop token included.
         logprobs: Log-probability of each under the sampling distribution (after temperature).
         finish_reason: `stop` at a stop token, `length` at `max_tokens`; None while running.
@@ -83,69 +47,21 @@ class Generation:
     finish_reason: str | None = None
     error: BaseException | None = None
     cancelled: bool = False
-    generator: torch.Generator | None = None
+    _stream: random.Random | None = None
 
+    @property
+    def greedy(self) -> bool:
+        return self.temperature < 1e-5
 
-@dataclass(frozen=True)
-class _Read:
-    """What reading a prompt gave: the logits of its next token, [vocabulary], and each layer's keys and values."""
+    def random(self) -> float:
+        """The next number of this request's own stream, from 0 to below 1."""
+        self._stream = self._stream or random.Random(self.seed)
+        return self._stream.random()
 
-    logits: torch.Tensor
-    layers: list[tuple[torch.Tensor, torch.Tensor]]
-
-
-class _SlotLayer(CacheLayerMixin):
-    """Keys and values of one layer: [slots, kv heads, length, head dim], each slot filled from index 0."""
-
-    def __init__(self, slots: int) -> None:
-        super().__init__()
-        self.slots = slots
-        self.positions = torch.zeros(0, dtype=torch.long)
-        """Where each of the first slots writes its next token, [slots in use]."""
-        self.span = 0
-
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        _, heads, _, width = key_states.shape
-        self.keys = key_states.new_zeros(self.slots, heads, GROW, width)
-        self.values = torch.zeros_like(self.keys)
-        self.is_initialized = True
-
-    def fill(self, slots: list[int], keys: torch.Tensor, values: torch.Tensor) -> None:
-        """Begin these slots with a prompt's keys and values, [kv heads, length, head dim]."""
-        if not self.is_initialized:
-            self.lazy_initialization(keys[None], values[None])
-        length = keys.shape[1]
-        self.reserve(length + GROW)
-        assert self.keys is not None and self.values is not None
-        self.keys[slots, :, :length] = keys
-        self.values[slots, :, :length] = values
-
-    def reserve(self, length: int) -> None:
-        assert self.keys is not None and self.values is not None
-        have = self.keys.shape[2]
-        if length > have:
-            more = -(-(length - have) // GROW) * GROW
-            self.keys = torch.nn.functional.pad(self.keys, (0, 0, 0, more))
-            self.values = torch.nn.functional.pad(self.values, (0, 0, 0, more))
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        assert self.keys is not None and self.values is not None
-        used = len(self.positions)
-        rows = torch.arange(used)
-        self.keys[rows, :, self.positions] = key_states[:, :, 0]
-        self.values[rows, :, self.positions] = value_states[:, :, 0]
-        return self.keys[:used, :, : self.span], self.values[:used, :, : self.span]
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.span, 0
-
-    def get_seq_length(self) -> int:
-        return max(self.span - 1, 0)
-
-    def get_max_cache_shape(self) -> int:
-        return -1
+    @property
+    def length(self) -> int:
+        """Tokens of prompt and response so far."""
+        return len(self.prompt_ids) + len(self.token_ids)
 
 
 class Decoder:
@@ -159,17 +75,15 @@ class Decoder:
     """
 
     def __init__(self, model: Any, slots: int, max_length: int, stop_ids: set[int]) -> None:
-        model.set_attn_implementation(ATTENTION)
-        slots = -(-slots // ROWS) * ROWS
         self.model = model
         self.max_length = max_length
         self.stop_ids = stop_ids
-        self._layers = [_SlotLayer(slots) for _ in range(model.config.num_hidden_layers)]
-        self._cache = Cache(layers=self._layers)
-        self._free = list(range(slots))
-        self._running: dict[int, Generation] = {}
+        self._passes = Passes(model, slots, max_length)
+        self._slots = slots
+        self._running: list[Generation] = []
+        """In order of their seats, of which none is left empty."""
         self._waiting: list[Generation] = []
-        self._read: OrderedDict[tuple[int, ...], _Read] = OrderedDict()
+        self._read: OrderedDict[tuple[int, ...], Read] = OrderedDict()
         self._wake = threading.Condition()
         self._model_lock = threading.Lock()
         self._stopped = False
@@ -209,131 +123,90 @@ class Decoder:
                 while not (self._stopped or self._waiting or self._running):
                     self._wake.wait()
                 if self._stopped:
-                    failed = [*self._waiting, *self._running.values()]
-                    self._waiting, self._running = [], {}
+                    failed = [*self._waiting, *self._running]
+                    self._waiting, self._running = [], []
                     for generation in failed:
                         self._finish(generation, error=RuntimeError("the decoder was stopped"))
                     return
-                admitted: list[Generation] = []
-                while self._free[len(admitted) :] and self._waiting:
-                    admitted.append(self._waiting.pop(0))
+                free = self._slots - len(self._running)
+                admitted, self._waiting = self._waiting[:free], self._waiting[free:]
             try:
                 with self._model_lock, torch.inference_mode():
+                    self._passes.settle()
                     if admitted:
                         self._admit(admitted)
                     if self._running:
                         self._decode()
             except BaseException as error:  # a fault here must reach the callers, not end the thread silently
-                for generation in {*admitted, *self._running.values()}:
+                failed = list(dict.fromkeys([*admitted, *self._running]))
+                self._running = []
+                for generation in failed:
                     self._finish(generation, error=error)
-                self._free = list(range(self._layers[0].slots))
-                self._running.clear()
 
     def _admit(self, admitted: list[Generation]) -> None:
         """Read the prompts that are not at hand, each once, and sample the first token of each request."""
-        groups: dict[tuple[int, ...], list[Generation]] = {}
         for generation in admitted:
-            groups.setdefault(tuple(generation.prompt_ids), []).append(generation)
-        by_width: dict[int, list[tuple[int, ...]]] = {}
-        for prompt in groups:
-            if prompt in self._read:
-                self._read.move_to_end(prompt)
-            else:
-                by_width.setdefault(-(-len(prompt) // GROW) * GROW, []).append(prompt)
-        for width, prompts in by_width.items():
-            self._read.update(zip(prompts, self._reading(width, prompts), strict=True))
-        rows, logits, generations = [], [], []
-        for prompt, group in groups.items():
-            read = self._read[prompt]
-            slots = [heappop(self._free) for _ in group]  # the lowest, so that the slots in use stay together
-            self._running.update(zip(slots, group, strict=True))
-            for layer, (keys, values) in zip(self._layers, read.layers, strict=True):
-                layer.fill(slots, keys, values)
-            rows += slots
-            logits += [read.logits] * len(group)
-            generations += group
-        self._sample(torch.stack(logits), rows, generations)
+            prompt = tuple(generation.prompt_ids)
+            if prompt not in self._read:
+                self._read[prompt] = self._passes.read(prompt)
+            self._read.move_to_end(prompt)
+            self._passes.sit(len(self._running), self._read[prompt])
+            self._running.append(generation)
+            self._sample(self._read[prompt].logits, [generation])
         while sum(map(len, self._read)) > KEPT:
             self._read.popitem(last=False)
-
-    def _reading(self, width: int, prompts: list[tuple[int, ...]]) -> list[_Read]:
-        """Prompts of one padded length."""
-        ids = torch.tensor([[*prompt, *[0] * (width - len(prompt))] for prompt in prompts])
-        # Padding is on the right, where a causal model's earlier positions cannot see it.
-        cache = DynamicCache(config=self.model.config)
-        last = torch.tensor([len(prompt) - 1 for prompt in prompts])
-        hidden = self.model.model(input_ids=ids, past_key_values=cache, use_cache=True).last_hidden_state
-        few = torch.nn.functional.pad(hidden[torch.arange(len(prompts)), last], (0, 0, 0, -len(prompts) % ROWS))
-        logits = self.model.lm_head(few)
-        return [
-            _Read(
-                logits[index].clone(),
-                [
-                    (layer.keys[index, :, :size].clone(), layer.values[index, :, :size].clone())
-                    for layer in cache.layers
-                ],
-            )
-            for index, size in enumerate(map(len, prompts))
-        ]
+        self._dismiss()
 
     def _decode(self) -> None:
         """One token for every running request."""
-        used = -(-(max(self._running) + 1) // ROWS) * ROWS  # slots up to here are a view of the cache
-        positions = torch.zeros(used, dtype=torch.long)
-        tokens = torch.zeros(used, 1, dtype=torch.long)
-        for row, generation in self._running.items():
-            positions[row] = len(generation.prompt_ids) + len(generation.token_ids) - 1
-            tokens[row] = generation.token_ids[-1]
-        span = -(-(int(positions.max()) + 1) // GROW) * GROW
-        for layer in self._layers:
-            layer.reserve(span)
-            layer.positions, layer.span = positions, span
-        hidden = torch.arange(span)[None, :] > positions[:, None]
-        mask = torch.zeros(used, 1, 1, span, dtype=self.model.dtype)
-        mask.masked_fill_(hidden[:, None, None, :], torch.finfo(self.model.dtype).min)
-        logits = self.model(
-            input_ids=tokens,
-            attention_mask=mask,
-            position_ids=positions[:, None],
-            past_key_values=self._cache,
-            use_cache=True,
-        ).logits[:, -1]
-        rows = list(self._running)
-        self._sample(logits[rows], rows, list(self._running.values()))
+        rows = self._passes.rows
+        for first in range(0, len(self._running), rows):
+            some = self._running[first : first + rows]
+            last = [generation.token_ids[-1] for generation in some]
+            self._sample(self._passes.step(first, last, [generation.length - 1 for generation in some]), some)
+        self._dismiss()
 
-    def _sample(self, logits: torch.Tensor, rows: list[int], generations: list[Generation]) -> None:
-        temperatures = torch.tensor([g.temperature for g in generations])[:, None]
-        greedy = temperatures[:, 0] < 1e-5
-        logprobs = (logits.float() / torch.where(temperatures < 1e-5, 1.0, temperatures)).log_softmax(-1)
-        for index, generation in enumerate(generations):
-            if generation.top_p < 1.0 and not greedy[index]:
-                logprobs[index] = _nucleus(logprobs[index], generation.top_p)
-        # Gumbel-max with one random stream a request: what is sampled does not depend on who else runs.
-        noise = torch.stack([self._noise(g, logits.shape[-1]) for g in generations])
-        chosen = torch.where(greedy, logprobs.argmax(-1), (logprobs - noise.log()).argmax(-1))
-        picked = logprobs.gather(-1, chosen[:, None])[:, 0].tolist()
-        self.tokens += len(generations)
-        for row, generation, token, logprob in zip(rows, generations, chosen.tolist(), picked, strict=True):
-            generation.token_ids.append(token)
-            generation.logprobs.append(logprob)
-            full = len(generation.prompt_ids) + len(generation.token_ids) >= self.max_length
-            if token in self.stop_ids:
-                generation.finish_reason = "stop"
-            elif len(generation.token_ids) >= generation.max_tokens or full or generation.cancelled:
-                generation.finish_reason = "length"
+    def _dismiss(self) -> None:
+        """Let those go that have ended; the last ones take their seats."""
+        for seat in reversed(range(len(self._running))):
+            generation = self._running[seat]
             if generation.finish_reason:
-                del self._running[row]
-                heappush(self._free, row)
+                last = self._running.pop()
+                if last is not generation:
+                    self._running[seat] = last
+                    self._passes.move(len(self._running), seat, last.length)
                 self._finish(generation)
 
-    @staticmethod
-    def _noise(generation: Generation, size: int) -> torch.Tensor:
-        if generation.generator is None:
-            generation.generator = torch.Generator()
-            generation.generator.manual_seed(
-                generation.seed if generation.seed is not None else int(torch.randint(2**62, ()))
-            )
-        return torch.empty(size).exponential_(generator=generation.generator)
+    def _sample(self, logits: torch.Tensor, generations: Sequence[Generation]) -> None:
+        """The next token of some requests, which the first rows of `logits` belong to, block by block."""
+        for first in range(0, len(generations), BLOCK):
+            self._draw(logits[first : first + BLOCK], generations[first : first + BLOCK])
+
+    def _draw(self, logits: torch.Tensor, generations: Sequence[Generation]) -> None:
+        idle = len(logits) - len(generations)
+        heat = torch.tensor([*(1.0 if g.greedy else g.temperature for g in generations), *[1.0] * idle])
+        logprobs = (logits.float() / heat[:, None]).log_softmax(-1)
+        for index, generation in enumerate(generations):
+            if generation.top_p < 1.0 and not generation.greedy:
+                logprobs[index] = _nucleus(logprobs[index], generation.top_p)
+        # One number a token, of a random stream a request: what is sampled does not depend on who else runs.
+        drawn = torch.tensor(
+            [*(0.0 if g.greedy else g.random() for g in generations), *[0.0] * idle], dtype=torch.float64
+        )
+        sums = logprobs.double().exp().cumsum(-1)
+        sampled = torch.searchsorted(sums, drawn[:, None] * sums[:, -1:], right=True)[:, 0]
+        greedy = torch.tensor([*(g.greedy for g in generations), *[True] * idle])
+        chosen = torch.where(greedy, logprobs.argmax(-1), sampled)
+        picked = logprobs.gather(-1, chosen[:, None])[:, 0].tolist()
+        self.tokens += len(generations)
+        for generation, token, logprob in zip(generations, chosen.tolist(), picked, strict=False):
+            generation.token_ids.append(token)
+            generation.logprobs.append(logprob)
+            full = len(generation.token_ids) >= generation.max_tokens or generation.length >= self.max_length
+            if token in self.stop_ids:
+                generation.finish_reason = "stop"
+            elif full or generation.cancelled:
+                generation.finish_reason = "length"
 
     @staticmethod
     def _finish(generation: Generation, error: BaseException | None = None) -> None:

@@ -1,57 +1,85 @@
-"""What a request is answered does not depend on what else the CPU's decoder has in flight, to the last bit."""
+"""The CPU's decoder: what it answers, how it draws, what it reads again. Company: test_company.py."""
 
 from __future__ import annotations
 
-import random
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
+from company import SHAPE, answers, decoder_of, first_difference, prompt_of, tiny  # noqa: E402
+from transformers import (  # noqa: E402
+    AutoModelForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    MistralConfig,
+    MixtralConfig,
+    Qwen2Config,
+)
+
 from harness.policies import resolve  # noqa: E402
 from harness.policies.decoder import Decoder, Generation  # noqa: E402
 
-PROMPTS = 24
+CONFIGS = [
+    Qwen2Config(**SHAPE),
+    LlamaConfig(**SHAPE, tie_word_embeddings=True),
+    MistralConfig(**SHAPE, sliding_window=8),
+    Gemma3TextConfig(**SHAPE, sliding_window=8),
+]
+
+
+@pytest.fixture
+def stopped() -> Iterator[list[Decoder]]:
+    made: list[Decoder] = []
+    yield made
+    for decoder in made:
+        decoder.stop()
 
 
 @pytest.fixture(scope="module")
-def decoder() -> Decoder:
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(resolve("pocket-sql"), dtype=torch.float32).eval()
-    return Decoder(model, 40, 1024, {0})
-
-
-def prompt_of(number: int) -> list[int]:
-    drawn = random.Random(number)
-    return [drawn.randrange(20, 1000) for _ in range(drawn.randrange(40, 400))]
+def decoder() -> Iterator[Decoder]:
+    made = decoder_of(AutoModelForCausalLM.from_pretrained(resolve("pocket-sql"), dtype=torch.float32))
+    yield made
+    made.stop()
 
 
-def answers(decoder: Decoder, numbers: list[int]) -> dict[int, tuple[list[int], list[float]]]:
-    """Token ids and log-probabilities of some prompts, asked for together."""
+def test_a_mixture_of_experts_is_computed_row_by_row(stopped: list[Decoder]) -> None:
+    stopped.append(decoder_of(tiny(MixtralConfig(**SHAPE, num_local_experts=4))))
+    assert first_difference(stopped[0], sizes=(12,)) == "" and stopped[0]._passes.rows == 1
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.model_type)
+def test_the_answer_is_that_of_transformers(config: Any, stopped: list[Decoder]) -> None:
+    asked, want = [2, 4, 0], {}
+    model = tiny(config)
+    for number in asked:
+        prompt = torch.tensor([prompt_of(number)])
+        want[number] = model.generate(prompt, max_new_tokens=6 + number % 5, do_sample=False, eos_token_id=None)
+    stopped.append(Decoder(model, 8, 1100, set()))
     finished = threading.Semaphore(0)
-    asked = {}
-    for number in numbers:
-        asked[number] = Generation(prompt_of(number), 12, seed=number, done=lambda _: finished.release())
-    for generation in asked.values():
-        decoder.submit(generation)
-    for _ in asked:
-        assert finished.acquire(timeout=120)
-    return {number: (generation.token_ids, generation.logprobs) for number, generation in asked.items()}
+    made = {
+        number: Generation(prompt_of(number), 6 + number % 5, temperature=0, done=lambda _: finished.release())
+        for number in asked
+    }
+    for generation in made.values():
+        stopped[0].submit(generation)
+    for _ in made:
+        assert finished.acquire(timeout=60)
+    for number, generation in made.items():
+        assert [*prompt_of(number), *generation.token_ids] == want[number][0].tolist()
 
 
-def test_company_changes_no_bit_of_an_answer(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.policies.decoder.KEPT", 0)  # every prompt is read again in each company
-    alone: dict[int, tuple[list[int], list[float]]] = {}
-    for number in range(PROMPTS):
-        alone |= answers(decoder, [number])
-    drawn = random.Random(0)
-    for size in (PROMPTS, 2, 3, 7, 13, 19):
-        chosen = drawn.sample(range(PROMPTS), size)
-        for number, answer in answers(decoder, chosen).items():
-            assert answer == alone[number], f"prompt {number} among {size}"
+def test_what_a_model_asks_of_attention_and_is_not_computed_reaches_the_caller(stopped: list[Decoder]) -> None:
+    from transformers import GptOssConfig
+
+    shape = {name: value for name, value in SHAPE.items() if name != "initializer_range"}
+    stopped.append(decoder_of(tiny(GptOssConfig(**shape, num_local_experts=2))))
+    with pytest.raises(NotImplementedError, match=r"asks for s_aux, .* --endpoint"):
+        answers(stopped[0], [3])
 
 
 def test_the_seed_alone_is_the_random_stream(decoder: Decoder) -> None:
@@ -66,23 +94,45 @@ def test_the_seed_alone_is_the_random_stream(decoder: Decoder) -> None:
     assert same == again != other
 
 
+def test_tokens_are_drawn_as_often_as_they_are_likely(stopped: list[Decoder]) -> None:
+    """20,000 first tokens of one prompt against their probabilities: a chi-squared test at 1e-6."""
+    from scipy.stats import chi2
+
+    stopped.append(decoder_of(tiny(LlamaConfig(**{**SHAPE, "vocab_size": 16})), seats=64))
+    finished = threading.Semaphore(0)
+    asked = [
+        Generation([3, 5, 7], 1, temperature=1.5, top_p=0.9, seed=seed, done=lambda _: finished.release())
+        for seed in range(20_000)
+    ]
+    for generation in asked:
+        stopped[0].submit(generation)
+    for _ in asked:
+        assert finished.acquire(timeout=120)
+    likely = {generation.token_ids[0]: generation.logprobs[0] for generation in asked}
+    counts = {token: sum(generation.token_ids[0] == token for generation in asked) for token in likely}
+    expected = {token: len(asked) * 2.718281828459045**logprob for token, logprob in likely.items()}
+    assert 3 < len(likely) < 16 and sum(expected.values()) == pytest.approx(len(asked), rel=1e-3)
+    distance = sum((counts[token] - expected[token]) ** 2 / expected[token] for token in likely)
+    assert distance < chi2.isf(1e-6, len(likely) - 1)
+
+
 def test_a_prompt_is_read_once_until_the_weights_change(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
-    whole = decoder._reading
+    whole = decoder._passes.read
 
-    def reading(width: int, prompts: list[tuple[int, ...]]) -> object:
-        read.append(len(prompts))
-        return whole(width, prompts)
+    def reading(prompt: tuple[int, ...]) -> object:
+        read.append(len(prompt))
+        return whole(prompt)
 
     weights = decoder.model.state_dict()
     decoder.load_weights(weights)
-    monkeypatch.setattr(decoder, "_reading", reading)
+    monkeypatch.setattr(decoder._passes, "read", reading)
     first = answers(decoder, [1])
-    assert answers(decoder, [1]) == first and sum(read) == 1
+    assert answers(decoder, [1]) == first and len(read) == 1
     decoder.load_weights({name: tensor * 2 for name, tensor in weights.items()})
-    assert answers(decoder, [1]) != first and sum(read) == 2
+    assert answers(decoder, [1]) != first and len(read) == 2
     decoder.load_weights({name: tensor / 2 for name, tensor in weights.items()})
-    assert answers(decoder, [1]) == first and sum(read) == 3
+    assert answers(decoder, [1]) == first and len(read) == 3
 
 
 def test_the_prompts_that_are_kept_are_the_last_ones(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
 from verl.utils.fsdp_utils import merged_lora_context, normalize_peft_param_name
 from verl.workers.engine.base import EngineRegistry
 
-from harness.trainers.verl import cpu_rollout
+from harness.trainers.verl import cpu_rollout, logprobs
 from harness.trainers.verl.packing import PackedEngine
+from harness.trainers.verl.row_by_row import take_rows_apart
 
 cpu_rollout.register()
 
@@ -17,7 +19,26 @@ if "cpu" not in EngineRegistry._engines.get("language_model", {}).get("fsdp2", {
 
     @EngineRegistry.register(model_type="language_model", backend=["fsdp2"], device="cpu")
     class CpuFSDP2Engine(PackedEngine):
-        """verl's FSDP2 engine, registered for the CPU."""
+        """verl's FSDP2 engine for a CPU, on which packed rows are computed one by one."""
+
+        compute_entropy_from_logits: Callable[..., torch.Tensor]
+
+        def _build_fsdp_module(self, module: Any) -> Any:
+            self.take_rows_apart(module)
+            return super()._build_fsdp_module(module)
+
+        def take_rows_apart(self, module: Any) -> None:
+            """Let a model and what is made of its logits take packed rows one by one."""
+            take_rows_apart(module, lambda: self.rows)
+            entropy: Callable[..., torch.Tensor] = self.compute_entropy_from_logits
+            self.compute_entropy_from_logits = lambda logits, **options: torch.cat(
+                [entropy(some, **options) for some in logits.split(logprobs.pieces(logits))]
+            )
+
+        def prepare_model_outputs(self, output: Any, *arguments: Any, **options: Any) -> dict[str, Any]:
+            """verl's, row by row."""
+            with logprobs.row_by_row(self.rows.get(output.logits.shape[1], ())):
+                return super().prepare_model_outputs(output, *arguments, **options)
 
         def get_per_tensor_param(self, *args: Any, **kwargs: Any) -> Any:
             """Names and tensors for the policy server; merged LoRA weights in fp32, where verl rounds them to bf16."""

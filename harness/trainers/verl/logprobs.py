@@ -7,6 +7,10 @@ of a step, with 1.5 billion more than half. In bf16 the loop also rounds each pr
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
@@ -14,6 +18,24 @@ from verl.utils import torch_functional
 
 CHUNK = 1 << 28
 """Logits in fp32 at a time: 1 GiB."""
+_rows: ContextVar[Sequence[int]] = ContextVar("rows", default=())
+
+
+@contextmanager
+def row_by_row(tokens: Sequence[int]) -> Iterator[None]:
+    """Meanwhile logits of rows with so many tokens each are taken row by row, in shapes of their own."""
+    token = _rows.set(tokens)
+    try:
+        yield
+    finally:
+        _rows.reset(token)
+
+
+def pieces(logits: torch.Tensor) -> list[int]:
+    """How many tokens of `[tokens, vocabulary]` are taken at a time."""
+    size = max(1, CHUNK // logits.shape[-1])
+    rows = _rows.get() if sum(_rows.get()) == len(logits) else (len(logits),)
+    return [min(size, row - begin) for row in rows for begin in range(0, row, size)]
 
 
 def logprobs_from_logits(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -25,8 +47,8 @@ def logprobs_from_logits(logits: torch.Tensor, labels: torch.Tensor) -> torch.Te
     """
     width = logits.shape[-1]
     rows, ids = logits.reshape(-1, width), labels.reshape(-1)
-    size = max(1, CHUNK // width)
-    chunks = zip(rows.split(size), ids.split(size), strict=True)
+    sizes = pieces(rows)
+    chunks = zip(rows.split(sizes), ids.split(sizes), strict=True)
     parts = [checkpoint(_chunk, some, wanted, use_reentrant=False, preserve_rng_state=False) for some, wanted in chunks]
     return torch.cat(parts).view(labels.shape)
 

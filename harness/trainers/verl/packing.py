@@ -1,8 +1,9 @@
 """Rows end to end instead of padded, without flash-attention; importing this gives it to verl (`external_lib`).
 
 verl packs rows where padding is removed, and asks for flash-attention because of what then keeps them apart. torch has
-that too: `varlen_attn`, the same kernels. On a CPU, and in fp32, rows are attended to one by one. Logits are made
-for the tokens of replies alone, which are a fifth of a row; those of a masked row have one.
+that too: `varlen_attn`, the same kernels. In fp32 rows are attended to one by one; on a CPU everything is computed so
+(`row_by_row.py`). Logits are made for the tokens of replies alone, which are a fifth of a row; those of a masked row
+have one.
 
 Where a step is one optimizer step, the policy that is updated is the one that sampled: the ratio of their probabilities
 is 1, and its gradient that of the log-probability. verl's pass for the old log-probabilities is left out then (its
@@ -11,11 +12,13 @@ bypass mode); what it told besides, entropy and distance from the rollout's prob
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch.nn.attention.varlen import varlen_attn
-from torch.nn.functional import log_softmax, scaled_dot_product_attention
+from torch.nn.functional import log_softmax
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 from verl.trainer.ppo import core_algos
@@ -25,11 +28,10 @@ from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from verl.workers.utils.padding import no_padding_2_padding
 
+from harness.policies.attention import unknown
 from harness.trainers.verl import logprobs
 from harness.trainers.verl.names import ON_POLICY, PACKED
-
-UNKNOWN = ("softcap", "s_aux")
-"""What some models ask of attention beyond a window."""
+from harness.trainers.verl.row_by_row import attention_by_row
 
 
 def attention(
@@ -58,13 +60,14 @@ def attention(
     Raises:
         NotImplementedError: The model asks for something that is not known here.
     """
-    if asked := [name for name in UNKNOWN if more.get(name) is not None]:
+    if asked := unknown(more):
         raise NotImplementedError(
-            f"packed rows know no {asked[0]}, which {type(module).__name__} asks for: pad them instead, with "
+            f"packed rows know no {asked}, which {type(module).__name__} asks for: pad them instead, with "
             "--set train.packed=false"
         )
     if asking.device.type == "cpu" or asking.dtype == torch.float32:
-        return _by_row(asking, keys, values, cu_seqlens_cpu, scaling, sliding_window), None
+        sizes = cu_seqlens_cpu.diff().tolist()
+        return attention_by_row(asking, keys, values, sizes, scaling, sliding_window), None
     groups = asking.shape[1] // keys.shape[1]
     longest = int(cu_seqlens_cpu.diff().max())
     rows = cu_seqlens.to(torch.int32)
@@ -80,28 +83,6 @@ def attention(
         window_size=(-1 if sliding_window is None else sliding_window - 1, 0),
     )
     return found.unsqueeze(0), None
-
-
-def _by_row(
-    asking: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    ends: torch.Tensor,
-    scale: float | None,
-    window: int | None,
-) -> torch.Tensor:
-    found = []
-    sizes = ends.diff().tolist()
-    for q, k, v in zip(asking.split(sizes, 2), keys.split(sizes, 2), values.split(sizes, 2), strict=True):
-        near = None
-        if window is not None and window < q.shape[2]:
-            near = torch.ones(q.shape[2], q.shape[2], dtype=torch.bool, device=q.device).tril().triu(1 - window)
-        found.append(
-            scaled_dot_product_attention(
-                q, k, v, attn_mask=near, is_causal=near is None, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
-            )
-        )
-    return torch.cat(found, 2).transpose(1, 2)
 
 
 AttentionInterface.register(PACKED, attention)
@@ -125,12 +106,14 @@ class PackedEngine(FSDPEngineWithLMHead):
 
     _kept: tuple[torch.Tensor, int] | None = None
     """Positions whose logits are made, and the number of tokens, while packed rows are in the model."""
+    rows: Mapping[int, Sequence[int]] = MappingProxyType({})
+    """Tokens of each of these rows by their sum, and those of them whose logits are made by theirs."""
 
     def prepare_model_inputs(self, micro_batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """verl's, with the positions that logits are asked for."""
         self.pass_packed_cu_seqlens = self.module.config._attn_implementation == PACKED
         inputs, outputs = super().prepare_model_inputs(micro_batch)
-        self._kept = None
+        self._kept, self.rows = None, {}
         packed, fused = (
             tensordict_utils.get_non_tensor_data(micro_batch, key=key, default=default)
             for key, default in (("use_remove_padding", True), ("use_fused_kernels", False))
@@ -144,6 +127,9 @@ class PackedEngine(FSDPEngineWithLMHead):
             asked = micro_batch["response_mask"].values().bool()
             kept = kept[asked.index_fill(0, micro_batch["responses"].offsets()[1:] - 1, True)]
             self._kept = kept, len(positions)
+            self.rows = {
+                size: torch.bincount(row[some]).tolist() for size, some in ((len(kept), kept), (len(row), positions))
+            }
             inputs["logits_to_keep"] = kept
             for name in ("input_ids_rmpad_rolled", "temperature_rmpad"):
                 outputs[name] = outputs[name][kept]
@@ -156,8 +142,8 @@ class PackedEngine(FSDPEngineWithLMHead):
         found: dict[str, Any] = super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
         if self._kept and _on_policy(logits_processor_func) and "entropy" not in found:
             with torch.no_grad():
-                size = max(1, logprobs.CHUNK // output.logits.shape[-1])
-                chunks = zip(output.logits[0].split(size), output_args["temperature_rmpad"].split(size), strict=True)
+                sizes = logprobs.pieces(output.logits[0])
+                chunks = zip(output.logits[0].split(sizes), output_args["temperature_rmpad"].split(sizes), strict=True)
                 values = torch.cat([_entropy(logits.float() / heat[:, None]) for logits, heat in chunks])
             found["entropy"] = torch.nested.nested_tensor_from_jagged(
                 self._gather_and_unpad_packed(values, 0), micro_batch["input_ids"].offsets()

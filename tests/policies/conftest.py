@@ -1,0 +1,8 @@
+"""What is asked of the CPU's decoder, alone and in company."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

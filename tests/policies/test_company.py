@@ -1,0 +1,130 @@
+"""Neither answers nor gradients depend on what else is computed, to the last bit, whatever sums depend on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from company import SHAPE, decoder_of, first_difference, first_other_gradient, tiny  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from transformers import LlamaConfig, Qwen2Config  # noqa: E402
+
+from harness.policies.decoder import Decoder  # noqa: E402
+
+KERNELS = {
+    "SSE4.2": {"MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "ONEDNN_MAX_CPU_ISA": "SSE41", "ATEN_CPU_CAPABILITY": "default"},
+    "AVX2": {"MKL_ENABLE_INSTRUCTIONS": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"},
+    "AVX-512": {
+        "MKL_ENABLE_INSTRUCTIONS": "AVX512",
+        "ONEDNN_MAX_CPU_ISA": "AVX512_CORE",
+        "ATEN_CPU_CAPABILITY": "avx512",
+    },
+}
+MOVES = (
+    *(
+        "copy",
+        "cat",
+        "clone",
+        "stack",
+        "index",
+        "gather",
+        "embedding",
+        "where",
+        "searchsorted",
+        "reshape",
+        "contiguous",
+    ),
+    *("slice", "select", "split", "expand", "detach"),
+    *("empty", "zeros", "ones", "full", "fill", "zero", "new", "arange", "lift", "_to", "to"),
+)
+"""How operations begin that only move numbers, or add them up one after the other."""
+EXACT = ("add", "sub", "mul", "div", "neg", "sqrt", "threshold")
+"""How operations begin that round each number by itself, so that it comes out the same in any shape."""
+
+
+class Hostile(TorchDispatchMode):
+    """Each operation has last bits that depend on every size and stride it sees (a stride of one number is none).
+
+    Args:
+        exact: Also those whose numbers are rounded each by itself.
+        places: Products also depend on where a row stands.
+    """
+
+    def __init__(self, *, exact: bool = True, places: bool = False) -> None:
+        super().__init__()
+        self.exact, self.places = exact, places
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = function.name().removeprefix("aten::").split(".")[0]
+        tensors = [
+            value for value in torch.utils._pytree.tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)
+        ]
+        seen = repr(
+            (name, [[pair for pair in zip(one.shape, one.stride(), strict=True) if pair[0] > 1] for one in tensors])
+        )
+        noise = 1 + zlib.crc32(seen.encode()) % 13 * 2.0**-22
+        with torch.utils._python_dispatch._disable_current_modes():
+            if name in ("addmm", "addmm_"):  # what a product is added to is not the product's
+                product = args[1] @ args[2] * noise
+                if self.places:
+                    product[-1].mul_(1 + 2.0**-20)
+                return torch.add(args[0], product, out=args[0] if name == "addmm_" else kwargs.get("out"))
+        found = function(*args, **kwargs)
+        moves = name.startswith(MOVES) or (not self.exact and name.startswith(EXACT))
+        theirs = set() if name.endswith("_") else {one.untyped_storage().data_ptr() for one in tensors}
+        with torch.utils._python_dispatch._disable_current_modes():
+            for value in () if moves else torch.utils._pytree.tree_leaves(found):
+                made = isinstance(value, torch.Tensor) and value.untyped_storage().data_ptr() not in theirs
+                if made and value.dtype == torch.float32 and value.dim():
+                    value.mul_(noise)
+                    if self.places and value.dim() > 1 and name in ("mm", "linear"):
+                        value[-1].mul_(1 + 2.0**-20)
+        return found
+
+
+@pytest.mark.parametrize(("places", "rows"), [(False, 64), (True, 1)])
+def test_company_changes_no_bit_of_an_answer_whatever_sums_depend_on(
+    places: bool, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = Decoder._loop
+
+    def among_enemies(self: Decoder) -> None:
+        with Hostile(places=places):
+            loop(self)
+
+    monkeypatch.setattr(Decoder, "_loop", among_enemies)
+    decoder = decoder_of(tiny(LlamaConfig(**SHAPE)))
+    try:
+        assert first_difference(decoder) == ""
+        assert decoder._passes.rows == rows, "where rows are not alike there is one a pass"
+    finally:
+        decoder.stop()
+
+
+@pytest.mark.parametrize("config", [LlamaConfig(**SHAPE), Qwen2Config(**SHAPE, tie_word_embeddings=True)])
+def test_company_changes_no_bit_of_a_gradient_whatever_sums_depend_on(config: Any) -> None:
+    with Hostile(exact=False):
+        assert first_other_gradient(tiny(config)) == ""
+
+
+@pytest.mark.parametrize("threads", ["1", "2"])
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_company_changes_no_bit_under_other_kernels(kernels: str, threads: str) -> None:
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("company.py")],
+        env=os.environ | KERNELS[kernels] | {"OMP_NUM_THREADS": threads},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not done.returncode, done.stderr
