@@ -6,9 +6,10 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from harness.deadlines import DeadlinePassed, Raised, within
 from harness.environments import Observation, Tool, tools_of
@@ -24,6 +25,45 @@ if TYPE_CHECKING:
 
 TOOL_GRACE_S = 2.0
 """How long a tool may take beyond its own deadline before it is left to itself."""
+
+
+@dataclass(eq=False)
+class UnderWay:
+    """An attempt under way in this process.
+
+    Attributes:
+        started_s: Unix time.
+        tool_calls: So far.
+        ends: When its deadline is, by the monotonic clock.
+    """
+
+    rollout_id: str
+    attempt_id: str
+    timeout_s: float
+    started_s: float
+    tool_calls: list[ToolCall] = field(default_factory=list)
+    ends: float = field(init=False)
+    _all: ClassVar[set[UnderWay]] = set()
+
+    def __post_init__(self) -> None:
+        self.ends = time.monotonic() + self.timeout_s
+
+    def __enter__(self) -> None:
+        self._all.add(self)
+        self._token = UNDER_WAY.set(self)
+
+    def __exit__(self, *_: object) -> None:
+        self._all.discard(self)
+        UNDER_WAY.reset(self._token)
+
+    @classmethod
+    def only(cls) -> UnderWay | None:
+        """The one that is under way, where it is alone."""
+        return next(iter(cls._all)) if len(cls._all) == 1 else None
+
+
+UNDER_WAY: ContextVar[UnderWay] = ContextVar("harness_under_way")
+"""The attempt that this task, or thread, works for."""
 
 
 @dataclass
@@ -123,8 +163,10 @@ async def run_attempt(
 
     answer: str | None = None
     problem: tuple[Outcome, str] | None = None
+    one = UnderWay(rollout_id, attempt_id, request.timeout_s, started, toolbox.tool_calls)
     try:
-        answer = await within(request.timeout_s, solved)
+        with one:
+            answer = await within(request.timeout_s, solved)
     except DeadlinePassed:
         problem = ("timeout", f"no answer within {request.timeout_s:g} s")
     except Raised as error:
@@ -177,7 +219,10 @@ def _late(
     request: RolloutRequest, started_s: float, transitions: list[Transition], failures: list[CallFailure]
 ) -> Outcome:
     """Who used up the time: the endpoint where half of it since the first call went into as few calls as turns take."""
-    waited: list[Transition | CallFailure] = [*transitions, *(failure for failure in failures if failure.cause != "agent")]
+    waited: list[Transition | CallFailure] = [
+        *transitions,
+        *(failure for failure in failures if failure.cause != "agent"),
+    ]
     calls = [(call.started_s, call.latency_s) for call in waited]
     if not calls or len(calls) > 2 * request.max_turns:
         return "timeout"
