@@ -176,8 +176,8 @@ class Config(Section):
 
     agent: str = "langgraph_sql"
     """Name of the agent."""
-    agent_match: str = "write"
-    """Regular expression, searched in role names: whose transitions are trained."""
+    agent_match: str = ""
+    """Regular expression, searched in role names: whose transitions are trained. Empty: as the agent's program says."""
     max_turns: int = Field(3, ge=1)
     """Answers that an agent may write for one question, the last one unchecked; or rounds of tool calls."""
     seed: int = Field(0, ge=0)
@@ -199,7 +199,8 @@ class Config(Section):
     rollout: RolloutSettings = Field(default_factory=RolloutSettings)
     train: TrainConfig = Field(default_factory=TrainConfig)
     verl: dict[str, Any] = Field(default_factory=dict)
-    """Any option of verl's own configuration, nested or dotted; wins over what harness sets."""
+    """Any option of verl's own configuration, nested or dotted; wins over what harness sets. One that verl does not
+    have is refused, unless a `+` before its dotted name adds it."""
 
     def packs(self, device: str) -> bool:
         """Whether rows are packed on this device (a resolved one)."""
@@ -243,9 +244,19 @@ def load_config(
             value = yaml.safe_load(text)
         except yaml.YAMLError as error:
             raise ConfigError(f"--set {key}: not a YAML value: {text!r}") from error
-        merge(data, nested({key.strip(): numbers(value)}))
+        merge(data, _placed(key.strip(), numbers(value)))
     merge(data, {key: value for key, value in direct.items() if value is not None})
     return validate(data)
+
+
+def _placed(key: str, value: Any) -> dict[str, Any]:
+    """One `--set` as nested data; a `+` goes to the option of verl that it adds."""
+    if not key.startswith("+"):
+        return nested({key: value})
+    section, _, option = key.removeprefix("+").partition(".")
+    if section != "verl" or not option:
+        raise ConfigError(f"--set {key}: only options of verl can be added, as in --set +verl.NAME=VALUE")
+    return {"verl": {f"+{option}": value}}
 
 
 def validate(data: Mapping[str, Any]) -> Config:

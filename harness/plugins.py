@@ -273,6 +273,15 @@ def program_of(agent: str) -> str:
     return agent_spec(agent).program or registry().first("program")
 
 
+def trained_by(agent: str, agent_match: str = "") -> str:
+    """The pattern that chooses an agent's trained roles: a given one, or its program's; without, all that answer."""
+    if agent_match:
+        return agent_match
+    of = program(program_of(agent))
+    own: str = getattr(of, "trains", "")
+    return own or "|".join(re.escape(role) for role in of.roles if role not in of.checkers)
+
+
 def roles_of(agent: str) -> tuple[str, ...]:
     """The roles that a value can be of: the agent's, and those of its program."""
     return tuple(dict.fromkeys([*agent_spec(agent).roles, *program(program_of(agent)).roles]))

@@ -30,6 +30,7 @@ from harness.plugins import (
     reward_identity,
     reward_spec,
     reward_version,
+    trained_by,
 )
 from harness.policies import revision_of
 from harness.records import AGENT_OUTCOMES, Task
@@ -101,7 +102,7 @@ def run_record(
         "kind": kind,
         "status": "running",
         "agent": config.agent,
-        "agent_match": config.agent_match,
+        "agent_match": trained_by(config.agent, config.agent_match),
         "seed": config.seed,
         "launches": [*launches, launch],
         "study": study,

@@ -25,6 +25,7 @@ from harness.plugins import (
     reward_identity,
     reward_spec,
     task_set_spec,
+    trained_by,
     trainer_spec,
 )
 from harness.policies import fetched, resolve
@@ -113,9 +114,9 @@ def check(config: Config, *, trains: bool = True) -> None:
 
     Raises:
         PluginError: A part that the configuration names is not installed or does not import.
-        ConfigError: An option of task set or reward is unknown or does not fit, the task set has no such split, the
-            trainer does not train on the device, or `agent_match` is no regular expression or matches none of the
-            agent's roles.
+        ConfigError: An option of task set, reward or trainer is unknown or does not fit, the task set has no such
+            split, the trainer does not train on the device, or `agent_match` is no regular expression or matches none
+            of the agent's roles.
     """
     spec = agent_spec(config.agent)
     task_set = task_set_spec(config.task.name)
@@ -134,15 +135,18 @@ def check(config: Config, *, trains: bool = True) -> None:
         raise ConfigError(
             f"device: {trainer.name!r} does not train on {device!r}. Use one of: {', '.join(trainer.devices)}"
         )
+    pattern = trained_by(config.agent, config.agent_match)
     try:
-        matched = [role for role in spec.roles if re.search(config.agent_match, role)]
+        matched = [role for role in spec.roles if re.search(pattern, role)]
     except re.error as error:
-        raise ConfigError(f"agent_match {config.agent_match!r} is not a regular expression: {error}") from error
+        raise ConfigError(f"agent_match {pattern!r} is not a regular expression: {error}") from error
     if trains and not matched:
         raise ConfigError(
-            f"agent_match {config.agent_match!r} matches none of the roles of {spec.name}: {', '.join(spec.roles)}. "
+            f"agent_match {pattern!r} matches none of the roles of {spec.name}: {', '.join(spec.roles)}. "
             "Name what finds one, for example all: --set agent_match=."
         )
+    if trains:
+        make_trainer(config).check(config)
 
 
 def check_device(config: Config) -> None:

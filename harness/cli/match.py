@@ -20,8 +20,8 @@ EPISODE = "never_approved"
 def match(
     plugin: Annotated[str, typer.Argument(help="The agent.", autocompletion=complete.agents)],
     agent_match: Annotated[
-        str, typer.Option(help="Regular expression, searched in role names as training does.")
-    ] = "write",
+        str, typer.Option(help="Regular expression, searched in role names as training does; by default the program's.")
+    ] = "",
     json_: complete.Json = False,
 ) -> None:
     """Run one scripted rollout and show which of its calls would be trained.
@@ -31,9 +31,10 @@ def match(
     from rich.table import Table
 
     from harness.parity.recorder import record_in_process
-    from harness.plugins import agent_spec
+    from harness.plugins import agent_spec, trained_by
 
     spec = agent_spec(plugin)
+    agent_match = trained_by(plugin, agent_match)
     matched = matching_roles(spec.roles, agent_match)
     recording = record_in_process(plugin, [EPISODE])[0]
     calls = [

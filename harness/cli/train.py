@@ -103,9 +103,11 @@ def train(
         if preset is None and config is None:
             preset = default_preset(task, resolve_device(device))
         resolved = load_config(preset, config, overrides, agent=plugin, agent_match=agent_match, seed=seed)
+    from harness.plugins import trained_by
     from harness.run import check, check_device, load_data
 
     check(resolved)
+    resolved.agent_match = trained_by(resolved.agent, resolved.agent_match)
     if dry_run:
         show_config(resolved, json_)
         return

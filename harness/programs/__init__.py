@@ -69,6 +69,7 @@ class Program(Protocol):
         calls_tools: Whether its requests offer tools, so that a policy's server must read calls out of replies.
         roles: Its LLM callers, in the order in which they first act.
         checkers: Those of its roles whose replies are no answers.
+        trains: Pattern of the roles that a training trains where nobody names one; may be missing: all but checkers.
         revisers: Those whose replies replace an earlier answer.
         prompts: Its texts and how replies are read: what agents find as `toolbox.prompts`.
         prompts_hash: Changes with any text that it sends; part of what must be identical.

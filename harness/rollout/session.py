@@ -21,7 +21,7 @@ from harness.environments import plain
 from harness.gateway.answers import SeenIds
 from harness.gateway.client import GatewayControl
 from harness.gateway.failures import Refusal
-from harness.plugins import environment, environment_of, make_task_set, program, program_of, roles_of
+from harness.plugins import environment, environment_of, make_task_set, program, program_of, roles_of, trained_by
 from harness.programs import Turn
 from harness.records import Attempt, Task, Transition, Verdict
 from harness.results.episodes import episode_row, transition_rows
@@ -121,7 +121,7 @@ class Session:
         self._control = control
         self._episodes = RowLog(folder, "episodes")
         self._transitions = RowLog(folder, "transitions") if self.config.rollout.keep_transitions else None
-        self._matches = re.compile(self.config.agent_match)
+        self._matches = re.compile(trained_by(self.config.agent, self.config.agent_match))
         self._responses = SeenIds(REMEMBERED)
         self._shuffles = defaultdict[str, RewardShuffle](lambda: RewardShuffle(self.config.seed))
         """By what is paid: a rollout, or a kind of call."""

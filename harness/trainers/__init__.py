@@ -83,6 +83,13 @@ class Standby:
 class Trainer:
     """Trains; built once a run. Only `fit` must be written: order, record and the run's end are the caller's."""
 
+    def check(self, config: Config) -> None:
+        """Called where a run is asked for, also a dry one: refuse options that the trainer does not know.
+
+        Raises:
+            ConfigError: There is one; the message names it.
+        """
+
     def standby(self, config: Config) -> Standby | None:
         """Asked by a study that has several runs for the same processors, before the first of them and bound to these.
 

@@ -250,7 +250,7 @@ def test_every_split_that_a_prepared_task_set_loads_is_declared(name: str) -> No
 
 
 def test_a_device_that_the_trainer_does_not_train_on_is_refused(installed: Callable[..., None]) -> None:
-    installed(harness_trainers=_hook(lambda: [TrainerSpec("slow", "slow:Slow", "", devices=("cpu",))]))
+    installed(harness_trainers=_hook(lambda: [TrainerSpec("slow", "harness.trainers:Trainer", "", devices=("cpu",))]))
     settings = ["train.trainer=slow", "device=cuda"]
     config = load_config("cpu", None, settings, agent="reference_sql")
     with pytest.raises(ConfigError, match="^device: 'slow' does not train on 'cuda'. Use one of: cpu$"):

@@ -10,6 +10,7 @@ import pytest
 
 from harness.cli.match import matching_roles, near_misses
 from harness.errors import ConfigError
+from harness.plugins import trained_by
 from harness.programs.self_correcting_sql.prompts import ROLES
 
 
@@ -37,6 +38,14 @@ def test_a_pattern_that_trains_nothing_is_refused(pattern: str, message: str) ->
     with pytest.raises(ConfigError, match="agent_match") as caught:
         matching_roles(ROLES, pattern)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("agent", "given", "pattern"),
+    [("reference_sql", "", "write"), ("reference_tools", "", "assistant"), ("reference_sql", "^check", "^check")],
+)
+def test_the_program_says_which_roles_are_trained_where_nobody_does(agent: str, given: str, pattern: str) -> None:
+    assert trained_by(agent, given) == pattern
 
 
 def test_command_shows_which_calls_would_be_trained() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from harness.config import load_config
 from harness.errors import ConfigError
+from harness.run import check
 from harness.trainers.verl.compose import verl_settings
 from harness.trainers.verl.limits import micro_batch
 from harness.trainers.verl.trainer import VERLS_OWN
@@ -73,6 +74,32 @@ def test_what_cannot_work_is_refused_in_one_line(overrides: list[str], device: s
     with pytest.raises(ConfigError, match=message) as caught:
         settings(*overrides, device=device)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("verl.foo.bar=1", "verl has no option 'foo'. `--set +verl.foo=VALUE` adds one on purpose"),
+        (
+            "verl.actor_rollout_ref.actor.clip_ratoi_low=1",
+            "did you mean 'verl.actor_rollout_ref.actor.clip_ratio_low'?",
+        ),
+        ("verl.clip_ratio_low=1", "did you mean 'verl.actor_rollout_ref.actor.clip_ratio_low'?"),
+    ],
+)
+def test_an_option_that_verl_does_not_have_is_refused_where_a_run_is_asked_for(option: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check(load_config("cpu", overrides=["device=cpu", option], agent="reference_sql"))
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_options_are_added_to_verl_on_purpose_and_where_it_hands_on_what_it_does_not_know() -> None:
+    own = settings("+verl.foo.bar=1", "verl.ray_kwargs.ray_init.log_to_driver=false")
+    assert own["foo"] == {"bar": 1} and own["ray_kwargs"]["ray_init"]["log_to_driver"] is False
+    vllm = settings("verl.actor_rollout_ref.rollout.engine_kwargs.vllm.seed=1")["actor_rollout_ref"]["rollout"]
+    assert vllm["engine_kwargs"]["vllm"]["seed"] == 1
+    with pytest.raises(ConfigError, match="only options of verl can be added"):
+        settings("+train.steps=1")
 
 
 def test_devices_and_nodes_reach_verl_and_ray() -> None:

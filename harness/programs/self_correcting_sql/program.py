@@ -15,6 +15,7 @@ class SelfCorrectingSQL(Played):
     calls_tools = False
     roles = ROLES
     checkers = ("check_query",)
+    trains = "write"
     revisers = ("rewrite_query",)
     prompts = PROMPTS
     prompts_hash = PROMPTS.hash

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
+from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import yaml
 
 from harness.config import Config
 from harness.errors import ConfigError, EnvironmentProblem, how_to_install
-from harness.layers import at, merge, nested
+from harness.layers import at, flatten, merge, nested
 from harness.policies import tool_parser
 from harness.trainers.verl.isolation import HOOK
 from harness.trainers.verl.limits import check, micro_batch
@@ -25,6 +27,10 @@ SAMPLERS = {
     "separate_async": "PromptReplayBufferAsync",
 }
 """Our replay buffer by verl's `trainer.v1.trainer_mode`."""
+
+
+FREE = (("ray_kwargs", "ray_init"),)
+"""Where verl hands on what it does not know, to `ray.init`; as it does where its configuration has an empty mapping."""
 
 
 def verl_settings(
@@ -50,8 +56,8 @@ def verl_settings(
     """
     train, sampling = config.train, config.sampling
     data_dir = run_dir / "data"
-    chosen = nested(config.verl)
-    mode = at(chosen, "trainer.v1.trainer_mode", "sync")
+    own = chosen(config)
+    mode = at(own, "trainer.v1.trainer_mode", "sync")
     if mode not in SAMPLERS:
         raise ConfigError(f"verl.trainer.v1.trainer_mode {mode!r} is none of {', '.join(SAMPLERS)}")
     mini = train.mini_batch_size or train.batch_size
@@ -144,18 +150,64 @@ def verl_settings(
         engine = {"fsdp_config": {"full_determinism": True, "seed": config.seed}}
         exact = {"actor": engine, "ref": engine, "rollout": {"full_determinism": True}}
         merge(settings, {"actor_rollout_ref": exact})
-    if _on_policy(config, device, chosen):
+    if _on_policy(config, device, own):
         merge(settings, _ON_POLICY)
     if calls_tools and device != "cpu":
         reads = {"enable_auto_tool_choice": True, "tool_call_parser": tool_parser(model_path)}
         merge(settings, {"actor_rollout_ref": {"rollout": {"engine_kwargs": {"vllm": reads}}}})
     merge(settings, {"ray_kwargs": {"ray_init": _ray(config, device)}})
-    merge(settings, chosen)
+    merge(settings, own)
     model = settings["actor_rollout_ref"]["model"]
     if device == "cuda" and "enable_gradient_checkpointing" not in model:
         model["enable_gradient_checkpointing"] = recomputes(config, settings, model_path)
     check(config, settings, device, merges=config.merges(calls_tools))
     return settings
+
+
+def chosen(config: Config) -> dict[str, Any]:
+    """The user's own options of verl, nested, each known to verl or added with a `+`.
+
+    Raises:
+        ConfigError: verl has no such option: it would train as if nothing had been said.
+    """
+    stated = {key: value for key, value in config.verl.items() if not key.startswith("+")}
+    if stated:
+        base = _base()
+        _look_up(nested(stated), base, base, ())
+    return nested({key.removeprefix("+"): value for key, value in config.verl.items()})
+
+
+def _look_up(
+    chosen: Mapping[str, Any], known: Mapping[str, Any], base: Mapping[str, Any], where: tuple[str, ...]
+) -> None:
+    if where in FREE or (where and not known):
+        return
+    for key, value in chosen.items():
+        path = (*where, key)
+        if key not in known:
+            raise ConfigError(_unknown(path, known, base))
+        if isinstance(value, Mapping) and isinstance(known[key], Mapping):
+            _look_up(value, known[key], base, path)
+
+
+def _unknown(path: tuple[str, ...], known: Mapping[str, Any], base: Mapping[str, Any]) -> str:
+    name = ".".join(path)
+    there = get_close_matches(path[-1], known, 1)
+    names = [f"{'.'.join(path[:-1])}.{there[0]}".lstrip(".")] if there else []
+    if not there:  # the right name in a wrong place, or nearly
+        names = get_close_matches(path[-1], {one.rpartition(".")[2] for one in flatten(base)}, 1)
+        names = [one for one in flatten(base) if names and one.rpartition(".")[2] == names[0]][:1]
+    hint = f"; did you mean {'verl.' + names[0]!r}?" if names else "."
+    return f"verl has no option {name!r}{hint} `--set +verl.{name}=VALUE` adds one on purpose"
+
+
+@cache
+def _base() -> dict[str, Any]:
+    """verl's own configuration, as plain data."""
+    from omegaconf import OmegaConf
+
+    base: Any = OmegaConf.to_container(compose({}), resolve=False)
+    return dict(base)
 
 
 def _on_policy(config: Config, device: str, chosen: Mapping[str, Any]) -> bool:

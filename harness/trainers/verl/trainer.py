@@ -24,7 +24,7 @@ from harness.rollout.processes import RUN_MARK, end_group, no_orphans, stop_proc
 from harness.trainers import Standby, Trainer
 from harness.trainers.verl import forks
 from harness.trainers.verl.checkpoints import checkpoints, drop_broken
-from harness.trainers.verl.compose import verl_settings, write_agent_loop
+from harness.trainers.verl.compose import chosen, verl_settings, write_agent_loop
 from harness.trainers.verl.limits import checkpoint_bytes
 from harness.trainers.verl.names import LOST_FILE, SESSION_FILE
 
@@ -46,6 +46,10 @@ VERLS_OWN = {
 
 class VerlTrainer(Trainer):
     """Trains with verl on a CPU or on GPUs."""
+
+    def check(self, config: Config) -> None:
+        if find_spec("verl") is not None:
+            chosen(config)
 
     def standby(self, config: Config) -> Standby | None:
         from harness.trainers.verl.standby import ForkServer
