@@ -20,6 +20,9 @@ import orjson
 
 from harness.policies.hermes import CLOSE, OPEN, for_template, read_calls
 
+MAX_BODY_BYTES = 64 * 2**20
+"""As the gateway's."""
+
 if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
@@ -62,13 +65,13 @@ class PolicyServer:
 
     async def launch(self, port: int = 0) -> str:
         """Start the endpoint on a loopback port, 0 for a free one, and return `host:port`."""
-        import uvicorn
+        from harness.serving import BoundedServer, Limits, fitting
 
         listener = socket.socket()
         listener.bind(("127.0.0.1", port))
         listener.listen()  # from here on connections wait instead of being refused
-        config = uvicorn.Config(self._app(), log_level="warning", access_log=False, http="httptools")
-        self._serving = asyncio.create_task(uvicorn.Server(config).serve(sockets=[listener]))
+        server = BoundedServer(self._app(), Limits(connections=fitting()), log_level="error")
+        self._serving = asyncio.create_task(server.serve(sockets=[listener]))
         return f"127.0.0.1:{listener.getsockname()[1]}"
 
     async def sample(self, prompt_ids: list[int], limit: int, sampling: dict[str, Any]) -> Generation:
@@ -109,19 +112,21 @@ class PolicyServer:
                 Route("/v1/chat/completions", self._chat, methods=["POST"]),
                 Route("/v1/models", self._models),
                 Route("/health", self._models),
-            ]
+            ],
+            max_body_size=MAX_BODY_BYTES,
         )
 
     async def _models(self, request: Request) -> Response:
         return _json({"object": "list", "data": [{"id": self.model_name, "object": "model"}]})
 
     async def _chat(self, request: Request) -> Response:
+        from starlette.requests import ClientDisconnect
         from starlette.responses import StreamingResponse
 
         try:
             body = orjson.loads(await request.body())
             messages = body["messages"]
-        except (orjson.JSONDecodeError, KeyError, TypeError):
+        except (orjson.JSONDecodeError, KeyError, TypeError, ClientDisconnect):
             return _json({"error": {"message": "the body must be JSON with `messages`", "code": 400}}, 400)
         choice = body.get("tool_choice") or "auto"
         if choice not in ("auto", "none"):
@@ -232,8 +237,10 @@ async def _serve(path: str, max_length: int) -> None:
 def main() -> None:
     """Serve a policy until the parent ends."""
     from harness.rollout.processes import die_with_parent
+    from harness.serving import raise_descriptors
 
     die_with_parent()
+    raise_descriptors()
     asyncio.run(_serve(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 2048))
 
 

@@ -14,9 +14,22 @@ from typing import Any
 from agentlightning.store.base import LightningStore
 from agentlightning.store.client_server import API_V1_AGL_PREFIX, LightningStoreClient, LightningStoreServer
 from agentlightning.types import ResourcesUpdate, Span
-from agentlightning.utils.server_launcher import PythonServerLauncherArgs
+from agentlightning.utils.server_launcher import PythonServerLauncher, PythonServerLauncherArgs
+
+from harness.serving import BoundedServer, Limits, fitting
 
 SPANS = "/harness/spans"
+
+
+class _Launcher(PythonServerLauncher):
+    """agentlightning's, of a server that bounds what runners leave unfinished."""
+
+    def _create_uvicorn_server(self) -> BoundedServer:
+        args = self.args
+        limits = Limits(connections=fitting(), idle_s=args.timeout_keep_alive)
+        return BoundedServer(
+            self.app, limits, host=args.host, port=self._ensure_port(), log_level=args.log_level, loop="asyncio"
+        )
 
 
 class StoreServer(LightningStoreServer):
@@ -32,6 +45,7 @@ class StoreServer(LightningStoreServer):
         )
         super().__init__(store, launcher_args=launcher)
         assert self.app is not None
+        self.server_launcher = _Launcher(self.app, launcher)
 
         async def add_many_spans(spans: list[Span]) -> int:
             return len(await self.add_many_spans(spans))
