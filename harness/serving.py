@@ -47,7 +47,7 @@ class Limits:
         header_s: From a connection's start, or a later request's first byte, to the end of the header.
         body_s: From the end of the header to the end of the body.
         idle_s: From an answer to the next request.
-        unread_s: For a peer to read what was sent to it, from where more has to wait for it.
+        unread_s: For a peer to read some of what waits to be sent to it. A slow reader is not ended.
         rest_s: For a peer to hang up, or to send the rest of a request that has its answer.
         header_bytes: Request line and headers of a request.
         headers: Their number.
@@ -174,6 +174,7 @@ class _Connection(HttpToolsProtocol):
         self._refusal = (400, "the request is no HTTP")
         self._owed = ""
         self._owed_s = 0
+        self._unread = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -231,6 +232,10 @@ class _Connection(HttpToolsProtocol):
         elif not self._part:
             self._all.idle[self] = None
 
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._owed = ""  # it reads
+
     def send_400_response(self, msg: str) -> None:
         """Called by uvicorn where the parser stopped."""
         self._refuse(*self._refusal)
@@ -250,7 +255,9 @@ class _Connection(HttpToolsProtocol):
             owed, limit_s = "rest", limits.rest_s
         else:
             owed, limit_s = "", 0.0
-        if not owed or owed != self._owed:
+        before, self._unread = self._unread, self.transport.get_write_buffer_size()
+        reads = owed in ("end", "reading") and self._unread < before
+        if not owed or owed != self._owed or reads:
             self._owed, self._owed_s = owed, 0
             return
         self._owed_s += 1
@@ -265,7 +272,9 @@ class _Connection(HttpToolsProtocol):
 
     def give_way(self) -> None:
         """Go at once: there are too many connections."""
-        self._cut_off("queue_full", f"there are more than {self._limits.connections} connections")
+        # Waited for by two sweeps at least, a request is late by its peer's doing.
+        code = "bad_request" if self._owed_s else "queue_full"
+        self._cut_off(code, f"there are more than {self._limits.connections} connections, and it is not whole")
         self.transport.abort()
 
     @property

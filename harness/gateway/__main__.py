@@ -69,6 +69,7 @@ def main() -> None:
         body_s=settings.body_timeout_s,
         idle_s=settings.idle_timeout_s,
         unread_s=settings.unread_timeout_s,
+        rest_s=min(Limits().rest_s, settings.body_timeout_s),
         header_bytes=settings.max_header_bytes,
         headers=settings.max_headers,
         connections=settings.max_connections,

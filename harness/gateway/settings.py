@@ -24,7 +24,7 @@ class GatewaySettings:
         header_timeout_s: Time for a request's header, from its first byte or the connection's start.
         body_timeout_s: Time for its body after that.
         idle_timeout_s: Time that a connection may be idle between two requests.
-        unread_timeout_s: Time for which an agent may leave unread what it is sent.
+        unread_timeout_s: Time for which an agent may read nothing of what waits to be sent to it.
         max_header_bytes: Largest request line and headers.
         max_headers: Most headers of a request.
         max_connections: Most connections from agents and control clients; fewer where there are no file descriptors.

@@ -20,15 +20,16 @@ import orjson
 
 from harness.policies.hermes import CLOSE, OPEN, for_template, read_calls
 
-MAX_BODY_BYTES = 64 * 2**20
-"""As the gateway's."""
-
 if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
 
     from harness.policies.decoder import Generation
+    from harness.serving import Limits
+
+MAX_BODY_BYTES = 64 * 2**20
+"""Largest body of a request, as the gateway's."""
 
 
 class PolicyServer:
@@ -63,14 +64,14 @@ class PolicyServer:
         self._hidden = {number for number, token in added.items() if token.special and token.content not in tags}
         self._serving: asyncio.Task[None] | None = None
 
-    async def launch(self, port: int = 0) -> str:
+    async def launch(self, port: int = 0, limits: Limits | None = None) -> str:
         """Start the endpoint on a loopback port, 0 for a free one, and return `host:port`."""
         from harness.serving import BoundedServer, Limits, fitting
 
         listener = socket.socket()
         listener.bind(("127.0.0.1", port))
         listener.listen()  # from here on connections wait instead of being refused
-        server = BoundedServer(self._app(), Limits(connections=fitting()), log_level="error")
+        server = BoundedServer(self._app(), limits or Limits(connections=fitting()), log_level="error")
         self._serving = asyncio.create_task(server.serve(sockets=[listener]))
         return f"127.0.0.1:{listener.getsockname()[1]}"
 
@@ -112,8 +113,7 @@ class PolicyServer:
                 Route("/v1/chat/completions", self._chat, methods=["POST"]),
                 Route("/v1/models", self._models),
                 Route("/health", self._models),
-            ],
-            max_body_size=MAX_BODY_BYTES,
+            ]
         )
 
     async def _models(self, request: Request) -> Response:
@@ -124,7 +124,12 @@ class PolicyServer:
         from starlette.responses import StreamingResponse
 
         try:
-            body = orjson.loads(await request.body())
+            raw = bytearray()
+            async for piece in request.stream():
+                raw += piece
+                if len(raw) > MAX_BODY_BYTES:
+                    return _json({"error": {"message": f"the body passes {MAX_BODY_BYTES} bytes", "code": 413}}, 413)
+            body = orjson.loads(raw)
             messages = body["messages"]
         except (orjson.JSONDecodeError, KeyError, TypeError, ClientDisconnect):
             return _json({"error": {"message": "the body must be JSON with `messages`", "code": 400}}, 400)
