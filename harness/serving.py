@@ -253,6 +253,8 @@ class _Connection(HttpToolsProtocol):
             owed, limit_s = "body", limits.body_s
         elif self._part == "rest":
             owed, limit_s = "rest", limits.rest_s
+        elif self in self._all.idle:  # uvicorn's own timer is off where the rest of a body came after the answer
+            owed, limit_s = "request", limits.idle_s
         else:
             owed, limit_s = "", 0.0
         before, self._unread = self._unread, self.transport.get_write_buffer_size()
