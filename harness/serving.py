@@ -276,7 +276,7 @@ class _Connection(HttpToolsProtocol):
         """Go at once: there are too many connections."""
         # Waited for by two sweeps at least, a request is late by its peer's doing.
         code = "bad_request" if self._owed_s else "queue_full"
-        self._cut_off(code, f"there are more than {self._limits.connections} connections, and it is not whole")
+        self._cut_off(code, f"it made room for another: more than {self._limits.connections} connections")
         self.transport.abort()
 
     @property
