@@ -8,6 +8,7 @@ another parent process id, ends the gateway. (A parent-death signal would not do
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gc
 import json
 import os
@@ -17,14 +18,13 @@ import sys
 import threading
 from typing import Any
 
-import uvicorn
-
 from harness import timeline
 from harness.gateway.app import GatewayApp
 from harness.gateway.settings import GatewaySettings
+from harness.serving import BoundedServer, Limits, fitting, raise_descriptors
 
 
-class _AnnouncedServer(uvicorn.Server):
+class _AnnouncedServer(BoundedServer):
     """Says on stdout which port it serves, once it does."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -55,6 +55,8 @@ def main() -> None:
     raw: dict[str, Any] = json.loads(_first_line())
     threading.Thread(target=_end_with_parent, daemon=True).start()
     settings = GatewaySettings(**raw)
+    raise_descriptors(settings.max_connections)
+    settings = dataclasses.replace(settings, max_connections=fitting(settings.max_connections))
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -62,23 +64,27 @@ def main() -> None:
         listener.bind((settings.host, settings.port))
     except OSError as error:
         sys.exit(f"cannot listen on {settings.host}:{settings.port}: {error.strerror}")
-    config = uvicorn.Config(
+    limits = Limits(
+        header_s=settings.header_timeout_s,
+        body_s=settings.body_timeout_s,
+        idle_s=settings.idle_timeout_s,
+        unread_s=settings.unread_timeout_s,
+        rest_s=min(Limits().rest_s, settings.body_timeout_s),
+        header_bytes=settings.max_header_bytes,
+        headers=settings.max_headers,
+        connections=settings.max_connections,
+    )
+    server = _AnnouncedServer(
         GatewayApp(settings),
-        http="httptools",
-        ws="none",
+        limits,
         lifespan="on",
         interface="asgi3",
-        access_log=False,
-        log_level="warning",
+        log_level="error",  # it warns of every request that is no HTTP, and such may come by the thousand
         server_header=False,
         date_header=False,
         proxy_headers=False,
-        backlog=2048,
-        timeout_keep_alive=60,
-        timeout_graceful_shutdown=1,
     )
-    server = _AnnouncedServer(config)
-    with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
         runner.run(server.serve(sockets=[listener]))
 
 

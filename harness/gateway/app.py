@@ -16,13 +16,11 @@ from harness.gateway.attempts import AttemptLog, Attempts
 from harness.gateway.failures import Refusal
 from harness.gateway.forcing import RESERVED
 from harness.gateway.relay import Relay
+from harness.gateway.request import Request
 from harness.gateway.settings import GatewaySettings
 from harness.gateway.upstreams import UpstreamPool
 
 logger = logging.getLogger(__name__)
-
-MAX_DEPTH = 100
-"""Levels of nesting in a request: orjson reads 1024 and writes 254, so deeper ones could be taken in and never left."""
 
 
 class GatewayApp:
@@ -30,7 +28,7 @@ class GatewayApp:
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
-        self._pool = UpstreamPool(settings.upstream_concurrency, settings.queue_size)
+        self._pool = UpstreamPool(settings.upstream_concurrency, settings.queue_size, settings.max_calls)
         self._relay = Relay(settings, self._pool)
         self._attempts = Attempts(settings)
         self._key = f"Bearer {settings.key}".encode()
@@ -66,23 +64,21 @@ class GatewayApp:
         match [method, *(unquote(segment) if "%" in segment else segment for segment in raw)]:
             case ["POST", "r", rollout_id, attempt_id, role, "v1", "chat", "completions"]:
                 log = self._role(scope, rollout_id, attempt_id, role)
-                try:
-                    asked = await self._asked(receive)
-                except Refusal as refusal:
-                    self._relay.refused(log, role, refusal)
-                    raise
-                await self._relay.serve(log, role, asked, receive, send)
+                await self._relay.serve(log, role, self._request(scope, receive), send)
             case ["GET", "r", rollout_id, attempt_id, role, "v1", "models"]:
                 self._role(scope, rollout_id, attempt_id, role)
                 model = {"id": self._pool.model, "object": "model", "created": 0, "owned_by": "harness"}
                 await _reply(send, 200, orjson.dumps({"object": "list", "data": [model]}))
             case [_, "control", *rest]:
                 _authorize(scope, self._control_key)
-                await _reply(send, 200, await self._control([method, *rest], receive))
+                await _reply(send, 200, await self._control([method, *rest], self._request(scope, receive)))
             case ["GET", "health"]:
                 await _reply(send, 200, b'{"status":"ok"}')
             case _:
-                raise Refusal("not_found", f"no route {method} {scope['path']}")
+                raise Refusal("not_found", f"no route {method} {scope['path'][:200]}")
+
+    def _request(self, scope: Scope, receive: Receive) -> Request:
+        return Request(scope, receive, self._settings.max_body_bytes)
 
     def _role(self, scope: Scope, rollout_id: str, attempt_id: str, role: str) -> AttemptLog:
         _authorize(scope, self._key)
@@ -92,19 +88,12 @@ class GatewayApp:
             raise Refusal("unknown_role", f"the attempt has no role {role!r}; its roles are {known}")
         return log
 
-    async def _asked(self, receive: Receive) -> dict[str, Any]:
-        asked = await self._json(receive)
-        messages = asked.get("messages")
-        if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-            raise Refusal("bad_request", "messages must be a list of objects")
-        return asked
-
-    async def _control(self, path: list[str], receive: Receive) -> bytes:
+    async def _control(self, path: list[str], request: Request) -> bytes:
         match path:
             case ["PUT", "upstreams"]:
-                return orjson.dumps(self._set_upstreams(await self._json(receive)))
+                return orjson.dumps(self._set_upstreams(await request.json()))
             case ["PUT", "attempts", rollout_id, attempt_id]:
-                return orjson.dumps(self._open_attempt(rollout_id, attempt_id, await self._json(receive)))
+                return orjson.dumps(self._open_attempt(rollout_id, attempt_id, await request.json()))
             case ["DELETE", "attempts", rollout_id, attempt_id]:
                 log = self._attempts.get(rollout_id, attempt_id)
                 log.close()
@@ -155,43 +144,6 @@ class GatewayApp:
             "failures": failures,
             "upstreams": self._pool.stats(),
         }
-
-    async def _json(self, receive: Receive) -> dict[str, Any]:
-        body = bytearray()
-        more = True
-        while more:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise Refusal("client_disconnect", "the agent hung up")
-            body += message.get("body", b"")
-            if len(body) > self._settings.max_body_bytes:
-                raise Refusal("body_too_large", f"the body passes {self._settings.max_body_bytes} bytes")
-            more = message.get("more_body", False)
-        try:
-            value = orjson.loads(body)
-        except orjson.JSONDecodeError as error:
-            raise Refusal("bad_request", f"the body is not JSON: {error}") from error
-        if not isinstance(value, dict):
-            raise Refusal("bad_request", "the body is not a JSON object")
-        # Counting brackets costs microseconds, and few bodies have so many that they could nest too deep.
-        if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _deeper(value, MAX_DEPTH):
-            raise Refusal("bad_request", f"the body is nested more than {MAX_DEPTH} levels deep")
-        return value
-
-
-def _deeper(value: Any, levels: int) -> bool:
-    """Whether lists and objects stand in each other on more than so many levels."""
-    level = [value]
-    for _ in range(levels):
-        level = [
-            inner
-            for outer in level
-            for inner in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(inner, dict | list)
-        ]
-        if not level:
-            return False
-    return True
 
 
 def _authorize(scope: Scope, expected: bytes) -> None:

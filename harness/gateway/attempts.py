@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Any
 
@@ -14,6 +14,9 @@ from harness.gateway.answers import Answer, StreamedAnswer
 from harness.gateway.failures import Refusal, deadline_passed
 from harness.gateway.settings import GatewaySettings
 from harness.records import CallFailure, Transition
+
+ENDED = ("client_disconnect", "attempt_timeout", "attempt_closed", "upstream_timeout")
+"""Codes of what may end a call at any time."""
 
 
 def call_seed(seed: int, role: str, draw: int) -> int:
@@ -58,28 +61,30 @@ class AttemptLog:
         return self._until - time.monotonic()
 
     def begin(self, role: str) -> Call:
-        """Note the arrival of a call of `role`.
-
-        It samples with a seed of its own, of the attempt's, the role and the number of the role's calls before it; a
-        call that fails gives its number back, so that a second try draws what the first would have drawn.
-        """
-        if free := self._given_back.get(role):
-            draw = heappop(free)
-        else:
-            draw, self._draws[role] = self._draws[role], self._draws[role] + 1
-        call = Call(self, role, self._arrivals, draw)
+        """Note the arrival of a call of `role`, whose request is still to be read."""
+        call = Call(self, role, self._arrivals)
         self._arrivals += 1
         self.calls.add(call)
         return call
 
-    def give_back(self, call: Call) -> None:
+    def draw(self, role: str) -> int:
+        """The number of the role's calls before this one, which its seed is made of.
+
+        A call that fails gives its number back, so that a second try draws what the first would have drawn.
+        """
+        if free := self._given_back.get(role):
+            return heappop(free)
+        self._draws[role] += 1
+        return self._draws[role] - 1
+
+    def give_back(self, role: str, draw: int) -> None:
         """A call failed: nothing was drawn with its seed."""
-        heappush(self._given_back.setdefault(call.role, []), call.draw)
+        heappush(self._given_back.setdefault(role, []), draw)
 
     def close(self) -> None:
         """End the calls under way and put the records in order of arrival."""
         for call in list(self.calls):
-            call.abort(Refusal("attempt_closed", "the attempt was closed while the call was under way"))
+            call.abort(Refusal("attempt_closed", "the attempt was closed"))
         self.transitions.sort(key=lambda transition: transition.index)
         self.failures.sort(key=lambda failure: failure.index)
 
@@ -87,14 +92,13 @@ class AttemptLog:
 class Call:
     """One call under way. Exactly one record comes of it: a transition or a failure."""
 
-    def __init__(self, log: AttemptLog, role: str, index: int, draw: int) -> None:
+    def __init__(self, log: AttemptLog, role: str, index: int) -> None:
         self.log = log
         self.role = role
         self.index = index
-        self.draw = draw
+        self.draw: int | None = None
+        """None until the request is whole."""
         self.sampling: Mapping[str, Any] = log.sampling
-        if log.sampling.get("seed") is not None:
-            self.sampling = {**log.sampling, "seed": call_seed(log.sampling["seed"], role, draw)}
         self.started_s = time.time()
         self.upstream_s = 0.0
         self.model = ""
@@ -106,6 +110,20 @@ class Call:
         """How the call ended: `transition`, or a failure's code; empty while it is under way."""
         self._began = time.perf_counter()
         self._task = asyncio.current_task()
+
+    def ask(self, messages: Iterable[Mapping[str, Any]]) -> None:
+        """The request is whole: the call samples with a seed of its own, and its time begins."""
+        self.messages = tuple(messages)
+        self.draw = self.log.draw(self.role)
+        if (seed := self.log.sampling.get("seed")) is not None:
+            self.sampling = {**self.log.sampling, "seed": call_seed(seed, self.role, self.draw)}
+        self.started_s, self._began = time.time(), time.perf_counter()
+
+    def blamed(self, refusal: Refusal) -> Refusal:
+        """The refusal as it is recorded: a call that ends before its request is whole ends by its agent's doing."""
+        if self.draw is None and refusal.code in ENDED:
+            return Refusal("bad_request", f"the request was not whole: {refusal}")
+        return refusal
 
     def succeed(self, answer: Answer) -> None:
         """Record a transition."""
@@ -139,7 +157,8 @@ class Call:
         if self.outcome:
             return
         latency_s = self._end(refusal.code)
-        self.log.give_back(self)
+        if self.draw is not None:
+            self.log.give_back(self.role, self.draw)
         self.log.failures.append(
             CallFailure(
                 index=self.index,
@@ -162,6 +181,7 @@ class Call:
             return
         if self.log.left_s <= 0:
             refusal = deadline_passed()
+        refusal = self.blamed(refusal)
         if self.streamed is not None and self.streamed.finished:
             # The model had ended its answer; all that was missing is the stream's own end.
             self.succeed(self.streamed.answer())

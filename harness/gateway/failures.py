@@ -13,7 +13,7 @@ bad_answer              502     policy_server  the answer is not a chat completi
 no_token_ids            502     policy_server  token ids or log-probabilities were asked for and are missing
 token_count_mismatch    502     policy_server  there are not as many log-probabilities as token ids
 duplicate_response_id   502     policy_server  the response id was seen before
-queue_full              503     harness        too many calls are waiting
+queue_full              503     harness        too many calls are waiting, or too many connections are open
 no_upstream             503     harness        no upstream is set
 connect_timeout         504     policy_server  the upstream did not accept the connection in time
 upstream_timeout        504     policy_server  the call's time limit passed
@@ -21,6 +21,8 @@ attempt_timeout         504     deadline       the attempt's deadline passed
 attempt_closed          410     agent          the agent ended while the call was under way
 client_disconnect       499     agent          the agent hung up
 bad_request             400     agent          the agent's request is no JSON object with messages, or nested too deep
+                        408     agent          it was not whole in time; without an answer where its agent ended it
+                        431     agent          its header is too long, or has too many lines (answered only)
 body_too_large          413     agent          the agent's request is too long
 too_many_calls          429     agent          the attempt has too many calls under way
 gateway_error           500     harness        a bug of the gateway; its traceback is on the gateway's stderr

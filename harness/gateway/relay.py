@@ -13,12 +13,13 @@ from typing import Any, Literal
 
 import aiohttp
 import orjson
-from starlette.types import Receive, Send
+from starlette.types import Send
 
 from harness.gateway.answers import SeenIds, StreamedAnswer, aborted, event_data, hide, read_answer, split_events
 from harness.gateway.attempts import AttemptLog, Call
 from harness.gateway.failures import Refusal, UpstreamStatus, deadline_passed
 from harness.gateway.forcing import PASSED, ForcedRequest, force
+from harness.gateway.request import Request
 from harness.gateway.settings import GatewaySettings
 from harness.gateway.upstreams import Upstream, UpstreamPool
 
@@ -59,25 +60,18 @@ class Relay:
         if self._session is not None:
             await self._session.close()
 
-    def refused(self, log: AttemptLog, role: str, refusal: Refusal) -> None:
-        """Record a call that cannot be served: what it asks is wrong, or it was broken off while it was read."""
-        log.begin(role).fail(refusal)
-        self.outcomes[refusal.code] += 1
-
-    async def serve(self, log: AttemptLog, role: str, asked: dict[str, Any], receive: Receive, send: Send) -> None:
-        """Serve one call of `role`: forced upstream, its answer recorded and handed back."""
+    async def serve(self, log: AttemptLog, role: str, request: Request, send: Send) -> None:
+        """Serve one call of `role`: read, forced upstream, its answer recorded and handed back."""
         call = log.begin(role)
-        call.messages = tuple(asked["messages"])
         answering = _Answering(send)
         if len(log.calls) > (most := self._settings.calls_at_once):
             self.outcomes["too_many_calls"] += 1
             await self._refuse(call, Refusal("too_many_calls", f"the attempt has {most} calls under way"), answering)
             return
-        watcher = asyncio.create_task(_watch(receive, call))
         try:
-            await self._limited(call, asked, answering)
+            await self._limited(call, request, answering)
         except Refusal as refusal:
-            await self._refuse(call, refusal, answering)
+            await self._refuse(call, call.blamed(refusal), answering)
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if call.aborted_by is None or task is None:
@@ -89,18 +83,27 @@ class Relay:
             logger.exception("a call of %s", role)
             await self._refuse(call, Refusal("gateway_error", f"{type(error).__name__}: {error}"), answering)
         finally:
-            watcher.cancel()
             self.outcomes[call.outcome] += 1
 
-    async def _limited(self, call: Call, asked: dict[str, Any], answering: _Answering) -> None:
+    async def _limited(self, call: Call, request: Request, answering: _Answering) -> None:
         limit_s, left_s = self._settings.call_timeout_s, call.log.left_s
+        if left_s <= 0:  # too late, whatever it asks
+            call.ask(())
+            raise deadline_passed()
+        watcher = None
         try:
             async with asyncio.timeout(min(limit_s, left_s)):
+                asked = await request.asked()
+                call.ask(asked["messages"])
+                watcher = asyncio.create_task(_watch(request, call))
                 await self._call(call, asked, answering)
         except TimeoutError as error:
             if limit_s < left_s:
                 raise Refusal("upstream_timeout", f"no answer within {limit_s:g} s") from error
             raise deadline_passed() from error
+        finally:
+            if watcher is not None:
+                watcher.cancel()
 
     async def _call(self, call: Call, asked: dict[str, Any], answering: _Answering) -> None:
         upstream = await self.pool.acquire(call.log.rollout_id)
@@ -294,11 +297,9 @@ class _Answering:
             await self.end()
 
 
-async def _watch(receive: Receive, call: Call) -> None:
+async def _watch(request: Request, call: Call) -> None:
     """Abort the call when its agent hangs up."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    call.abort(Refusal("client_disconnect", "the agent hung up"))
+    call.abort(await request.ended())
 
 
 def _ours(upstream: Upstream, request: ForcedRequest) -> tuple[str, str, frozenset[str]]:

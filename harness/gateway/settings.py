@@ -21,6 +21,13 @@ class GatewaySettings:
         retry_after_s: What a 503 tells its caller to wait.
         calls_at_once: Calls that one attempt may have under way; one more is answered 429.
         max_body_bytes: Largest request body.
+        header_timeout_s: Time for a request's header, from its first byte or the connection's start.
+        body_timeout_s: Time for its body after that.
+        idle_timeout_s: Time that a connection may be idle between two requests.
+        unread_timeout_s: Time for which an agent may read nothing of what waits to be sent to it.
+        max_header_bytes: Largest request line and headers.
+        max_headers: Most headers of a request.
+        max_connections: Most connections from agents and control clients; fewer where there are no file descriptors.
         remembered_ids: Response ids kept to refuse one that comes again.
         remembered_attempts: Closed attempts kept to answer late calls with 410.
         linger_s: How long after its deadline an attempt that nobody closed is kept.
@@ -37,6 +44,18 @@ class GatewaySettings:
     retry_after_s: int = 1
     calls_at_once: int = 64
     max_body_bytes: int = 64 * 2**20
+    header_timeout_s: float = 10.0
+    body_timeout_s: float = 60.0
+    idle_timeout_s: int = 60
+    unread_timeout_s: float = 60.0
+    max_header_bytes: int = 64 * 2**10
+    max_headers: int = 100
+    max_connections: int = 16_384
     remembered_ids: int = 1_000_000
     remembered_attempts: int = 100_000
     linger_s: float = 600.0
+
+    @property
+    def max_calls(self) -> int:
+        """Calls at once: some connections are left for the control routes, and for those that have to be refused."""
+        return max(1, self.max_connections * 3 // 4)

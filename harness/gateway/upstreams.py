@@ -37,13 +37,20 @@ class UpstreamPool:
     """The upstreams of a run: least in flight first, a rollout stays where it began.
 
     A rollout's calls share a prefix, which the server that saw it first has cached.
+
+    Args:
+        concurrency: Calls that one upstream may have under way.
+        queue_size: Calls that may wait.
+        most: Calls under way and waiting, whatever the number of upstreams.
     """
 
-    def __init__(self, concurrency: int, queue_size: int) -> None:
+    def __init__(self, concurrency: int, queue_size: int, most: int) -> None:
         self.model = ""
         self.token_ids = False
         self._concurrency = concurrency
         self._queue_size = queue_size
+        self._most = most
+        self._under_way = 0
         self._upstreams: list[Upstream] = []
         self._homes: dict[str, Upstream] = {}
         self._waiting: deque[tuple[str, asyncio.Future[Upstream]]] = deque()
@@ -71,6 +78,8 @@ class UpstreamPool:
         """
         if not self._upstreams:
             raise Refusal("no_upstream", "no model server is set yet")
+        if self._under_way + self.queued >= self._most:
+            raise Refusal("queue_full", f"{self._most} calls are all that this process has file descriptors for")
         if not self._waiting and (upstream := self._choose(rollout_id)) is not None:
             return self._take(upstream)
         if self.queued >= self._queue_size:
@@ -90,6 +99,7 @@ class UpstreamPool:
     def release(self, upstream: Upstream) -> None:
         """Give a slot back."""
         upstream.in_flight -= 1
+        self._under_way -= 1
         self._dispatch()
 
     def forget(self, rollout_id: str) -> None:
@@ -129,6 +139,7 @@ class UpstreamPool:
 
     def _take(self, upstream: Upstream) -> Upstream:
         upstream.in_flight += 1
+        self._under_way += 1
         upstream.calls += 1
         return upstream
 

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from harness.policies.decoder import Generation
+    from harness.serving import Limits
+
+MAX_BODY_BYTES = 64 * 2**20
+"""Largest body of a request, as the gateway's."""
 
 
 class PolicyServer:
@@ -60,15 +64,15 @@ class PolicyServer:
         self._hidden = {number for number, token in added.items() if token.special and token.content not in tags}
         self._serving: asyncio.Task[None] | None = None
 
-    async def launch(self, port: int = 0) -> str:
+    async def launch(self, port: int = 0, limits: Limits | None = None) -> str:
         """Start the endpoint on a loopback port, 0 for a free one, and return `host:port`."""
-        import uvicorn
+        from harness.serving import BoundedServer, Limits, fitting
 
         listener = socket.socket()
         listener.bind(("127.0.0.1", port))
         listener.listen()  # from here on connections wait instead of being refused
-        config = uvicorn.Config(self._app(), log_level="warning", access_log=False, http="httptools")
-        self._serving = asyncio.create_task(uvicorn.Server(config).serve(sockets=[listener]))
+        server = BoundedServer(self._app(), limits or Limits(connections=fitting()), log_level="error")
+        self._serving = asyncio.create_task(server.serve(sockets=[listener]))
         return f"127.0.0.1:{listener.getsockname()[1]}"
 
     async def sample(self, prompt_ids: list[int], limit: int, sampling: dict[str, Any]) -> Generation:
@@ -116,12 +120,18 @@ class PolicyServer:
         return _json({"object": "list", "data": [{"id": self.model_name, "object": "model"}]})
 
     async def _chat(self, request: Request) -> Response:
+        from starlette.requests import ClientDisconnect
         from starlette.responses import StreamingResponse
 
         try:
-            body = orjson.loads(await request.body())
+            raw = bytearray()
+            async for piece in request.stream():
+                raw += piece
+                if len(raw) > MAX_BODY_BYTES:
+                    return _json({"error": {"message": f"the body passes {MAX_BODY_BYTES} bytes", "code": 413}}, 413)
+            body = orjson.loads(raw)
             messages = body["messages"]
-        except (orjson.JSONDecodeError, KeyError, TypeError):
+        except (orjson.JSONDecodeError, KeyError, TypeError, ClientDisconnect):
             return _json({"error": {"message": "the body must be JSON with `messages`", "code": 400}}, 400)
         choice = body.get("tool_choice") or "auto"
         if choice not in ("auto", "none"):
@@ -232,8 +242,10 @@ async def _serve(path: str, max_length: int) -> None:
 def main() -> None:
     """Serve a policy until the parent ends."""
     from harness.rollout.processes import die_with_parent
+    from harness.serving import raise_descriptors
 
     die_with_parent()
+    raise_descriptors()
     asyncio.run(_serve(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 2048))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parents[2]
 HARNESS = REPO / "harness"
 ROOMS = (
-    *("__init__", "errors", "deadlines", "timeline", "layers", "wording", "config", "hookspecs", "records"),
+    *("__init__", "errors", "deadlines", "timeline", "serving", "layers", "wording", "config", "hookspecs", "records"),
     *("toolbox", "scripted", "environments", "programs", "plugins", "tasks", "rewards", "gateway"),
     *("results", "rollout", "policies", "trainers", "builtins", "parity", "record", "run"),
     *("compare", "evaluation", "study", "report", "diagnosis", "testing", "cli", "__main__"),

@@ -1,0 +1,90 @@
+"""A request as it comes in: its body within bounds, and the agent's hanging up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+from starlette.types import Receive, Scope
+
+from harness.gateway.failures import Refusal
+
+MAX_DEPTH = 100
+"""Levels of nesting in a request: orjson reads 1024 and writes 254, so deeper ones could be taken in and never left."""
+
+
+class Request:
+    """One request.
+
+    Args:
+        max_bytes: Largest body.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, max_bytes: int) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._max_bytes = max_bytes
+
+    async def asked(self) -> dict[str, Any]:
+        """What a call asks of the model.
+
+        Raises:
+            Refusal: It cannot be served, or did not come whole.
+        """
+        asked = await self.json()
+        messages = asked.get("messages")
+        if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+            raise Refusal("bad_request", "messages must be a list of objects")
+        return asked
+
+    async def json(self) -> dict[str, Any]:
+        """The body, a JSON object.
+
+        Raises:
+            Refusal: It is none, is too large or too deep, or did not come whole.
+        """
+        body = bytearray()
+        more = True
+        while more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise self._ended()
+            body += message.get("body", b"")
+            if len(body) > self._max_bytes:
+                raise Refusal("body_too_large", f"the body passes {self._max_bytes} bytes")
+            more = message.get("more_body", False)
+        try:
+            value = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            raise Refusal("bad_request", f"the body is not JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise Refusal("bad_request", "the body is not a JSON object")
+        # Counting brackets costs microseconds, and few bodies have so many that they could nest too deep.
+        if body.count(b"[") + body.count(b"{") > MAX_DEPTH and _deeper(value, MAX_DEPTH):
+            raise Refusal("bad_request", f"the body is nested more than {MAX_DEPTH} levels deep")
+        return value
+
+    async def ended(self) -> Refusal:
+        """Wait until the connection ends before the answer does; the body has been read."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        return self._ended()
+
+    def _ended(self) -> Refusal:
+        code, why = self._scope["state"].get("cut_off", ("client_disconnect", "the agent hung up"))
+        return Refusal(code, why)
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    """Whether lists and objects stand in each other on more than so many levels."""
+    level = [value]
+    for _ in range(levels):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return False
+    return True
