@@ -176,8 +176,8 @@ class Config(Section):
 
     agent: str = "langgraph_sql"
     """Name of the agent."""
-    agent_match: str = ""
-    """Regular expression, searched in role names: whose transitions are trained. Empty: as the agent's program says."""
+    agent_match: str | None = None
+    """Regular expression, searched in role names: whose transitions are trained. None: as the agent's program says."""
     max_turns: int = Field(3, ge=1)
     """Answers that an agent may write for one question, the last one unchecked; or rounds of tool calls."""
     seed: int = Field(0, ge=0)

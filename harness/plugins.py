@@ -273,9 +273,9 @@ def program_of(agent: str) -> str:
     return agent_spec(agent).program or registry().first("program")
 
 
-def trained_by(agent: str, agent_match: str = "") -> str:
+def trained_by(agent: str, agent_match: str | None = None) -> str:
     """The pattern that chooses an agent's trained roles: a given one, or its program's; without, all that answer."""
-    if agent_match:
+    if agent_match is not None:
         return agent_match
     of = program(program_of(agent))
     own: str = getattr(of, "trains", "")

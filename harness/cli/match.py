@@ -20,8 +20,9 @@ EPISODE = "never_approved"
 def match(
     plugin: Annotated[str, typer.Argument(help="The agent.", autocompletion=complete.agents)],
     agent_match: Annotated[
-        str, typer.Option(help="Regular expression, searched in role names as training does; by default the program's.")
-    ] = "",
+        str | None,
+        typer.Option(help="Regular expression, searched in role names as training does; by default the program's."),
+    ] = None,
     json_: complete.Json = False,
 ) -> None:
     """Run one scripted rollout and show which of its calls would be trained.
@@ -34,20 +35,20 @@ def match(
     from harness.plugins import agent_spec, trained_by
 
     spec = agent_spec(plugin)
-    agent_match = trained_by(plugin, agent_match)
-    matched = matching_roles(spec.roles, agent_match)
+    pattern = trained_by(plugin, agent_match)
+    matched = matching_roles(spec.roles, pattern)
     recording = record_in_process(plugin, [EPISODE])[0]
     calls = [
-        {"call": index, "role": call.role, "trained": bool(re.search(agent_match, call.role))}
+        {"call": index, "role": call.role, "trained": bool(re.search(pattern, call.role))}
         for index, call in enumerate(recording.calls)
     ]
     trained = sum(bool(call["trained"]) for call in calls)
-    remarks = near_misses(spec.roles, agent_match)
+    remarks = near_misses(spec.roles, pattern)
     if json_:
         emit_json(
             {
                 "agent": plugin,
-                "agent_match": agent_match,
+                "agent_match": pattern,
                 "roles": matched,
                 "calls": calls,
                 "remarks": remarks,
@@ -62,7 +63,7 @@ def match(
         for remark in remarks:
             progress_console().print(f"note: {remark}", markup=False)
     if not trained:
-        raise RunFailed(f"{agent_match!r} matches {', '.join(matched)}, but no call of the rollout: {recording.detail}")
+        raise RunFailed(f"{pattern!r} matches {', '.join(matched)}, but no call of the rollout: {recording.detail}")
 
 
 def matching_roles(roles: tuple[str, ...], pattern: str) -> list[str]:

@@ -16,7 +16,7 @@ from pydantic import Field, ValidationError
 from harness.config import Config, Section, load_config, presets_dir
 from harness.errors import ConfigError, nearest
 from harness.layers import differing, digest, flatten
-from harness.plugins import reward_spec
+from harness.plugins import reward_spec, trained_by
 
 Values = list[Any] | dict[str, Any]
 _DIRECT = ("agent", "agent_match", "seed")
@@ -195,10 +195,11 @@ def _resolve(study: Study, settings: Mapping[str, Any], overrides: Sequence[str]
     direct = {key: settings[key] for key in _DIRECT if key in settings}
     items = [f"{key}={json.dumps(value)}" for key, value in settings.items() if key not in (*_DIRECT, "preset")]
     config = load_config(preset, None, items, **direct)
-    if not overrides:
-        return config
-    base = [f"{key}={json.dumps(value)}" for key, value in config.dump().items()]
-    return load_config(None, None, [*base, *overrides])
+    if overrides:
+        base = [f"{key}={json.dumps(value)}" for key, value in config.dump().items()]
+        config = load_config(None, None, [*base, *overrides])
+    config.agent_match = trained_by(config.agent, config.agent_match)
+    return config
 
 
 def _evaluation(job: Job, agent: str) -> Job:

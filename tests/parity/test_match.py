@@ -42,9 +42,16 @@ def test_a_pattern_that_trains_nothing_is_refused(pattern: str, message: str) ->
 
 @pytest.mark.parametrize(
     ("agent", "given", "pattern"),
-    [("reference_sql", "", "write"), ("reference_tools", "", "assistant"), ("reference_sql", "^check", "^check")],
+    [
+        ("reference_sql", None, "write"),
+        ("reference_tools", None, "assistant"),
+        ("reference_sql", "^check", "^check"),
+        ("reference_sql", "", ""),
+    ],
 )
-def test_the_program_says_which_roles_are_trained_where_nobody_does(agent: str, given: str, pattern: str) -> None:
+def test_the_program_says_which_roles_are_trained_where_nobody_does(
+    agent: str, given: str | None, pattern: str
+) -> None:
     assert trained_by(agent, given) == pattern
 
 
