@@ -39,7 +39,7 @@ class Progress:
         done: Of the `expected` rollouts of this phase, so many ended.
         val_curve: Mean validation reward by step; step 0 is before training.
         graded: Whether means of rewards are no accuracy, as the reward says or a value other than 0 and 1.
-        rollouts_per_s: Finished rollouts per second since the first of this launch.
+        rollouts_per_s: Finished rollouts per second since the first of this launch; 0 in the first second.
         remaining_s: Estimate for the steps left, from the median of the last ones.
         remark: What the user should know of the training's course; empty where there is nothing.
         warning: What is wrong with how it is set up, said once.
