@@ -163,9 +163,9 @@ class Monitor:
 
     def _heed_signal(self, step: int) -> None:
         """Say so where for some steps in a row no group had two different rewards, which leaves GRPO no gradient."""
-        groups = [rewards for rewards in self._groups.pop(step, {}).values() if len(rewards) > 1]
-        flat = bool(groups) and all(len(set(rewards)) == 1 for rewards in groups)
-        self._flat = [*self._flat, step] if flat else []
+        groups = [len(set(rewards)) > 1 for rewards in self._groups.pop(step, {}).values() if len(rewards) > 1]
+        self.progress.mixed = sum(groups) / len(groups) if groups else None
+        self._flat = [*self._flat, step] if self.progress.mixed == 0 else []
         if len(self._flat) < FLAT_STEPS:
             self.progress.remark = ""
         elif not self.progress.remark:
