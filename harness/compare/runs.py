@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from harness.compare.model import Asked, Figures, StudyState, Trained
-from harness.errors import UserError, nearest
+from harness.errors import NoSuchArm, UserError, nearest
 from harness.layers import at, differing, flatten
 from harness.records import AGENT_OUTCOMES
 from harness.results.folder import Kind, RunFolder, read_json
@@ -346,7 +346,7 @@ def named_arm(name: str, arms: Mapping[str, Collection[str]]) -> str:
         arms: Other names of every arm: its agent, its runs.
 
     Raises:
-        UserError: There is none, or there are several; another one is never taken instead.
+        NoSuchArm: There is none, or there are several; another one is never taken instead.
     """
     if name in arms:
         return name
@@ -355,9 +355,9 @@ def named_arm(name: str, arms: Mapping[str, Collection[str]]) -> str:
         return matching[0]
     all_of_them = ", ".join(map(repr, matching or arms))
     if matching:
-        raise UserError(f"{name!r} is in {len(matching)} arms. Name one of them as the baseline: {all_of_them}")
+        raise NoSuchArm(f"{name!r} is in {len(matching)} arms. Name one of them as the baseline: {all_of_them}")
     known = dict.fromkeys([*arms, *(other for others in arms.values() for other in others)])
-    raise UserError(f"no arm called {name!r}{nearest(name, known, '.')} Arms: {all_of_them}")
+    raise NoSuchArm(f"no arm called {name!r}{nearest(name, known, '.')} Arms: {all_of_them}")
 
 
 def other_names(runs: Iterable[Run]) -> dict[str, set[str]]:

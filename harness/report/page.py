@@ -15,7 +15,7 @@ from harness.compare.layout import Table, sentences, tables
 from harness.compare.numbers import with_interval
 from harness.compare.references import reference_rows
 from harness.compare.verdicts import verdict_text
-from harness.errors import NotComparable, UserError
+from harness.errors import NoSuchArm, NotComparable, UserError
 from harness.layers import flatten
 from harness.report.charts import charts
 from harness.wording import duration, mean
@@ -45,6 +45,7 @@ def write_report(
 
     Raises:
         NotComparable: Several runs that must not be compared.
+        NoSuchArm: The baseline names no arm, or several.
         UserError: The file cannot be written.
     """
     text = render(selection, baseline, allow, margin, episodes, references)
@@ -76,7 +77,7 @@ def render(
     try:
         comparison = compare(selection, baseline, allow, margin)
         remarks = sentences(comparison)
-    except NotComparable:
+    except (NotComparable, NoSuchArm):
         raise
     except UserError as error:  # nothing has finished yet; what there is can still be looked at
         remarks = [f"No comparison: {error}."]

@@ -15,7 +15,7 @@ from pydantic import Field, ValidationError
 
 from harness.compare.runs import named_arm
 from harness.config import Config, Section, load_config, presets_dir
-from harness.errors import ConfigError, UserError, nearest
+from harness.errors import ConfigError, NoSuchArm, nearest
 from harness.layers import differing, digest, flatten
 from harness.plugins import reward_spec
 
@@ -223,7 +223,7 @@ def _check_baseline(study: Study, every: Sequence[Sequence[Choice]]) -> None:
             arms[label] = [] if label == study.baseline else [_resolve(study, settings, ()).agent]
     try:
         named_arm(study.baseline, arms)
-    except UserError as error:
+    except NoSuchArm as error:
         raise ConfigError(f"study {study.name!r}: baseline: {error}") from error
 
 

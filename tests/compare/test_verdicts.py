@@ -220,11 +220,14 @@ def of_study(runs: list[Path], baseline: str, arms: list[str] | None = None) -> 
     return chosen
 
 
-def test_a_stated_baseline_is_never_replaced(three_arms: Path) -> None:
+def test_a_stated_baseline_is_never_replaced(three_arms: Path, tmp_path: Path) -> None:
     runs = [three_arms]
     assert compare(of_study(runs, "reference_sql"))["baseline"] == "reference_sql"
     with pytest.raises(UserError, match=r"no arm called 'refrence_sql'; did you mean 'reference_sql'\? Arms: "):
         compare(of_study(runs, "refrence_sql"))
+    with pytest.raises(UserError, match="no arm called 'refrence_sql'"):
+        write_report(of_study(runs, "refrence_sql"), tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
     with pytest.raises(
         UserError, match=r"baseline, 'autogen_sql', has no finished and validated run yet\. .*--baseline"
     ):
