@@ -222,12 +222,12 @@ FAULTS = {
         "at most 64 open files a process", None, "failed", limits={resource.RLIMIT_NOFILE: 64}, within_s=LIMIT_S
     ),
     "temporary-files": Fault(
-        "a folder for temporary files that cannot be written",
+        "TMPDIR names a folder that is not there",
         None,
-        "no run",
+        "finished",
         resumes=False,
         within_s=LIMIT_S,
-        variables=lambda folder: {"TMPDIR": str(folder / "nowhere"), "RAY_TMPDIR": str(folder / "nowhere")},
+        variables=lambda folder: {"TMPDIR": str(folder / "nowhere"), "RAY_TMPDIR": ""},
     ),
     "nan": Fault(
         "every reward is NaN",
@@ -253,7 +253,7 @@ FAULTS = {
 
 @contextmanager
 def training(fault: Fault) -> Iterator[Training]:
-    folder = Path(tempfile.mkdtemp(prefix="faults-"))
+    folder = Path(tempfile.mkdtemp(prefix="training-"))
     (folder / "runs").mkdir()
 
     def limited() -> None:
@@ -289,7 +289,7 @@ def leftovers() -> set[str]:
         with suppress(psutil.Error, OSError):
             if "time.sleep(987)" in " ".join(process.cmdline()):
                 found.add(f"process {process.pid}")
-    return {name for name in found if "/faults-" not in name and not name.endswith("/ray")}
+    return {name for name in found if "/training-" not in name}
 
 
 def attempt(name: str, fault: Fault) -> bool:
@@ -337,9 +337,14 @@ def main() -> None:
     if options.list:
         print("\n".join(FAULTS))
         return
+    scratch = tempfile.mkdtemp(prefix="faults-")  # so that other programs' temporary files are not among what was left
+    os.environ["TMPDIR"] = tempfile.tempdir = scratch
     print("| what was done | how it ended, how long after | what it said | what was left | as it should |")
     print("|---|---|---|---|---|", flush=True)
-    results = [attempt(name, FAULTS[name]) for name in options.only]
+    try:
+        results = [attempt(name, FAULTS[name]) for name in options.only]
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
     sys.exit(0 if all(results) else 1)
 
 

@@ -109,6 +109,48 @@ def test_what_a_worker_spawns_is_a_fork_too_unless_cuda_cannot_be_started_in_one
     assert (parent, preloaded) == ((server, True) if device == "cpu" else (worker, False))
 
 
+IDS = """
+from harness.trainers.verl import forks
+
+forks.import_ray()
+import ray
+
+with forks.unseeded_ids():
+    ray.remote(type("Worker", (), {}))
+print(forks.ids_differ_in_forks())
+ray.remote(type("Worker", (), {}))
+print(forks.ids_differ_in_forks())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks of a server are for Linux")
+def test_forks_of_a_process_in_which_ray_drew_no_id_draw_different_ones() -> None:
+    told = subprocess.run([sys.executable, "-c", IDS], capture_output=True, text=True)
+    assert told.stdout.split() == ["True", "False"], told.stderr
+
+
+ENDS = """
+import atexit, os, subprocess, sys
+
+from harness.trainers.verl.driver import _end
+
+atexit.register(_end, os.getpid())
+beside = subprocess.Popen(["sleep", "600"])
+if not os.fork():
+    sys.exit()
+os.wait()
+print(beside.pid, beside.poll(), flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks of a server are for Linux")
+def test_a_worker_that_ends_takes_nothing_of_its_drivers_along() -> None:
+    told = subprocess.run([sys.executable, "-c", ENDS], capture_output=True, text=True, start_new_session=True)
+    beside, status = told.stdout.split()
+    assert status == "None", told.stderr
+    wait_until(lambda: not psutil.pid_exists(int(beside)) or psutil.Process(int(beside)).status() == "zombie")
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="forks of a server are for Linux")
 def test_a_client_without_a_server_becomes_what_it_stood_for(tmp_path: Path) -> None:
     script = tmp_path / "setup_worker.py"
@@ -205,7 +247,7 @@ def test_what_changed_on_disk_is_no_longer_what_was_loaded(tmp_path: Path, monke
 
 
 RUN = """
-import json, os, sys, time
+import concurrent.futures, json, os, sys, time
 import ray
 
 from harness.trainers.verl import fork_client, forks
@@ -215,11 +257,15 @@ forks.stand_in(sys.argv[1])
 start_no_more_than_needed()
 ray.init(address="local", num_cpus=2, include_dashboard=False)
 
+def draw():
+    return ray._raylet.UniqueID.from_random().hex()
+
 @ray.remote
 class Worker:
     def told(self):
-        mark, drawn = os.environ["HARNESS_RUN_MARK"], ray._raylet.UniqueID.from_random().hex()
-        return [os.getpid(), os.getppid(), "verl" in sys.modules, mark, drawn]
+        with concurrent.futures.ThreadPoolExecutor(1) as thread:
+            ids = [draw(), thread.submit(draw).result()]
+        return [os.getpid(), os.getppid(), "verl" in sys.modules, os.environ["HARNESS_RUN_MARK"], *ids]
 
 workers = [Worker.remote(), Worker.remote()]
 print(json.dumps(ray.get([worker.told.remote() for worker in workers])), flush=True)
@@ -269,7 +315,8 @@ def test_runs_of_a_study_share_a_server_that_outlives_each_and_not_the_study(
     first.wait()
     made_by = server._process.pid
     assert [worker[1:4] for worker in workers] == [[made_by, True, "first"]] * 2
-    assert workers[0][4] != workers[1][4]  # who draws equal ids at once dies, and Ray waits for it without end
+    # Who draws equal ids at once dies, and Ray waits for it without end; each thread has a source of its own.
+    assert len({drawn for worker in workers for drawn in worker[4:]}) == 4
     wait_until(lambda: not marked("first"))
     wait_until(server.fresh)
     second, workers = run(script, name, "a-mark-of-another-length", "stay")

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from harness.errors import EnvironmentProblem
 from harness.trainers.verl.run import last_error
-from harness.trainers.verl.trainer import _ray_dir
+from harness.trainers.verl.trainer import _place
 
 WARNING = (
     "(TaskRunnerV1 pid=411) /venv/verl/workers/engine/__init__.py:69: UserWarning: megatron engine is not available: "
@@ -158,4 +159,10 @@ def test_ray_gets_a_folder_whose_name_leaves_room_for_its_sockets(
         folder.mkdir(exist_ok=True)
         monkeypatch.setenv(name, str(folder))
         monkeypatch.setattr(tempfile, "tempdir", None)
-        assert _ray_dir() == {"RAY_TMPDIR": given}
+        assert _place() == given
+
+
+def test_a_place_for_temporary_files_that_cannot_be_made_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_TMPDIR", "/proc/none")
+    with pytest.raises(EnvironmentProblem, match="no temporary files can be made in /proc/none: .*; set TMPDIR"):
+        _place()

@@ -33,11 +33,11 @@ OURS = "harness: "
 
 def main() -> None:
     """Run verl's own V1 task runner on a composed configuration."""
-    from harness.rollout.processes import die_with_parent, end_group
+    from harness.rollout.processes import die_with_parent
 
     die_with_parent(signal.SIGTERM)
     if os.getpgrp() == os.getpid():
-        atexit.register(end_group, os.getpid())  # after Ray's own: its agents would wait a minute for a GCS long gone
+        atexit.register(_end, os.getpid())  # after Ray's own: its agents would wait a minute for a GCS long gone
 
     def leave(number: int, frame: FrameType | None) -> None:
         sys.exit(128 + number)  # Ray's exit handlers stop what it started
@@ -84,6 +84,14 @@ def main() -> None:
 
         run_ppo(checked(config), task_runner_class=TaskRunnerV1)
     over.set()
+
+
+def _end(driver: int) -> None:
+    """End what the driver started, where it is the driver that ends and not a fork of it."""
+    from harness.rollout.processes import end_group
+
+    if os.getpid() == driver:
+        end_group(driver)
 
 
 def asks_verl(config: Any) -> bool:
@@ -171,7 +179,7 @@ def watch(over: threading.Event) -> None:
     began = time.monotonic()
     while not ray.is_initialized():
         if time.monotonic() - began > START_S:
-            _leave(f"Ray did not start within {START_S:g} s; its logs are in /tmp/ray/session_latest/logs", over)
+            _leave(f"Ray did not start within {START_S:g} s; its logs are beside this one, ray-*", over)
         time.sleep(WATCH_S)
     while not over.wait(WATCH_S):
         try:

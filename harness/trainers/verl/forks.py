@@ -9,6 +9,7 @@ client starts Python as Ray would.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import fcntl
 import gc
@@ -62,8 +63,6 @@ TRIAL_S = 60
 """How long CUDA may take to start."""
 STANDBY = "HARNESS_STANDBY"
 """Environment variable: the name of a server that runs of a study share."""
-IDS = 4096
-"""Ids between two forks: more than a worker draws. 2 ms."""
 LOOK_S = 1.0
 """How often a server that nobody asks looks whether it is still wanted."""
 JOB_ID = "01000000"
@@ -165,11 +164,15 @@ class Server:
         timeline.born("server of forks")
         with timeline.span("imports for all workers"):
             before = dict(os.environ)
-            with untouched_gpu() if self._on_gpu else contextlib.nullcontext():
+            with unseeded_ids(), untouched_gpu() if self._on_gpu else contextlib.nullcontext():
                 for module in modules:
                     with contextlib.suppress(Exception):
                         importlib.import_module(module)
             self._made = {name: value for name, value in os.environ.items() if name not in before}
+        if not ids_differ_in_forks():
+            sys.exit(
+                "harness: Ray has drawn ids here, which its forks would draw too, so each worker imports for itself"
+            )
         if self._on_gpu and not cuda_starts_in_a_fork():
             sys.exit("harness: CUDA does not start in a fork here, so each worker imports for itself")
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a fork; its client sees it end
@@ -202,7 +205,6 @@ class Server:
                 message = reader.read(length)
             if process := os.fork():
                 connection.sendall(process.to_bytes(4, "big"))
-                draw_ids()
                 return
             self._listener.close()
             # Files are handed at the numbers that they have in who spawns, a fork of this server too: where it has a
@@ -253,14 +255,45 @@ class Server:
         sys.exit()
 
 
-def draw_ids() -> None:
-    """Have the next fork go on elsewhere in Ray's random numbers than the last.
+@contextlib.contextmanager
+def unseeded_ids() -> Iterator[None]:
+    """Import what draws ids of Ray's, and leave the source of them untouched.
 
-    Ray seeds them once a process, at the first id, and verl's imports draw some. Forks of one state draw equal ids: of
-    two workers that warm up Ray's store at once with an object of the same id one dies, and Ray waits for it forever.
+    Ray's library seeds every thread from a pool that it fills from the system's at a process's first id. Where that is
+    before a fork, the threads of all forks draw equal ids: of two workers that warm up Ray's store at once with an
+    object of the same id one dies, and an actor that is asked by two workers at once under the same id dies, too.
+    Imports draw one for each class of actors.
     """
-    for _ in range(IDS):
-        sys.modules["ray._raylet"].UniqueID.from_random()
+    actor = importlib.import_module("ray.actor")
+    drawn = actor.ActorClassID
+
+    class FromTheSystem:
+        @staticmethod
+        def from_random() -> Any:
+            return drawn(os.urandom(drawn.size()))
+
+    vars(actor)["ActorClassID"] = FromTheSystem
+    try:
+        yield
+    finally:
+        vars(actor)["ActorClassID"] = drawn
+
+
+def ids_differ_in_forks() -> bool:
+    """Whether two forks of this process, which draw an id each in a thread of their own, draw different ones."""
+    drawn = []
+    for _ in range(2):
+        reader, writer = os.pipe()
+        process = os.fork()
+        if not process:
+            with concurrent.futures.ThreadPoolExecutor(1) as thread:
+                os.write(writer, thread.submit(sys.modules["ray._raylet"].UniqueID.from_random).result().binary())
+            os._exit(0)
+        os.close(writer)
+        with open(reader, "rb") as answer:
+            drawn.append(answer.read())
+        os.waitpid(process, 0)
+    return drawn[0] != drawn[1]
 
 
 def spawn_through_client() -> None:

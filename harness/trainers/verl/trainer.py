@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,8 +31,10 @@ from harness.trainers.verl.names import LOST_FILE, SESSION_FILE
 if TYPE_CHECKING:
     from harness.run import LiveRun
 
-RAYS_ROOM = 38
-"""Characters: a socket's name has 107 at most, and Ray adds `/ray/session_DATE_PROCESS/sockets/plasma_store`."""
+RAYS_ROOM = 20
+"""Characters: a socket's name has 107, of which `/harness-*/ray/session_DATE_PROCESS/sockets/plasma_store` takes 85."""
+MOST_LOGGED = 2**20
+"""Bytes that are kept of a log of Ray's."""
 VERLS_OWN = {
     "NCCL_DEBUG": "WARN",
     "VLLM_LOGGING_LEVEL": "WARN",
@@ -94,17 +97,21 @@ class VerlTrainer(Trainer):
         write_agent_loop(data_dir / "agent_loop.yaml", session_file)
         (data_dir / "verl-settings.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
         # The driver first: its imports take longest, and need nothing of ours.
-        scratch = tempfile.TemporaryDirectory(prefix="harness-", ignore_cleanup_errors=True)
-        ours = {**_ray_dir(), "TMPDIR": scratch.name, **_standby(digest(shared | hidden))}
+        scratch = tempfile.TemporaryDirectory(prefix="harness-", dir=_place(), ignore_cleanup_errors=True)
+        ours = {"RAY_TMPDIR": scratch.name, "TMPDIR": scratch.name, **_standby(digest(shared | hidden))}
         driver = _start(folder, {**os.environ, **variables, **hidden, **ours})
+        well = False
         try:
             with timeline.span("imports of agentlightning"):
                 from harness.trainers.verl.run import VerlRun
 
             VerlRun(run, mark, driver, session_file).execute()
+            well = True
         finally:
             stop_process(driver)
             end_group(driver.pid)
+            if not well:
+                _keep_rays_logs(Path(scratch.name), folder.logs)
             scratch.cleanup()
             _forget(folder)
 
@@ -139,13 +146,24 @@ def _start(folder: RunFolder, environment: dict[str, str]) -> subprocess.Popen[b
         )
 
 
-def _ray_dir() -> dict[str, str]:
-    """Ray's own folder stays where temporary files are, whose name must leave room for Ray's sockets.
-
-    verl's own files go into a folder of the run that is removed with it.
-    """
+def _place() -> str:
+    """Where the run's folder of Ray's and verl's temporary files is made: Ray's sockets need a short name."""
     usual = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
-    return {"RAY_TMPDIR": usual if len(usual) <= RAYS_ROOM else "/tmp"}
+    place = usual if len(usual) <= RAYS_ROOM else "/tmp"
+    try:
+        os.makedirs(place, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentProblem(f"no temporary files can be made in {place}: {error.strerror}; set TMPDIR") from error
+    return place
+
+
+def _keep_rays_logs(scratch: Path, logs: Path) -> None:
+    """What Ray's own processes said, of a run that did not end well."""
+    for log in scratch.glob("ray/session_2*/logs/*"):
+        if log.name.startswith(("gcs_server", "raylet")) and log.suffix in (".out", ".err") and log.stat().st_size:
+            with suppress(OSError), log.open("rb") as file:
+                file.seek(max(0, log.stat().st_size - MOST_LOGGED))
+                (logs / f"ray-{log.name}").write_bytes(file.read())
 
 
 def _standby(kind: str) -> dict[str, str]:
