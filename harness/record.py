@@ -283,9 +283,9 @@ def _signal(record: RunRecord, episodes: Sequence[Episode]) -> tuple[float | Non
     if identity["train"].get("credit", "shared") != "shared":
         return None, ""
     rows = [row for row in episodes if row["phase"] == "train"]
-    counted = mixed_groups((row["step"], row["task_id"], row["used_reward"]) for row in rows)
+    counted = mixed_groups((row["step"], row["task_id"], row.get("used_reward")) for row in rows)
     share, (low, high) = share_mixed(counted.values()), identity.get("reward_range", [0.0, 1.0])
-    paid = [(row["used_reward"], row["reward_reason"]) for row in rows]
+    paid = [(row.get("used_reward"), row["reward_reason"]) for row in rows]
     return share, why_flat(paid, (low, high)) if share == 0 else ""
 
 

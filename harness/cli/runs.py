@@ -36,7 +36,7 @@ def list_(
 
     if status is not None and status not in STATUSES:
         raise UserError(
-            f"--status {status}: no run ever is{nearest(status, STATUSES, '.')} One of: {', '.join(STATUSES)}"
+            f"--status {status}: there is no such status{nearest(status, STATUSES, '.')} One of: {', '.join(STATUSES)}"
         )
     everything = find_all(runs_dir)
     found = [
