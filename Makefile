@@ -1,11 +1,13 @@
 # Everything from nothing: these targets bring their own uv and environment, and install nothing globally.
 #   make train   train the SQL agent on this machine (TRAIN_ARGS="--plugin autogen_sql --seed 1")
 #   make test    the whole test suite (TEST_ARGS="-k gateway")
+#   make faults  what is broken on purpose in trainings, and what happens: the table of docs/reliability.md
 
 VENV ?= .venv
 EXTRAS ?= $(shell command -v nvidia-smi >/dev/null 2>&1 && echo gpu || echo cpu)
 TRAIN_ARGS ?= --plugin langgraph_sql
 TEST_ARGS ?=
+FAULT_ARGS ?=
 
 # The first interpreter of a supported version that really starts (version managers leave dead shims on PATH).
 PYTHON ?= $(shell for p in python3.12 python3.11 python3.13 python3 python; do \
@@ -16,7 +18,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed-$(EXTRAS)
 PYTEST := $(BIN)/pytest -m "not gpu"
 
-.PHONY: train test test-others test-trainings test-gpu lint format lock clean
+.PHONY: train test test-others test-trainings test-gpu faults lint format lock clean
 
 train: $(INSTALLED)
 	$(BIN)/harness train $(TRAIN_ARGS)
@@ -37,6 +39,9 @@ test-trainings: $(INSTALLED)
 
 test-gpu: $(INSTALLED)
 	$(BIN)/pytest -m gpu $(TEST_ARGS)
+
+faults: $(INSTALLED)
+	$(BIN)/python benchmarks/faults.py $(FAULT_ARGS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
