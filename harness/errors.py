@@ -81,6 +81,10 @@ class NotComparable(UserError):
     """Runs that differ in something that must be identical; several differences stand in a line each."""
 
 
+class NoSuchArm(UserError):
+    """A baseline that names no arm, or several."""
+
+
 class RunFailed(HarnessError):
     """A run that ended cleanly but without reaching its goal."""
 

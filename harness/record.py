@@ -48,6 +48,7 @@ from harness.results.model import (
     Sampling,
     Scores,
 )
+from harness.results.signal import mixed_groups, share_mixed, why_flat
 from harness.results.tables import step_rows
 from harness.rollout.request import sampling_of
 from harness.tasks import TaskSet
@@ -260,6 +261,7 @@ def training_result(folder: RunFolder, record: RunRecord, checkpointed: int = 0)
         row["step"]: sum(row[name] for name in names) for row in rows if (names := columns(trainer, "step_s", row))
     }
     gaps = [row[name] for row in rows if row["step"] in step_s for name in columns(trainer, "rollout_probs_diff", row)]
+    signal, flat = _signal(record, episodes)
     return {
         "graded": record["graded"] or is_graded(row["reward"] for row in episodes),
         "reward_flags": dict(Counter(flag for row in last for flag in row["reward_flags"])),
@@ -269,9 +271,23 @@ def training_result(folder: RunFolder, record: RunRecord, checkpointed: int = 0)
         "val_accuracy_final": curve[max(curve)] if curve and max(curve) > 0 else None,
         "val_curve": {str(step): value for step, value in sorted(curve.items())},
         "steps": int(max(*step_s, checkpointed, 0)),
+        "signal": signal,
+        "no_signal": flat,
         "step_s_median": _median(step_s.values()),
         "rollout_probs_diff_max": max(gaps, default=None),
     }
+
+
+def _signal(record: RunRecord, episodes: Sequence[Episode]) -> tuple[float | None, str]:
+    """The share of groups with different rewards, and why there is none; not known where calls are paid differently."""
+    identity = record["identity"]
+    if identity["train"].get("credit", "shared") != "shared":
+        return None, ""
+    rows = [row for row in episodes if row["phase"] == "train"]
+    counted = mixed_groups((row["step"], row["task_id"], row.get("used_reward")) for row in rows)
+    share, (low, high) = share_mixed(counted.values()), identity.get("reward_range", [0.0, 1.0])
+    paid = [(row.get("used_reward"), row["reward_reason"]) for row in rows]
+    return share, why_flat(paid, (low, high)) if share == 0 else ""
 
 
 def agent_failures(rows: Sequence[Episode]) -> tuple[int, str]:

@@ -37,6 +37,11 @@ def duration(seconds: float | None) -> str:
     return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{whole} s"
 
 
+def rate(per_s: float) -> str:
+    """How many a second: `0.4`, `12`, `1,250`; a dash where that is not known yet."""
+    return "-" if not per_s else f"{per_s:.1f}" if per_s < 10 else f"{per_s:,.0f}"
+
+
 def unread(rollouts: int, of: int) -> str:
     """What to say where in so many rollouts a tool call stayed in the text; empty where it is a tenth or less."""
     if rollouts <= 0.1 * of:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from harness.wording import duration, mean
+from harness.wording import duration, mean, percent, rate
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -91,9 +91,10 @@ class TrainingDisplay:
         reward = "-" if progress.reward is None else f"{progress.reward:.3f}"
         last = max(progress.val_curve, default=None)
         val = "" if last is None else f"  val({last}) {mean(progress.val_curve[last], progress.graded)}"
+        mixed = "" if progress.mixed is None else f"  mixed groups {percent(progress.mixed)}"
         return (
-            f"step {progress.step}/{progress.total_steps}  reward {reward}{val}  "
-            f"{duration(progress.step_s)}/step  {progress.rollouts_per_s:.1f} rollouts/s  "
+            f"step {progress.step}/{progress.total_steps}  reward {reward}{mixed}{val}  "
+            f"{duration(progress.step_s)}/step  {rate(progress.rollouts_per_s)} rollouts/s  "
             f"left {duration(progress.remaining_s)}{self._failures(progress)}"
         )
 

@@ -118,5 +118,10 @@ def _show(
         cells = (str(row["questions"]), seeds, str(row["runs"] or "-"), duration(row["machine_s"]))
         shown.add_row(str(row["clusters"]), *cells)
     out.print(shown, soft_wrap=False)
+    if len(found.sizes) == 1:
+        out.print(
+            "One cluster: by how much others differ is not known, so none are added, and what is found holds for "
+            "questions like these."
+        )
     if run_s is not None:
         out.print(f"By the measured {duration(run_s)} of a run. More questions cost validation time beyond that.")

@@ -11,7 +11,7 @@ import typer
 
 from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results, table
-from harness.errors import UserError
+from harness.errors import UserError, nearest
 from harness.layers import flatten
 from harness.wording import duration, mean, measured, with_cores
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from harness.results.model import Launch, RunRecord, Study
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
+STATUSES = ("finished", "failed", "interrupted", "running")
 RunsDir = Annotated[Path, typer.Option(help="The folder of runs; studies inside it are searched too.")]
 
 
@@ -33,16 +34,23 @@ def list_(
     """All runs, oldest first."""
     from harness.compare.runs import find_all
 
+    if status is not None and status not in STATUSES:
+        raise UserError(
+            f"--status {status}: there is no such status{nearest(status, STATUSES, '.')} One of: {', '.join(STATUSES)}"
+        )
+    everything = find_all(runs_dir)
     found = [
-        run
-        for run in find_all(runs_dir)
-        if plugin in (None, run.record["agent"]) and status in (None, run.record["status"])
+        run for run in everything if plugin in (None, run.record["agent"]) and status in (None, run.record["status"])
     ]
     if json_:
         emit_json([_summary(run.record) | {"path": str(run.folder.path)} for run in found])
         return
     if not found:
-        progress_console().print(f"no runs under {runs_dir}. Start one: harness train", markup=False)
+        asked = {"of agent": plugin, "with status": status}
+        which = "".join(f" {how} {value}" for how, value in asked.items() if value is not None)
+        advice = f"{len(everything)} others are there" if everything else "Start one: harness train"
+        like = nearest(plugin, {run.record["agent"] for run in everything}, ".") if plugin else "."
+        progress_console().print(f"no runs{which} under {runs_dir}{like} {advice}", markup=False)
         return
     graded = any(_summary(run.record)["graded"] for run in found)
     reached = "accuracy, or mean reward" if graded else "accuracy"
@@ -66,8 +74,8 @@ def show(
     json_: complete.Json = False,
 ) -> None:
     """One run: what it is, what came of it, what it may be compared with."""
-    from harness.compare.layout import number, points
     from harness.compare.measures import dialogues, measure
+    from harness.compare.numbers import number, points
 
     one = _one(run, runs_dir)
     figures = measure(one)

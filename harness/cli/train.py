@@ -20,7 +20,7 @@ from harness.cli.logs import followed
 from harness.config import Config, cache_dir, load_config, resolve_device
 from harness.errors import UserError
 from harness.results.folder import RunFolder, replace_text
-from harness.wording import duration, failed_itself, mean, measured
+from harness.wording import duration, failed_itself, mean, measured, percent
 
 if TYPE_CHECKING:
     from harness.run import Data
@@ -227,6 +227,10 @@ def summary(folder: RunFolder, record: Mapping[str, Any]) -> None:
         out.print(f"validation {measured(graded)} {first} -> {last}   (by step: {curve})")
     if result.get("agent_failed"):
         out.print(f"of the last validation {failed_itself(result, graded)}", markup=False)
+    if result.get("no_signal"):
+        out.print(f"nothing could be learned: {result['no_signal']}", markup=False)
+    elif result.get("signal") is not None:
+        out.print(f"groups with different rewards, which training learns from: {percent(result['signal'])}")
     if result["rollout_probs_diff_max"] is not None:
         out.print(f"rollout against trainer, largest probability difference: {result['rollout_probs_diff_max']:.1e}")
     if record.get("parity") is None and not is_reference(record["agent"]) and agent_spec(record["agent"]).strict:

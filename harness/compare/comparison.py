@@ -16,7 +16,7 @@ from harness.compare.estimates import (
     seeds_for_equivalence,
     unseen_share,
 )
-from harness.compare.identity import check_data, check_identity, check_parity, circumstances
+from harness.compare.identity import check_data, check_identity, check_parity, circumstances, times_compare
 from harness.compare.learning import learn
 from harness.compare.model import (
     SCHEMA_VERSION,
@@ -30,6 +30,7 @@ from harness.compare.model import (
     Trained,
     Training,
 )
+from harness.compare.runs import named_arm, other_names
 from harness.compare.sampled import sampled
 from harness.compare.scores import paired_differences, scores, span_of, worst_cases
 from harness.compare.views import views
@@ -57,7 +58,7 @@ def compare(
 
     Raises:
         NotComparable: Runs differ in what must be identical, or the files of one's task set changed while it ran.
-        UserError: No run has finished, or there is no such baseline.
+        UserError: No run has finished, there is no such baseline, or none of its runs has finished.
     """
     allow = list(allow)
     margin = selection.study.get("margin") if margin is None else margin
@@ -78,7 +79,7 @@ def compare(
         by_arm.setdefault(run.arm, []).append(run)
     for group in by_arm.values():
         group.sort(key=lambda run: run.seed)
-    base = _baseline(baseline or selection.study.get("baseline"), by_arm, asked=baseline is not None)
+    base = _baseline(baseline or selection.study.get("baseline"), by_arm, selection)
     agreement = agree(by_arm, base)
     others = {name: runs for name, runs in by_arm.items() if name != base}
     pairs = [
@@ -105,13 +106,14 @@ def compare(
         "power": POWER,
         "checkpoint_rule": "last",
         "checkpoint": checkpoint,
+        "times_compare": times_compare(usable),
         "ceiling": all((arm["accuracy_final"]["mean"] - span[0]) / width > CEILING for arm in arms),
         "one_seed": all(len(runs) == 1 for runs in by_arm.values()),
         "arms": arms,
         "pairs": pairs,
         "learning": learning,
         "agreement": agreement,
-        "views": views(by_arm),
+        "views": views(by_arm, base, width),
         "exceptions": exceptions,
         "remarks": remarks,
         "missing": selection.missing,
@@ -161,17 +163,18 @@ def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
     return list(chosen.values()), remarks
 
 
-def _baseline(name: str | None, arms: dict[str, list[Run]], *, asked: bool) -> str:
+def _baseline(name: str | None, arms: Mapping[str, Sequence[Run]], selection: Selection) -> str:
+    """The arm that a baseline means; the first one where none was stated, and never for one that was."""
     if name is None:
         return next(iter(arms))
-    if name in arms:
-        return name
-    matching = [arm for arm, runs in arms.items() if name in (runs[0].record["agent"], runs[0].id, runs[0].name)]
-    if len(matching) == 1:
-        return matching[0]
-    if not asked:  # the study's own baseline did not finish
-        return next(iter(arms))
-    raise UserError(f"no arm called {name!r}. Arms: {', '.join(repr(arm) for arm in arms)}")
+    names: dict[str, set[str]] = {arm: set() for arm in selection.arms}
+    found = named_arm(name, names | other_names(selection.runs))
+    if found not in arms:
+        others = ", ".join(map(repr, arms))
+        raise UserError(
+            f"the baseline, {found!r}, has no finished and validated run yet. Name another with --baseline: {others}"
+        )
+    return found
 
 
 def _arm(name: str, runs: Sequence[Run]) -> Arm:
@@ -240,7 +243,8 @@ def _pair(
             "interquartile_mean_difference": statistics.interquartile_mean(mine_by_seed)
             - statistics.interquartile_mean(theirs_by_seed),
         }
-    same = identical and paired == "seed" and difference.se == difference.mean == 0
+    learned = any(not run.figures["no_signal"] for run in (*runs, *base_runs))
+    same = identical and learned and paired == "seed" and difference.se == difference.mean == 0
     beyond = sum(abs(one) >= (margin or COLLAPSE * width) for one in difference.by_seed)
     shown = replace(difference, low=0.0, high=0.0) if same else difference
     p, p_equivalence = difference.p_difference(), None if margin is None else difference.p_equivalence(margin)
@@ -248,6 +252,7 @@ def _pair(
         "arm": name,
         "baseline": base,
         "paired_by": paired,
+        "learned": learned,
         "identical": same,
         "difference": shown.data(),
         "difference_bounds": _bounds(runs, base_runs, set(rows["seed"].unique()) if paired == "seed" else None),
@@ -298,21 +303,28 @@ def _decide(pairs: Sequence[Pair]) -> None:
     for pair, corrected in zip(pairs, statistics.holm(stated), strict=False):
         pair["p_equivalence_holm"] = corrected
     for pair in pairs:
-        seeds = pair["difference"]["seeds"]
-        pair["verdict"] = verdict(pair["p_holm"], pair["p_equivalence_holm"], seeds, identical=pair["identical"])
+        seeds, found = pair["difference"]["seeds"], (pair["p_holm"], pair["p_equivalence_holm"])
+        pair["verdict"] = verdict(*found, seeds, identical=pair["identical"], learned=pair["learned"])
 
 
-def verdict(p: float, p_equivalence: float | None, seeds: int, *, identical: bool = False) -> Decision:
-    """`equivalent`, `different` or `cannot tell`; a real difference inside the margin is equivalent.
+def verdict(
+    p: float, p_equivalence: float | None, seeds: int, *, identical: bool = False, learned: bool = True
+) -> Decision:
+    """The one verdict on a pair; a real difference inside the margin is equivalent.
 
     Args:
         p_equivalence: None where no margin was stated: then nothing is equivalent.
         seeds: Trainings compared; fewer than `MIN_SEEDS` are never enough for `equivalent`.
         identical: Whether both trainings of every seed gave the same answers in every step. Then there is nothing to
-            test: they are equivalent for these seeds, and how many others may part is told beside the verdict.
+            test: they are equivalent for these seeds, and how many others may part is told beside the verdict. Where
+            seeds are too few for that, or no margin was stated, they are `identical`.
+        learned: Whether there was anything to learn from. Trainings that learned nothing are not called alike.
     """
-    if seeds >= MIN_SEEDS and p_equivalence is not None and (identical or p_equivalence < ALPHA):
+    enough = seeds >= MIN_SEEDS and p_equivalence is not None
+    if learned and enough and (identical or (p_equivalence or 0.0) < ALPHA):
         return "equivalent"
+    if learned and identical:
+        return "identical"
     return "different" if p < ALPHA else "cannot tell"
 
 

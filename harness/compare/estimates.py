@@ -35,12 +35,15 @@ class Estimate:
         mean: The estimate.
         se: Its standard error; 0 only where all values are equal. Then `low` and `high` hold what may have stayed
             unseen: in trainings where there are several seeds, in questions where there is one.
-        df: Degrees of freedom of the t distribution that the interval uses.
+        df: Degrees of freedom of the t distribution that the interval uses: between those of seeds and of clusters.
         low, high: The 95 % interval.
         seeds, clusters, tasks: Distinct ones behind the estimate; a cluster is a group of alike questions.
+        equal_clusters: How many clusters of equal size would tell as much; fewer than `clusters` where some are large.
         scores: Rows behind the estimate.
         unit: What was counted as independent: `seed` (and clusters), `cluster`, or `task`.
         by_seed: The mean of every seed, in their order.
+        ways: Ways to deal the variance out to seeds and clusters: each a list of variances with their degrees of
+            freedom. The one that leaves the most doubt counts.
         width: How far apart two scores can lie; 1 for right and wrong.
     """
 
@@ -51,15 +54,40 @@ class Estimate:
     high: float
     seeds: int
     clusters: int
+    equal_clusters: float
     tasks: int
     scores: int
     unit: Unit
     by_seed: tuple[float, ...]
+    ways: tuple[tuple[tuple[float, float], ...], ...]
     width: float = 1.0
 
     def data(self) -> EstimateData:
         """The same as it stands in a comparison."""
-        return cast(EstimateData, {name: value for name, value in asdict(self).items() if name != "width"})
+        return cast(EstimateData, {key: value for key, value in asdict(self).items() if key not in ("ways", "width")})
+
+    def doubt(self, error: float) -> float:
+        """How far the true mean may lie off on either side, each with this error: half of an interval's length.
+
+        Every part of the variance has the t quantile of its own degrees of freedom. The error is the promised one where
+        one part is all, and less where several matter; t quantiles with degrees of freedom estimated from the data
+        (Satterthwaite) promise too much where a part that matters comes out small by luck.
+
+        Source: Howe 1974, J. Am. Stat. Assoc. 69, 789-794.
+        """
+        squares = (sum(part * t_quantile(1 - error, df) ** 2 for part, df in way) for way in self.ways)
+        return math.sqrt(max(squares))
+
+    def error(self, distance: float) -> float:
+        """With which error, one-sided, the mean lies so far off: the inverse of `doubt`."""
+        ends = [t_above(distance / self.se, df) for way in self.ways for _, df in way]
+        return root(lambda error: distance - self.doubt(error), min(ends), max(ends))
+
+    def df_at(self, error: float) -> float:
+        """The degrees of freedom of the t quantile that `doubt` is made of."""
+        known = [df for way in self.ways for _, df in way]
+        quantile = self.doubt(error) / self.se
+        return root(lambda df: quantile - t_quantile(1 - error, df), min(known), max(known))
 
     def p_difference(self) -> float:
         """Two-sided p value of "the mean is 0" (t test)."""
@@ -67,7 +95,7 @@ class Estimate:
             if self.seeds > 1:  # every seed the same: the sign test, for a variance of 0 is no certainty
                 return 1.0 if self.mean == 0 else 2 * 0.5**self.seeds
             return 1.0 if self.mean == 0 else no_exception_p(abs(self.mean) / self.width, self.tasks)
-        return 2 * t_above(abs(self.mean) / self.se, self.df)
+        return 2 * self.error(abs(self.mean))
 
     def p_equivalence(self, margin: float) -> float:
         """p value of "the mean lies outside (-margin, margin)": the larger of two, both one-sided on either side.
@@ -83,7 +111,7 @@ class Estimate:
             return no_exception_p(margin / self.width, self.tasks)
         apart = 0.0
         if self.se:
-            apart = max(t_above((margin + side * self.mean) / self.se, self.df) for side in (1, -1))
+            apart = max(self.error(margin + side * self.mean) for side in (1, -1))
         if self.seeds == 1:
             return apart
         return max(apart, *(tail_p([side * one for one in self.by_seed], self.worst, margin) for side in (1, -1)))
@@ -100,9 +128,9 @@ class Estimate:
 
     def detectable(self, power: float = 0.8, alpha: float = 0.05) -> float | None:
         """The smallest true difference that a repetition would find with this power; None if none is known."""
-        if self.se == 0 or not math.isfinite(self.df) or self.df < 1:
+        if self.se == 0:
             return None
-        return detectable_effect(self.se, self.df, power, alpha)
+        return detectable_effect(self.se, self.df_at(alpha / 2), power, alpha)
 
 
 def crossed_mean(rows: pl.DataFrame, width: float = 1.0) -> Estimate | None:
@@ -110,14 +138,15 @@ def crossed_mean(rows: pl.DataFrame, width: float = 1.0) -> Estimate | None:
 
     With several seeds and clusters the variance is clustered both ways: by seed, plus by cluster, minus
     by both together, and never below the larger of the first two. With one seed it is clustered by cluster,
-    with one cluster by question.
+    with one cluster by question. What seeds and clusters cause has the degrees of freedom of each; what both cause
+    together is dealt to either, whichever leaves more doubt (`Estimate.doubt`).
 
     Means of few clusters may coincide while answers differ: then this is 0, which is luck and no certainty. The
     variance over questions stands in, or over single scores if that is larger: neither seeds nor clusters can make
     the true one smaller. Degrees of freedom are those of the fewest clusters, at least 1.
 
     Source: Cameron, Gelbach and Miller 2011, J. Bus. Econ. Stat. 29, 238-249, on cluster variances of Bell and
-    McCaffrey; degrees of freedom of Satterthwaite 1946, Biometrics Bull. 2, 110-114.
+    McCaffrey.
 
     Args:
         rows: Columns `seed`, `cluster`, `task_id`, `value`; values are never null.
@@ -134,33 +163,52 @@ def crossed_mean(rows: pl.DataFrame, width: float = 1.0) -> Estimate | None:
     seed, cluster, task = (codes(rows[name]) for name in ("seed", "cluster", "task_id"))
     seeds, clusters, tasks = (int(codes.max()) + 1 for codes in (seed, cluster, task))
     mean = float(value.mean())
+    by_cluster, of_clusters = cluster_variance(value, cluster)
+    cluster_df = share_df(of_clusters) if clusters > 1 else 0.0
     unit: Unit
     if seeds > 1:
         unit = "seed"
-        variance, df = by_seed, seed_df = cluster_variance(value, seed)
+        by_seed, of_seeds = cluster_variance(value, seed)
+        variance, ways = by_seed, (((by_seed, share_df(of_seeds)),),)
         if clusters > 1:
-            by_cluster, cluster_df = cluster_variance(value, cluster)
             both, _ = cluster_variance(value, seed * clusters + cluster)
             variance = max(by_seed + by_cluster - both, by_seed, by_cluster)
-            df = float(crossed_df(variance, by_seed, by_cluster, both, seed_df, cluster_df))
+            ways = ways_of(by_seed, by_cluster, both, share_df(of_seeds), cluster_df)
     elif clusters > 1:
         unit = "cluster"
-        variance, df = cluster_variance(value, cluster)
+        variance, ways = by_cluster, (((by_cluster, cluster_df),),)
     else:
         unit = "task"
-        variance, df = cluster_variance(value, task)
+        variance, of_tasks = cluster_variance(value, task)
+        ways = (((variance, share_df(of_tasks) if tasks > 1 else 1.0),),)
     se = 0.0
     if np.ptp(value) > ROUNDING:
         if math.isnan(variance) or variance < ROUNDING**2:
             fewest = min((count for count in (seeds, clusters) if count > 1), default=tasks) - 1.0
-            variance, df = _least_variance(value, task), max(fewest, 1.0)
+            variance = _least_variance(value, task)
+            ways = (((variance, max(fewest, 1.0)),),)
         se = math.sqrt(variance)
-    means = np.bincount(seed, value) / np.bincount(seed)
-    found = Estimate(
-        mean, se, df, mean, mean, seeds, clusters, tasks, len(rows), unit, tuple(map(float, means.tolist())), width
-    )
+    means = tuple(map(float, (np.bincount(seed, value) / np.bincount(seed)).tolist()))
+    unseen = (mean, se, min(df for way in ways for _, df in way), mean, mean)
+    found = Estimate(*unseen, seeds, clusters, cluster_df + 1, tasks, len(rows), unit, means, ways, width)
+    if se:
+        found = replace(found, df=found.df_at((1 - CONFIDENCE) / 2))
     low, high = _interval(found)
     return replace(found, low=low, high=high)
+
+
+def ways_of(by_seed: Any, by_cluster: Any, both: Any, seed_df: float, cluster_df: float) -> Any:
+    """The ways to deal a variance out to seeds and clusters, as of `Estimate`; of numbers or arrays.
+
+    Args:
+        by_seed, by_cluster, both: Variances clustered by seed, by cluster, and by both together.
+    """
+    import numpy as np
+
+    return (
+        ((by_seed, seed_df), (np.maximum(by_cluster - both, 0.0), cluster_df)),
+        ((np.maximum(by_seed - both, 0.0), seed_df), (by_cluster, cluster_df)),
+    )
 
 
 def codes(column: pl.Series) -> Any:
@@ -172,18 +220,15 @@ def codes(column: pl.Series) -> Any:
     return np.unique(column.to_numpy(), return_inverse=True)[1]
 
 
-def cluster_variance(value: object, groups: object) -> tuple[float, float]:
-    """Variance of a mean, robust to dependence inside groups of any size, and its degrees of freedom.
+def cluster_variance(value: object, groups: object) -> tuple[float, np.ndarray]:
+    """Variance of a mean, robust to dependence inside groups of any size.
 
-    Squares of a group with the share w of all values are divided by 1 - w: without that, or with the groups' number
-    less one as degrees of freedom, few groups of unequal size give twice as many false alarms as promised. With equal
-    groups this is the variance of their means over their number.
-
-    Source: Bell and McCaffrey 2002, Survey Methodology 28, 169-181 (CR2), for a mean; degrees of freedom are those that
-    hold if values of a group are all the same, the fewest.
+    The square of every group's part of the mean is scaled by `square_weights`: without that, few groups of unequal size
+    give several times as many false alarms as promised. With equal groups this is the variance of their means over
+    their number.
 
     Returns:
-        Both are nan for fewer than two groups.
+        It, nan for fewer than two groups, and the share of all values that each group holds, [groups].
     """
     import numpy as np
 
@@ -191,19 +236,41 @@ def cluster_variance(value: object, groups: object) -> tuple[float, float]:
     group = np.unique(np.asarray(groups), return_inverse=True)[1]
     share = np.bincount(group) / len(values)
     if len(share) < 2:
-        return math.nan, math.nan
+        return math.nan, share
     sums = np.bincount(group, values - values.mean()) / len(values)
-    return float((sums**2 / (1 - share)).sum()), share_df(share)
+    return float((sums**2 * square_weights(share)).sum()), share
 
 
-def share_df(share: np.ndarray) -> float:
-    """Degrees of freedom of the variance over groups with these shares of all values, [groups]."""
+def square_weights(share: Any, times: int = 1) -> Any:
+    """By what the squares of groups are scaled that hold these shares of all values, [groups].
+
+    They make the variance the true one on average if values of a group are all the same. With a group of nearly all
+    values, the other usual weights, 1 / (1 - share), which assume that values do not depend on their group, leave
+    of it a fifth and less.
+
+    Source: Bell and McCaffrey 2002, Survey Methodology 28, 169-181 (CR2), for a mean; with a working model of equal
+    values in a group, Pustejovsky and Tipton 2018, J. Bus. Econ. Stat. 36, 672-683.
+
+    Args:
+        times: How often every group is there, with its share divided by it.
+    """
+    return 1 / (1 - 2 * share / times + (share**2).sum() / times)
+
+
+def share_df(share: Any) -> float:
+    """Degrees of freedom of the variance over groups with these shares of all values, [groups], two or more.
+
+    They hold if values of a group are all the same, and are the fewest.
+
+    Source: Satterthwaite 1946, Biometrics Bull. 2, 110-114, as in Bell and McCaffrey 2002.
+    """
     import numpy as np
 
-    squares = np.outer(share**2, share)
-    between = np.diag(share**2) - squares - squares.T + np.outer(share, share) * (share**2).sum()
-    scaled = between / np.sqrt(np.outer(1 - share, 1 - share))
-    return float(np.trace(scaled) ** 2 / (scaled**2).sum())
+    whole, weight = (share**2).sum(), share**2 * square_weights(share)
+    size, first, times = np.unique(share, return_index=True, return_counts=True)
+    between = np.outer(weight[first], weight[first]) * (whole - size[:, None] - size) ** 2
+    pairs = np.outer(times, times) - np.diag(times)
+    return float(whole**2 / ((times * size**4).sum() + (pairs * between).sum()))
 
 
 def _least_variance(value: object, tasks: object) -> float:
@@ -323,44 +390,28 @@ def no_exception_p(share: float, count: int) -> float:
 
 
 def detectable_effect(se: float, df: float, power: float = 0.8, alpha: float = 0.05) -> float:
-    """The true difference that a t test with this standard error finds with the given power.
+    """The true difference that a t test with this standard error finds with the given power; 0 if `alpha` is more.
 
-    Source: Cohen 1988, Statistical Power Analysis, chapter 2, by the noncentral t distribution, searched around
-    the approximation of Bloom 1995, Evaluation Review 19, 547-556: the sum of two t quantiles.
+    Source: Cohen 1988, Statistical Power Analysis, chapter 2, by the noncentral t distribution.
     """
     from scipy.special import nctdtr
 
-    start, beyond = t_quantile(1 - alpha / 2, df) + t_quantile(power, df), t_quantile(1 - alpha / 2, df)
+    beyond = t_quantile(1 - alpha / 2, df)
 
     def lacking(errors: float) -> float:
-        found = float(1 - nctdtr(df, errors, beyond) + nctdtr(df, errors, -beyond))
-        return (1.0 if math.isnan(found) else found) - power  # far out, the noncentral t is beyond its numerics
+        lower = float(nctdtr(df, errors, -beyond))
+        return 1 - float(nctdtr(df, errors, beyond)) + (0.0 if math.isnan(lower) else lower) - power
 
-    if lacking(start / 2) >= 0 or lacking(start * 2) <= 0:
-        return start * se
-    return root(lacking, start / 2, start * 2) * se
-
-
-def crossed_df(variance: Any, by_seed: Any, by_cluster: Any, both: Any, seed_df: float, cluster_df: float) -> Any:
-    """Satterthwaite's degrees of freedom of a variance clustered both ways, never fewer than those of either way.
-
-    Args:
-        variance: Of the mean, as `crossed_mean` takes it; numbers or arrays, like those it is made of.
-        by_seed, by_cluster, both: Variances clustered by seed, by cluster, and by both together.
-    """
-    import numpy as np
-
-    fewest = min(seed_df, cluster_df)
-    doubt = by_seed**2 / seed_df + by_cluster**2 / cluster_df + both**2 / (seed_df * cluster_df)
-    known = np.where(doubt > 0, doubt, 1.0)
-    found = np.where(doubt > 0, np.maximum(fewest, variance**2 / known), fewest)
-    return np.where((variance == by_seed) & (doubt > 0), seed_df, found)
+    enough = beyond  # nan above is a tail too small for the numerics of scipy: nothing
+    while lacking(enough) < 0:
+        enough *= 2
+    return root(lacking, 0.0, enough) * se
 
 
 def _interval(found: Estimate) -> tuple[float, float]:
     """The t interval; where all values are equal, what may have stayed unseen."""
     if found.se:
-        half = found.se * t_quantile(0.5 + CONFIDENCE / 2, found.df)
+        half = found.doubt((1 - CONFIDENCE) / 2)
         return found.mean - half, found.mean + half
     if found.seeds > 1:
         return found.with_collapses()

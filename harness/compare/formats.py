@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from harness.compare.layout import Table, sentences, tables
 from harness.compare.model import Comparison, EstimateData, Reference
+from harness.layers import digest
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -35,7 +36,7 @@ def render(comparison: Comparison, form: Format, references: Sequence[Reference]
     if form == "csv":
         return _csv(comparison)
     if form == "latex":
-        return _latex(found, words)
+        return _latex(_label(comparison), found, words)
     if form == "html":
         return _html(comparison["name"], comparison["question"], found, words)
     raise ValueError(f"{form} is not a format for files")
@@ -85,7 +86,12 @@ def _fitting(table: Table, width: int) -> list[list[int]]:
 
 
 def _styled(cell: str) -> str:
-    for start, style in (("different", "bold yellow"), ("equivalent", "green"), ("cannot tell", "dim")):
+    for start, style in (
+        ("different", "bold yellow"),
+        ("equivalent", "green"),
+        ("identical", "green"),
+        ("cannot", "dim"),
+    ):
         if cell.startswith(start):
             return f"[{style}]{cell}[/]"
     return cell
@@ -155,12 +161,26 @@ def _estimate(name: str, estimate: EstimateData | None) -> dict[str, float | Non
     return {name: estimate and estimate["mean"], f"{name}_low": low, f"{name}_high": high}
 
 
-def _latex(found: list[Table], words: list[str]) -> str:
+def _label(comparison: Comparison) -> str:
+    """How the labels of its tables begin: by what was compared and against what, so that several fit one document."""
+    parts, runs = [comparison["name"]], comparison["identity"]
+    if comparison["name"] == f"{len(runs)} runs":  # named by nobody
+        parts.append(digest({"runs": sorted(runs)})[:6])
+    if comparison["pairs"]:
+        parts.append(comparison["baseline"])
+    return "-".join(re.sub(r"[^A-Za-z0-9]+", "-", part).strip("-").lower() for part in parts)
+
+
+def _latex(label: str, found: list[Table], words: list[str]) -> str:
     lines = ["% needs \\usepackage{booktabs}"]
     for table in found:
         columns = "".join("r" if _numeric(table, index) else "l" for index in range(len(table.heads)))
         lines += ["\\begin{table}", "\\centering", "\\small", f"\\caption{{{table.title.translate(_LATEX)}}}"]
-        lines += [f"\\label{{tab:{table.key}}}", f"\\begin{{tabular}}{{{columns}}}", "\\toprule"]
+        lines += [
+            f"\\label{{tab:{label}-{table.key.replace('_', '-')}}}",
+            f"\\begin{{tabular}}{{{columns}}}",
+            "\\toprule",
+        ]
         lines.append(" & ".join(head.translate(_LATEX) for head in table.heads) + r" \\")
         lines.append("\\midrule")
         lines += [" & ".join(cell.translate(_LATEX) for cell in row) + r" \\" for row in table.rows]

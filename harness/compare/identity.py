@@ -246,10 +246,9 @@ def circumstances(runs: Sequence[Run]) -> list[str]:
     for name, found in sorted(versions.items()):
         if len(found) > 1:
             remarks.append(f"Versions of {name} differ: {', '.join(sorted(found))}.")
-    machines = {_machine(run) for run in runs}
+    machines, shared = _machines(runs)
     if len(machines) > 1:
-        remarks.append(f"Machines differ, so times are not comparable: {'; '.join(sorted(machines))}.")
-    shared = sorted({_sharing(launch) for run in runs for launch in run.record["launches"]})
+        remarks.append(f"Machines differ, so times are not comparable: {'; '.join(machines)}.")
     if len(shared) > 1:
         ways = "; ".join(_sharing_text(*one) for one in shared)
         remarks.append(f"Machines were shared unequally, so times are not comparable: {ways}.")
@@ -259,6 +258,17 @@ def circumstances(runs: Sequence[Run]) -> list[str]:
             "of a run alone."
         )
     return remarks
+
+
+def times_compare(runs: Sequence[Run]) -> bool:
+    """Whether all runs had a machine of one kind, or the same share of one."""
+    return all(len(found) == 1 for found in _machines(runs))
+
+
+def _machines(runs: Sequence[Run]) -> tuple[list[str], list[tuple[int, int]]]:
+    """Kinds of machines, and ways in which they were shared."""
+    ways = {_sharing(launch) for run in runs for launch in run.record["launches"]}
+    return sorted({_machine(run) for run in runs}), sorted(ways)
 
 
 def _sharing(launch: Launch) -> tuple[int, int]:

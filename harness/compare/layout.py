@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from harness.compare.model import Arm, Comparison, EstimateData, Interval, Pair, Reference, View
+from harness.compare.model import Arm, Comparison, Reference, View
+from harness.compare.numbers import interval, number, p_value, points, with_interval
 from harness.compare.references import reference_note
 from harness.compare.sampled import title
+from harness.compare.verdicts import conclusions, few_clusters, measure_text, verdict_text
 from harness.wording import measured
 
 Row = TypeVar("Row")
@@ -53,16 +55,19 @@ def sentences(comparison: Comparison) -> list[str]:
         alone = [f"{_checkpoint(comparison)}Intervals: 95 %. One arm alone: there is nothing to compare."]
         if comparison["one_seed"] and comparison["kind"] == "train":
             alone.append("One seed: another training may reach something else.")
-        return [*alone, *_ceiling(comparison), *closing]
+        return [*_no_signal(comparison), *alone, *_ceiling(comparison), *closing]
     found = [
         f"Baseline: {comparison['baseline']}. {_checkpoint(comparison)}Intervals: 95 %. "
         f"p values are corrected over all comparisons (Holm); different means p < {comparison['alpha']:g}.",
+        *conclusions(comparison),
+        *_no_signal(comparison),
         f"Equivalent means: in {comparison['min_seeds']} seeds or more the difference is shown to lie within "
         f"±{100 * margin:g} points, the margin stated beforehand (p < {comparison['alpha']:g}), even if a training "
         f"that no seed has shown collapses by {100 * comparison['collapse']:g} points."
         if margin is not None
         else "No margin was stated, so nothing can be called equivalent.",
         *_collapses(comparison),
+        *_few_clusters(comparison),
     ]
     if comparison.get("graded"):
         low, high = comparison.get("span", (0.0, 1.0))
@@ -81,20 +86,33 @@ def _checkpoint(comparison: Comparison) -> str:
     return "Checkpoint: the last of every run. " if comparison["kind"] == "train" else ""
 
 
+def _no_signal(comparison: Comparison) -> list[str]:
+    """Which trainings had nothing to learn from, and why."""
+    found = []
+    for arm in comparison["arms"]:
+        flat = {run["seed"]: run["no_signal"] for run in arm["per_seed"] if run["no_signal"]}
+        if flat:
+            which = (
+                "" if len(flat) == len(arm["seeds"]) else f", seed{'s' * (len(flat) > 1)} {', '.join(map(str, flat))}"
+            )
+            found.append(
+                f"Nothing could be learned in {arm['name']}{which}: no two rollouts of a task differ in reward. "
+                f"{' '.join(dict.fromkeys(flat.values()))}"
+            )
+    return found
+
+
 def _collapses(comparison: Comparison) -> list[str]:
     """What the seeds say of trainings that they have not shown."""
     found = []
-    trained = [pair for pair in comparison["pairs"] if not pair["one_seed"]]
-    same = [pair for pair in trained if pair["identical"]]
-    if same:
-        names, seeds = ", ".join(pair["arm"] for pair in same), min(pair["difference"]["seeds"] for pair in same)
-        share = max(pair["collapses"]["share"] for pair in same)
+    trained = [pair for pair in comparison["pairs"] if pair["learned"] and not pair["one_seed"]]
+    if same := [pair for pair in trained if pair["identical"]]:
+        names, share = ", ".join(pair["arm"] for pair in same), max(pair["collapses"]["share"] for pair in same)
         found.append(
-            f"Identical to the baseline, in every answer of every step of {seeds} seeds: {names}. Up to "
-            f"{points(share)} % of trainings with other seeds may still part from it."
+            f"Up to {points(share)} % of trainings with other seeds may still part from the baseline's, though these "
+            f"are identical (95 %): {names}."
         )
-    rest = [pair for pair in trained if not pair["identical"]]
-    if rest:
+    if rest := [pair for pair in trained if not pair["identical"]]:
         far = comparison["margin"] or comparison["collapse"]
         shares = "; ".join(
             f"{pair['arm']} {points(pair['collapses']['share'])} % ({pair['collapses']['seen']} of "
@@ -106,6 +124,19 @@ def _collapses(comparison: Comparison) -> list[str]:
             f"do not exclude (95 %, each): {shares}. Intervals of differences reckon with such as were seen only."
         )
     return found
+
+
+def _few_clusters(comparison: Comparison) -> list[str]:
+    """That clusters leave little power, however many seeds there are."""
+    few = [pair["difference"] for pair in comparison["pairs"] if few_clusters(pair)]
+    if not few:
+        return []
+    fewest = min(few, key=lambda found: found["equal_clusters"])
+    return [
+        f"The questions lie in {fewest['clusters']} clusters, which tell as much as {fewest['equal_clusters']:.1f} of "
+        "equal size. Verdicts are to hold for other clusters, so only large differences can be shown, however many "
+        "seeds there are."
+    ]
 
 
 def _ceiling(comparison: Comparison) -> list[str]:
@@ -125,34 +156,6 @@ def _ceiling(comparison: Comparison) -> list[str]:
     return [text]
 
 
-def points(value: float | None, signed: bool = False) -> str:
-    """A share as percent or a difference as points, one decimal; a dash for None."""
-    if value is None:
-        return "-"
-    return f"{100 * value:+.1f}" if signed else f"{100 * value:.1f}"
-
-
-def with_interval(estimate: EstimateData | None, signed: bool = False) -> str:
-    """`62.5 [58.1, 66.9]`."""
-    if estimate is None:
-        return "-"
-    return f"{points(estimate['mean'], signed)} {_range((estimate['low'], estimate['high']), signed)}"
-
-
-def number(value: float | None, digits: int = 1) -> str:
-    """A plain number, or a dash."""
-    if value is None:
-        return "-"
-    return f"{value:,.{digits}f}"
-
-
-def p_value(value: float | None) -> str:
-    """`0.031`, `<0.001`, or a dash."""
-    if value is None:
-        return "-"
-    return "<0.001" if value < 0.001 else f"{value:.3f}"
-
-
 def _accuracy(comparison: Comparison) -> Table:
     by_arm = {pair["arm"]: pair for pair in comparison["pairs"]}
     trained = comparison["kind"] == "train"
@@ -167,7 +170,7 @@ def _accuracy(comparison: Comparison) -> Table:
             "initial %": with_interval(arm["accuracy_initial"]),
             f"{reached} %": with_interval(arm["accuracy_final"]),
             "failed by agent %": points(arm["agent_failed"]),
-            f"{reached} %, unscored wrong to right": _range(arm["accuracy_bounds"], signed=False),
+            f"{reached} %, unscored wrong to right": interval(arm["accuracy_bounds"], signed=False),
         }
         if comparison["pairs"]:
             row |= {
@@ -180,7 +183,7 @@ def _accuracy(comparison: Comparison) -> Table:
         if pair is not None:
             row |= {
                 "difference (points)": "identical" if same else with_interval(pair["difference"], signed=True),
-                "difference, unscored against to for": _range(pair["difference_bounds"]),
+                "difference, unscored against to for": interval(pair["difference_bounds"]),
                 "p": "-" if same else p_value(pair["p_holm"]),
                 "p equivalence": "-" if same else p_value(pair["p_equivalence_holm"]),
                 "verdict": verdict_text(pair),
@@ -228,7 +231,9 @@ def _sampled(comparison: Comparison) -> Table:
             elif comparison["pairs"]:
                 cells += [with_interval(found[key]["difference"], signed=True), p_value(found[key].get("p_holm"))]
             rows.append(cells)
-    note = f"{several['samples']} samples a task, by task and seed, then means. p values are corrected over this table."
+    note = f"{several['samples']} samples a task, by task and seed, then means."
+    if comparison["pairs"]:
+        note += " p values are corrected over this table."
     if any(several["short"].values()):
         short = ", ".join(f"{arm} {count}" for arm, count in several["short"].items() if count)
         note += f" Fewer of them scored, those used: {short}."
@@ -236,11 +241,10 @@ def _sampled(comparison: Comparison) -> Table:
 
 
 def _learning(comparison: Comparison) -> Table:
-    titles = {"checkpoint": f"at step {comparison['checkpoint']}", "area": "area under curve"}
     measures = comparison["learning"]["measures"]
     heads = ["arm"]
     for key in measures:
-        heads += [f"{titles[key]} %", *(("difference (points)", "p") if comparison["pairs"] else ())]
+        heads += [f"{measure_text(key, comparison)} %", *(("difference (points)", "p") if comparison["pairs"] else ())]
     same = {pair["arm"] for pair in comparison["pairs"] if pair["identical"]}
     rows = []
     for arm in comparison["arms"]:
@@ -256,8 +260,9 @@ def _learning(comparison: Comparison) -> Table:
                 else:
                     cells += [with_interval(one["difference"], signed=True), p_value(one.get("p_holm"))]
         rows.append(cells)
-    note = "Secondary: p values are corrected over this table, and no verdict rests on it. Area under the "
-    note += "curve: accuracy, averaged over the steps from the first validation to the last."
+    note = "Area under the curve: accuracy, averaged over the steps from the first validation to the last."
+    if comparison["pairs"]:
+        note = f"Secondary: p values are corrected over this table, and no verdict rests on it. {note}"
     return _of_rewards(comparison, Table("learning", "", heads, rows if measures else [], note))
 
 
@@ -287,18 +292,6 @@ def _agreement(comparison: Comparison) -> Table:
     return Table("agreement", f"Same answers as {comparison['baseline']}", heads, rows, note)
 
 
-def verdict_text(pair: Pair) -> str:
-    """The verdict, with what would be needed for another, and a warning for one seed."""
-    text: str = pair["verdict"]
-    needed = pair["collapses"]["seeds_needed"]
-    if text == "cannot tell":
-        lacking = [f"detectable: {points(pair['detectable'])} points"] if pair["detectable"] is not None else []
-        if needed is not None and pair["difference"]["seeds"] < needed:
-            lacking.append(f"equivalent takes {needed} seeds or more")
-        text += f" ({'; '.join(lacking)})" if lacking else ""
-    return f"{text}, one seed" if pair["one_seed"] else text
-
-
 def _reward_parts(comparison: Comparison) -> Table:
     arms = comparison["arms"]
     parts = list(dict.fromkeys(part for arm in arms for part in arm["reward_parts"]))
@@ -319,6 +312,7 @@ def _behaviour(comparison: Comparison) -> Table:
         "helped": lambda arm: number(arm["helped"], 1),
         "hurt": lambda arm: number(arm["hurt"], 1),
         "unscored": lambda arm: number(arm["unscored"], 0),
+        "groups with signal %": lambda arm: points(arm["signal"]),
         "failures": lambda arm: ", ".join(f"{name} {count:,}" for name, count in arm["failures"].items()) or "none",
         "parity": lambda arm: arm["parity"],
     }
@@ -328,7 +322,11 @@ def _behaviour(comparison: Comparison) -> Table:
         cells,
         comparison["arms"],
         "Per rollout that ended well, means over seeds. Rewritten, helped and hurt count questions of one "
-        f"{'validation' if comparison['kind'] == 'train' else 'evaluation'}.",
+        + (
+            "validation. Groups with signal: training rollouts of one task whose rewards differ; others teach nothing."
+            if comparison["kind"] == "train"
+            else "evaluation."
+        ),
     )
 
 
@@ -353,7 +351,12 @@ def _cost(comparison: Comparison) -> Table:
         cells,
         comparison["arms"],
         ("Seconds a step without checkpoints and validation. " if trained else "")
-        + "Framework: a rollout's time outside calls of model and tools, waiting for the processor included.",
+        + "Framework: a rollout's time outside calls of model and tools, waiting for the processor included."
+        + (
+            ""
+            if comparison["times_compare"]
+            else " Times of different arms do not compare: not all had alike machines."
+        ),
     )
 
 
@@ -361,8 +364,8 @@ def _evidence(comparison: Comparison) -> Table:
     rows = [
         [
             pair["arm"],
-            _range(pair["collapses"]["interval"]),
-            _range(pair["training"]["hierarchical_bootstrap"]),
+            interval(pair["collapses"]["interval"]),
+            interval(pair["training"]["hierarchical_bootstrap"]),
             points(pair["training"]["interquartile_mean_difference"], signed=True),
             number(pair["training"]["probability_of_improvement"], 2),
         ]
@@ -390,7 +393,7 @@ def _checkpoints(comparison: Comparison) -> Table:
         if pair["one_seed"]:
             tests = pair["item"]["mcnemar"]
             counts = "; ".join(f"{one['only_first']}:{one['only_second']} p {p_value(one['p'])}" for one in tests)
-            rows.append([pair["arm"], counts or "-", _range(pair["item"]["cluster_bootstrap"])])
+            rows.append([pair["arm"], counts or "-", interval(pair["item"]["cluster_bootstrap"])])
     heads = ["arm against baseline", "McNemar", "bootstrap over clusters"]
     note = (
         "Good for one thing: whether these very checkpoints answer differently, on questions (McNemar) or clusters of "
@@ -406,10 +409,18 @@ def _views(comparison: Comparison) -> Table:
     found = comparison["views"] if comparison["pairs"] else comparison["views"][:1]
     if not found:
         return Table("views", "", [], [])
-    heads = ["arm", *(_view_head(view) for view in found), "optimizer steps", "trained tokens", "trained calls by role"]
+    heads = ["arm", *(head for view in found for head in _view_heads(view))]
+    heads += ["optimizer steps", "trained tokens", "trained calls by role"]
     rows = []
+    same = {pair["arm"] for pair in comparison["pairs"] if pair["identical"]} | {comparison["baseline"]}
     for arm in comparison["arms"]:
-        cells = [points(view["arms"][arm["name"]]["accuracy"]) for view in found]
+        cells = []
+        for view in found:
+            one = view["arms"][arm["name"]]
+            cells.append(points(one["accuracy"]))
+            if view["budget"] is not None:
+                told = "baseline" if arm["name"] == comparison["baseline"] else "identical"
+                cells.append(told if arm["name"] in same else with_interval(one["difference"], signed=True))
         roles = ", ".join(f"{role} {number(one['transitions'], 0)}" for role, one in arm["trained_by_role"].items())
         rows.append(
             [
@@ -421,14 +432,16 @@ def _views(comparison: Comparison) -> Table:
             ]
         )
     note = "Accuracy in % of the last validation within the budget of the run that used least; means over seeds."
+    if comparison["pairs"]:
+        note += " One budget says nothing of others. Intervals are not corrected, and no verdict rests on them."
     return _of_rewards(comparison, Table("views", "", heads, rows, note))
 
 
-def _view_head(view: View) -> str:
+def _view_heads(view: View) -> list[str]:
     if view["budget"] is None:
-        return "as configured %"
+        return ["as configured %"]
     what = "optimizer steps" if view["key"] == "equal_optimizer_steps" else "trained tokens"
-    return f"at {view['budget']:,} {what} %"
+    return [f"at {view['budget']:,} {what} %", "difference (points)"]
 
 
 def _exceptions(comparison: Comparison) -> Table:
@@ -479,10 +492,6 @@ def _from_cells(
 def _seeds(arm: Arm) -> str:
     seeds = arm["seeds"]
     return "1 (one seed)" if len(seeds) == 1 else f"{len(seeds)} ({', '.join(map(str, seeds))})"
-
-
-def _range(interval: Interval | None, signed: bool = True) -> str:
-    return "-" if interval is None else f"[{points(interval[0], signed)}, {points(interval[1], signed)}]"
 
 
 def _cell(value: Any) -> str:

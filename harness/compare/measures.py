@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, cast
 
-from harness.compare.model import Behaviour, Cost, Figures
+from harness.compare.model import Behaviour, Cost, Figures, Signal
 from harness.records import AGENT_OUTCOMES
+from harness.results.signal import mixed_groups, share_mixed, why_flat
 
 if TYPE_CHECKING:
     import polars as pl
@@ -29,6 +30,7 @@ def measure(run: Run) -> Figures:
     first = min(curve) if curve else None
     last = max(curve) if curve else None
     result = run.record["result"]
+    share, taught = signal(run)
     return {
         "run": run.id,
         "seed": run.seed,
@@ -55,9 +57,25 @@ def measure(run: Run) -> Figures:
         "optimizer_steps": optimizer_steps(run)[-1][1] if len(train) else None,
         "trained_transitions": train["trained_transitions"].sum() if len(train) else None,
         "trained_tokens": train["trained_tokens"].sum() if len(train) else None,
+        "signal": share,
+        **taught,
         "trained_by_role": run.trained_by_role,
         "parity": parity_label(run),
     }
+
+
+def signal(run: Run) -> tuple[float | None, Signal]:
+    """What there was to learn from, first of all steps; not known where calls of a rollout are paid differently."""
+    wanted = {"phase", "step", "task_id", "used_reward", "reward_reason"}
+    shared = run.record["config"].get("train", {}).get("credit", "shared") == "shared"
+    if not (run.trained and shared and wanted <= set(run.episodes.columns)):
+        return None, {"signal_by_step": {}, "no_signal": ""}
+    rows = run.episodes.filter(phase="train")
+    counted = mixed_groups(rows.select("step", "task_id", "used_reward").rows())
+    share = share_mixed(counted.values())
+    paid = rows.select("used_reward", "reward_reason").rows() if share == 0 else []
+    by_step = {step: mixed / groups for step, (groups, mixed) in counted.items() if groups}
+    return share, {"signal_by_step": by_step, "no_signal": why_flat(paid, run.span) if paid else ""}
 
 
 def behaviour(rows: pl.DataFrame) -> Behaviour:

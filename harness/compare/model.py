@@ -13,11 +13,11 @@ from typing_extensions import TypedDict
 
 from harness.results.model import Accuracy, Certificate, Identity, tables
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Raised when a reader of today could misread a comparison."""
 
 Interval = tuple[float, float]
-Decision = Literal["equivalent", "different", "cannot tell"]
+Decision = Literal["equivalent", "different", "identical", "cannot tell"]
 Kind = Literal["train", "eval"]
 Unit = Literal["seed", "cluster", "task"]
 PairedBy = Literal["seed", "task"]
@@ -35,6 +35,7 @@ class EstimateData(TypedDict):
     high: Annotated[float, "of the 95 % interval"]
     seeds: Annotated[int, "different ones behind it"]
     clusters: Annotated[int, "different groups of alike questions behind it"]
+    equal_clusters: Annotated[float, "how many of equal size would tell as much"]
     tasks: Annotated[int, "different ones behind it"]
     scores: Annotated[int, "rows behind it"]
     unit: Annotated[Unit, "what was counted as independent"]
@@ -74,6 +75,14 @@ class Means(Behaviour):
     optimizer_steps: Annotated[float | None, "updates of the weights"]
     trained_transitions: Annotated[float | None, "calls in all updates"]
     trained_tokens: Annotated[float | None, "sampled tokens in all updates"]
+    signal: Annotated[float | None, "share of groups of training rollouts whose rewards differ: others teach nothing"]
+
+
+class Signal(TypedDict):
+    """What there was to learn from."""
+
+    signal_by_step: Annotated[dict[int, float], "share of groups whose rewards differ; empty where that is not known"]
+    no_signal: Annotated[str, "why no group of any step had different rewards, as sentences; empty where one had"]
 
 
 class Trained(TypedDict):
@@ -94,7 +103,7 @@ class Shared(Means):
     parity: Annotated[str, "`reference`, `strict HASH`, `idiomatic` or `none`"]
 
 
-class Figures(Shared):
+class Figures(Shared, Signal):
     """The figures of one run."""
 
     run: Annotated[str, "its id"]
@@ -166,7 +175,8 @@ class Pair(TypedDict):
     arm: Annotated[str, "its name"]
     baseline: Annotated[str, "name of the arm it is held against"]
     paired_by: Annotated[PairedBy, "`task` where there is no common seed"]
-    identical: Annotated[bool, "the same answers in every step of every seed"]
+    learned: Annotated[bool, "whether there was anything to learn from: a group with different rewards, in either arm"]
+    identical: Annotated[bool, "the same answers in every step of every seed, and something to learn from"]
     difference: Annotated[EstimateData, "of the final accuracies, arm less baseline"]
     difference_bounds: Annotated[Interval | None, "if all unscored speak against the arm, and for it"]
     p: Annotated[float, "of the test for a difference"]
@@ -234,6 +244,7 @@ class ViewArm(TypedDict):
     """An arm within a budget."""
 
     accuracy: Annotated[float | None, "mean over its seeds; None where none was validated within the budget"]
+    difference: Annotated[EstimateData | None, "to the baseline; None for it, and where a run was not validated there"]
     steps: Annotated[list[int], "validated steps that were looked at, by seed"]
     used: Annotated[float | None, "share of the budget; None without one"]
 
@@ -307,6 +318,7 @@ class Comparison(TypedDict):
     checkpoint_rule: Annotated[Literal["last"], "which validation is compared: the last"]
     checkpoint: Annotated[int | None, "the step stated by the study"]
     ceiling: Annotated[bool, "whether the task set is saturated"]
+    times_compare: Annotated[bool, "whether all runs had a machine, or the same share of one"]
     one_seed: Annotated[bool, "whether any pair rests on one seed"]
     graded: NotRequired[Annotated[bool, "what is called accuracy is the mean of a graded reward"]]
     span: NotRequired[Annotated[Interval, "between which values rewards lie; 0 and 1 where missing"]]

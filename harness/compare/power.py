@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from harness.compare.estimates import codes, crossed_df, detectable_effect, root, share_df
+from harness.compare.estimates import codes, detectable_effect, root, share_df, square_weights, t_quantile, ways_of
+from harness.compare.runs import named_arm, other_names
 from harness.compare.scores import paired_differences, scores
 from harness.errors import UserError
 
@@ -61,7 +62,7 @@ class Variances:
             sizes: Questions of every cluster.
         """
         import numpy as np
-        from scipy.special import ndtr, stdtrit
+        from scipy.special import ndtr
 
         share = np.array(sizes, float) / sum(sizes)
         spread = float((share**2).sum())
@@ -78,14 +79,12 @@ class Variances:
         )
         means += normal(0, np.sqrt(self.cell + self.score / size), (draws, seeds, len(size)))
         parts = (means - (means * share).sum(2).mean(1)[:, None, None]) * share / seeds
-        drawn = [
-            (parts.sum(2) ** 2).sum(1) * seeds / (seeds - 1),
-            (parts.sum(1) ** 2 / (1 - share)).sum(1),
-            (parts**2 / (1 - share / seeds)).sum((1, 2)),
-        ]
-        variance = np.maximum(drawn[0] + drawn[1] - drawn[2], np.maximum(drawn[0], drawn[1]))
-        df = crossed_df(variance, drawn[0], drawn[1], drawn[2], seeds - 1.0, share_df(share))
-        needed = stdtrit(df, 1 - alpha / 2) * np.sqrt(variance) / error
+        by_seeds = (parts.sum(2) ** 2).sum(1) * seeds / (seeds - 1)
+        by_clusters = (parts.sum(1) ** 2 * square_weights(share)).sum(1)
+        by_both = (parts**2 * square_weights(share, seeds)).sum((1, 2))
+        ways = ways_of(by_seeds, by_clusters, by_both, seeds - 1.0, share_df(share))
+        squares = [sum(part * t_quantile(1 - alpha / 2, df) ** 2 for part, df in way) for way in ways]
+        needed = np.sqrt(np.maximum(*squares)) / error
 
         def lacking(effect: float) -> float:
             return float((ndtr(effect - needed) + ndtr(-needed - effect)).mean()) - power
@@ -100,13 +99,17 @@ def variances(arms: dict[str, list[Run]], baseline: str | None = None) -> Varian
     nothing but chance separates them.
 
     Raises:
-        UserError: There are too few runs to see any variance.
+        UserError: There are too few runs to see any variance, or there is no such baseline.
     """
     import numpy as np
     import polars as pl
 
     names = list(arms)
-    base = baseline if baseline in arms else names[0]
+    base = (
+        names[0]
+        if baseline is None
+        else named_arm(baseline, other_names(run for runs in arms.values() for run in runs))
+    )
     tables = {
         name: paired_differences(scores(runs), scores(arms[base]))[0] for name, runs in arms.items() if name != base
     }
@@ -147,12 +150,13 @@ def needed(found: Variances, effect: float, power: float, alpha: float, sizes: S
 def plan(found: Variances, effect: float, power: float, alpha: float, run_s: float | None) -> list[Plan]:
     """Seeds needed for several validation sets, with measured machine time of two arms.
 
-    Sets grow by as many more questions of the same clusters, or by as many more clusters of the same sizes.
+    Sets grow by as many more questions of the same clusters, or by as many more clusters of the same sizes, if there
+    are several to know by what clusters vary.
     """
     rows: list[Plan] = []
     for factor in (1, 2, 4):
         more_questions, more_clusters = [size * factor for size in found.sizes], list(found.sizes) * factor
-        for sizes in (more_questions, more_clusters) if factor > 1 else (more_questions,):
+        for sizes in (more_questions, more_clusters) if factor > 1 and len(found.sizes) > 1 else (more_questions,):
             seeds = needed(found, effect, power, alpha, sizes)
             rows.append(
                 {

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from harness.compare.model import Asked, Figures, StudyState, Trained
-from harness.errors import UserError
+from harness.errors import NoSuchArm, UserError, nearest
 from harness.layers import at, differing, flatten
 from harness.records import AGENT_OUTCOMES
 from harness.results.folder import Kind, RunFolder, read_json
@@ -228,6 +228,7 @@ class Selection:
 
     Attributes:
         study: The study's description where the runs come from one.
+        arms: Those that a study has, whether they ran or not.
         missing: What a study asked for and no run stands for, in words.
         varied: Configuration keys that the study varies on purpose.
     """
@@ -235,6 +236,7 @@ class Selection:
     runs: list[Run]
     name: str = ""
     study: Asked = field(default_factory=Asked)
+    arms: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     varied: list[str] = field(default_factory=list)
 
@@ -337,6 +339,35 @@ def name_arms(runs: Sequence[Run]) -> None:
         run.arm = run.arm or " ".join([str(config["agent"]), *rest, *([run.record["kind"]] if len(kinds) > 1 else [])])
 
 
+def named_arm(name: str, arms: Mapping[str, Collection[str]]) -> str:
+    """The arm that a baseline means: its name, or another that no other arm has.
+
+    Args:
+        arms: Other names of every arm: its agent, its runs.
+
+    Raises:
+        NoSuchArm: There is none, or there are several; another one is never taken instead.
+    """
+    if name in arms:
+        return name
+    matching = [arm for arm, others in arms.items() if name in others]
+    if len(matching) == 1:
+        return matching[0]
+    all_of_them = ", ".join(map(repr, matching or arms))
+    if matching:
+        raise NoSuchArm(f"{name!r} is in {len(matching)} arms. Name one of them as the baseline: {all_of_them}")
+    known = dict.fromkeys([*arms, *(other for others in arms.values() for other in others)])
+    raise NoSuchArm(f"no arm called {name!r}{nearest(name, known, '.')} Arms: {all_of_them}")
+
+
+def other_names(runs: Iterable[Run]) -> dict[str, set[str]]:
+    """What the arms of runs may be called besides their names."""
+    found: dict[str, set[str]] = {}
+    for run in runs:
+        found.setdefault(run.arm, set()).update((run.record["agent"], run.id, run.name))
+    return found
+
+
 def _find(path: Path, runs_dir: Path) -> Path:
     if path.is_dir():
         return path
@@ -366,6 +397,7 @@ def _add_study(chosen: Selection, folder: Path) -> None:
     for job in data["jobs"]:
         if data.get("evaluate") and job.get("kind") != "eval":
             continue  # what a policy is worth elsewhere is asked; its training is only the means
+        chosen.arms.append(job["arm"])
         path = folder / job["run"] if job["run"] else None
         if path is None or not (path / "run.json").is_file():
             chosen.missing.append(f"{job['arm']} seed {job['seed']}: {job.get('state', 'not run')}")

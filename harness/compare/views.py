@@ -8,9 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from harness.compare.estimates import crossed_mean
 from harness.compare.measures import optimizer_steps
+from harness.compare.scores import paired_differences
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from harness.compare.model import View, ViewArm, ViewKey
     from harness.compare.runs import Run
 
@@ -21,8 +25,13 @@ VIEWS: dict[ViewKey, str] = {
 }
 
 
-def views(arms: Mapping[str, Sequence[Run]]) -> list[View]:
-    """Accuracy of every arm at each view: the last validation within the budget of every run; none of evaluations."""
+def views(arms: Mapping[str, Sequence[Run]], baseline: str, width: float = 1.0) -> list[View]:
+    """Accuracy of every arm at each view: the last validation within the budget of every run; none of evaluations.
+
+    Args:
+        baseline: The arm that differences are against.
+        width: How far apart two rewards can lie.
+    """
     runs = [run for group in arms.values() for run in group]
     if any(not run.trained or not len(run.training) for run in runs):
         return []
@@ -32,16 +41,31 @@ def views(arms: Mapping[str, Sequence[Run]]) -> list[View]:
         index = {"stock": 0, "equal_optimizer_steps": 1, "equal_trained_tokens": 2}[key]
         budget = None if key == "stock" else min(entries[-1][index] for entries in counted.values())
         rows: dict[str, ViewArm] = {}
-        for name, group in arms.items():
-            seen = [_within(run, counted[run.id], index, budget) for run in group]
+        at = {name: [_within(run, counted[run.id], index, budget) for run in group] for name, group in arms.items()}
+        reached = {name: _scores(group, at[name]) for name, group in arms.items()}
+        for name, seen in at.items():
             values = [value for _, value, _ in seen if value is not None]
+            mine, theirs = reached[name], reached[baseline]
+            difference = None
+            if name != baseline and mine is not None and theirs is not None:
+                difference = crossed_mean(paired_differences(mine, theirs)[0], width)
             rows[name] = {
                 "accuracy": sum(values) / len(values) if values else None,
+                "difference": difference.data() if difference else None,
                 "steps": [step for step, _, _ in seen],
                 "used": None if budget is None else sum(used for *_, used in seen) / len(seen) / max(budget, 1),
             }
         found.append({"key": key, "title": title, "budget": budget, "arms": rows})
     return found
+
+
+def _scores(group: Sequence[Run], seen: Sequence[tuple[int, float | None, int]]) -> pl.DataFrame | None:
+    """What the runs of an arm scored at these steps; None where one was not validated there."""
+    import polars as pl
+
+    if any(value is None for _, value, _ in seen):
+        return None
+    return pl.concat([run.scores(step) for run, (step, *_) in zip(group, seen, strict=True)])
 
 
 def _within(

@@ -29,6 +29,7 @@ def charts(arms: Arms, comparison: Comparison | None, figures: Mapping[str, list
     made = [
         validation_curve(arms),
         training_curve(arms),
+        signal(figures),
         differences(comparison),
         cost_split(figures),
         rewrites(arms),
@@ -120,6 +121,21 @@ def training_curve(arms: Arms) -> Figure:
     what = "every step" if window == 1 else f"every {window} steps"
     caption = f"Points: mean reward of one step over seeds. Line: mean of {what}. Sampled, not greedy."
     return _figure("training", "Training reward", caption, data, "step", "reward", percent=True)
+
+
+def signal(figures: Mapping[str, list[Figures]]) -> Figure:
+    """The share of every step's groups that training can learn from, mean over seeds."""
+    data: list[Figure] = []
+    for index, (arm, runs) in enumerate(figures.items()):
+        shares = [run["signal_by_step"] for run in runs]
+        steps = sorted(set().union(*shares)) if shares else []
+        if steps:
+            data += _band(arm, index, steps, [[one[step] for one in shares if step in one] for step in steps])
+    caption = (
+        "Groups of rollouts of one task in which rewards differ; others give no gradient. Mean over seeds, the band "
+        "reaches from the least to the most."
+    )
+    return _figure("signal", "Groups with signal", caption, data, "step", "share of groups", percent=True)
 
 
 def differences(comparison: Comparison | None) -> Figure:

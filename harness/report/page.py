@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from harness.compare.formats import html_tables, inline
 from harness.compare.identity import differences
-from harness.compare.layout import Table, sentences, tables, verdict_text, with_interval
+from harness.compare.layout import Table, sentences, tables
+from harness.compare.numbers import with_interval
 from harness.compare.references import reference_rows
-from harness.errors import NotComparable, UserError
+from harness.compare.verdicts import verdict_text
+from harness.errors import NoSuchArm, NotComparable, UserError
 from harness.layers import flatten
 from harness.report.charts import charts
 from harness.wording import duration, mean
@@ -43,6 +45,7 @@ def write_report(
 
     Raises:
         NotComparable: Several runs that must not be compared.
+        NoSuchArm: The baseline names no arm, or several.
         UserError: The file cannot be written.
     """
     text = render(selection, baseline, allow, margin, episodes, references)
@@ -74,7 +77,7 @@ def render(
     try:
         comparison = compare(selection, baseline, allow, margin)
         remarks = sentences(comparison)
-    except NotComparable:
+    except (NotComparable, NoSuchArm):
         raise
     except UserError as error:  # nothing has finished yet; what there is can still be looked at
         remarks = [f"No comparison: {error}."]
@@ -146,8 +149,8 @@ def _headline(comparison: Comparison | None, figures: Mapping[str, list[Figures]
         graded = comparison.get("graded", False)
         more = [f"from {mean(start['mean'], graded)}"] if start else []
         if pair is not None:
-            told = "identical" if pair["identical"] else f"{with_interval(pair['difference'], True)} points"
-            more += [told, verdict_text(pair)]
+            more += [] if pair["identical"] else [f"{with_interval(pair['difference'], True)} points"]
+            more.append(verdict_text(pair))
         elif by_arm:
             more.append("baseline")
         if comparison["kind"] == "eval" and pair is None:

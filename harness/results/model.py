@@ -189,6 +189,10 @@ class Scores(TypedDict):
     val_accuracy_final: NotRequired[Annotated[float | None, "mean validation reward after the last validated step"]]
     val_curve: NotRequired[Annotated[dict[str, float], "mean validation reward by step"]]
     steps: NotRequired[Annotated[int, "steps that were trained"]]
+    signal: NotRequired[
+        Annotated[float | None, "share of groups of training rollouts whose rewards differ: others teach nothing"]
+    ]
+    no_signal: NotRequired[Annotated[str, "why no group of any step did, as sentences; empty where one did"]]
     step_s_median: NotRequired[Annotated[float | None, "seconds of a step, the median"]]
     rollout_probs_diff_max: NotRequired[
         Annotated[float | None, "largest difference of a token's probability between rollout and trainer"]

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from harness.results.folder import ROWS, Kind, RunFolder
 from harness.results.model import Call, Episode, LoggedStep, RunRecord, columns
 from harness.results.renamed import OLDER
+from harness.results.signal import mixed_groups
 
 _TYPES: dict[str, pa.DataType] = {
     "int64": pa.int64(),
@@ -86,6 +87,10 @@ def step_rows(logged: Sequence[LoggedStep], episodes: Sequence[Episode]) -> list
         prefix = "rollout" if phase == "train" else "val"
         row = rows.setdefault(step, {"step": step})
         row.update({f"{prefix}/{name}": value for name, value in rollout_figures(group).items()})
+        if phase == "train":
+            rewards = ((step, episode["task_id"], episode.get("used_reward")) for episode in group)
+            whole, mixed = mixed_groups(rewards).get(step, (0, 0))
+            row |= {"rollout/groups": float(whole), "rollout/mixed_groups": float(mixed)}
     return [rows[step] for step in sorted(rows)]
 
 

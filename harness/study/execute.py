@@ -374,4 +374,4 @@ def _outcome(record: Mapping[str, Any]) -> str:
     if record.get("kind") == "eval":
         return f"{measured(graded)} {mean(result.get('accuracy'), graded)}"
     first, last = (mean(result.get(f"val_accuracy_{when}"), graded) for when in ("initial", "final"))
-    return f"{measured(graded)} {first} -> {last}"
+    return f"{measured(graded)} {first} -> {last}{', nothing could be learned' if result.get('no_signal') else ''}"

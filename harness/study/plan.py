@@ -13,12 +13,15 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field, ValidationError
 
+from harness.compare.runs import named_arm
 from harness.config import Config, Section, load_config, presets_dir
-from harness.errors import ConfigError, nearest
+from harness.errors import ConfigError, NoSuchArm, nearest
 from harness.layers import differing, digest, flatten
 from harness.plugins import reward_spec, trained_by
 
 Values = list[Any] | dict[str, Any]
+Choice = tuple[str, str, dict[str, Any]]
+"""Axis, label, and what it sets."""
 _DIRECT = ("agent", "agent_match", "seed")
 _NO_MATTER = {"train": ("loggers", "keep_checkpoints")}
 """Configuration that cannot change what a run finds; left out of its hash."""
@@ -32,7 +35,7 @@ class Study(Section):
     question: str = ""
     """What it is to answer, in one line."""
     baseline: str | None = None
-    """The arm, or the agent, that others are held against."""
+    """The arm, or the agent of one arm alone, that others are held against."""
     margin: float | None = Field(None, gt=0)
     """Differences below it count as none, in units of the reward. Stated here, before there is a result."""
     checkpoint: int | None = Field(None, ge=1)
@@ -127,27 +130,26 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
         only: `axis=label`; leaves out all other arms. Several labels of one axis: each of them stays.
 
     Raises:
-        ConfigError: A configuration is not valid.
+        ConfigError: A configuration is not valid, or the baseline names no arm, or several.
     """
     axes = dict(study.matrix)
     seeds = list(axes.pop("seed", [study.set.get("seed", 0)]))
-    choices: list[list[tuple[str, str, dict[str, Any]]]] = []
+    choices: list[list[Choice]] = []
     if study.arms:
         choices.append([("arm", label, dict(settings)) for label, settings in study.arms.items()])
     for axis, values in axes.items():
         labelled = values.items() if isinstance(values, dict) else [(_label(axis, value), value) for value in values]
         choices.append([(axis, str(label), {axis: value}) for label, value in labelled])
-    arms = [combination for combination in itertools.product(*choices) if _chosen(combination, only)]
+    every = list(itertools.product(*choices))
+    _check_baseline(study, every)
+    arms = [combination for combination in every if _chosen(combination, only)]
     if not arms:
         raise ConfigError(f"no arm of study {study.name!r} fits --only {' '.join(only)}")
     jobs: list[Job] = []
     for place, seed in enumerate(seeds):
         shift = place % len(arms)
         for combination in arms[shift:] + arms[:shift]:
-            label = " ".join(one[1] for one in combination) or study.name
-            settings = dict(study.set) | {"seed": seed}
-            for _, _, more in combination:
-                settings |= more
+            label, settings = _arm(study, combination, seed)
             job = Job(_key(label, seed), label, _resolve(study, settings, overrides))
             jobs.append(job)
             jobs += [_evaluation(job, agent) for agent in study.evaluate]
@@ -202,9 +204,37 @@ def _resolve(study: Study, settings: Mapping[str, Any], overrides: Sequence[str]
     return config
 
 
+def _arm(study: Study, combination: Sequence[Choice], seed: int) -> tuple[str, dict[str, Any]]:
+    """Name and settings of an arm."""
+    settings = dict(study.set) | {"seed": seed}
+    for _, _, more in combination:
+        settings |= more
+    return " ".join(one[1] for one in combination) or study.name, settings
+
+
+def _check_baseline(study: Study, every: Sequence[Sequence[Choice]]) -> None:
+    """Refuse a baseline that a comparison would not find, before anything runs."""
+    if study.baseline is None:
+        return
+    arms: dict[str, list[str]] = {}
+    for label, settings in (_arm(study, combination, 0) for combination in every):
+        if study.evaluate:
+            arms |= {_evaluated(label, agent): [agent] for agent in study.evaluate}
+        else:
+            arms[label] = [] if label == study.baseline else [_resolve(study, settings, ()).agent]
+    try:
+        named_arm(study.baseline, arms)
+    except NoSuchArm as error:
+        raise ConfigError(f"study {study.name!r}: baseline: {error}") from error
+
+
+def _evaluated(arm: str, agent: str) -> str:
+    return f"{arm} -> {agent}"
+
+
 def _evaluation(job: Job, agent: str) -> Job:
     config = job.config.model_copy(update={"agent": agent})
-    arm = f"{job.arm} -> {agent}"
+    arm = _evaluated(job.arm, agent)
     return Job(_key(arm, job.seed), arm, config, "eval", job.key)
 
 

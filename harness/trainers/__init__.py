@@ -37,9 +37,10 @@ class Progress:
     Attributes:
         phase: What is going on, in a word or two.
         done: Of the `expected` rollouts of this phase, so many ended.
+        mixed: Share of the last step's groups, rollouts of one task, whose rewards differ; None where there is none.
         val_curve: Mean validation reward by step; step 0 is before training.
         graded: Whether means of rewards are no accuracy, as the reward says or a value other than 0 and 1.
-        rollouts_per_s: Finished rollouts per second since the first of this launch.
+        rollouts_per_s: Finished rollouts per second since the first of this launch; 0 in the first second.
         remaining_s: Estimate for the steps left, from the median of the last ones.
         remark: What the user should know of the training's course; empty where there is nothing.
         warning: What is wrong with how it is set up, said once.
@@ -51,6 +52,7 @@ class Progress:
     step: int = 0
     total_steps: int = 0
     reward: float | None = None
+    mixed: float | None = None
     val_curve: dict[int, float] = field(default_factory=dict)
     graded: bool = False
     rollouts: int = 0

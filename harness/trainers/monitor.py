@@ -17,6 +17,8 @@ from harness.trainers import Progress
 from harness.trainers.measures import columns
 from harness.wording import is_graded, most_often, unread
 
+LEAST_S = 1.0
+"""Seconds after which a rate is one."""
 FLAT_STEPS = 3
 """Steps in a row without a gradient after which the user is told."""
 
@@ -73,8 +75,8 @@ class Monitor:
         """
         self._read()
         state = self.progress
-        if self._first is not None and self._fresh:
-            state.rollouts_per_s = self._fresh / max(time.time() - self._first, 1e-9)
+        if self._first is not None and (since_s := time.time() - self._first) >= LEAST_S:
+            state.rollouts_per_s = self._fresh / since_s
         if self._step_s:
             state.step_s = self._step_s[-1]
             left = state.total_steps - state.step
@@ -161,9 +163,9 @@ class Monitor:
 
     def _heed_signal(self, step: int) -> None:
         """Say so where for some steps in a row no group had two different rewards, which leaves GRPO no gradient."""
-        groups = [rewards for rewards in self._groups.pop(step, {}).values() if len(rewards) > 1]
-        flat = bool(groups) and all(len(set(rewards)) == 1 for rewards in groups)
-        self._flat = [*self._flat, step] if flat else []
+        groups = [len(set(rewards)) > 1 for rewards in self._groups.pop(step, {}).values() if len(rewards) > 1]
+        self.progress.mixed = sum(groups) / len(groups) if groups else None
+        self._flat = [*self._flat, step] if self.progress.mixed == 0 else []
         if len(self._flat) < FLAT_STEPS:
             self.progress.remark = ""
         elif not self.progress.remark:

@@ -358,11 +358,14 @@ def test_the_same_trainings_are_equivalent_from_eight_seeds_on(write_run: Write)
     assert same["verdict"] == "equivalent" and same["identical"] and same["difference"]["mean"] == 0
     assert same["collapses"]["share"] == pytest.approx(1 - 0.05 ** (1 / 8))
     text = render(found, "md")
-    assert "| identical | - | - | equivalent |" in text and "Up to 31.2 % of trainings with other seeds" in text
+    assert "| identical | - | - | equivalent (identical in 8 of 8 seeds) |" in text
+    assert "Up to 31.2 % of trainings with other seeds" in text
     assert "| never |" in text and len(json.loads(render(found, "json"))["agreement"]["langgraph_sql"]["steps"]) == 16
     fewer = compare(select(paths[:-2]), margin=0.05)
-    assert fewer["pairs"][0]["verdict"] == "cannot tell"
-    assert "cannot tell (equivalent takes 8 seeds or more)" in render(fewer, "md")
+    assert fewer["pairs"][0]["verdict"] == "identical"
+    text = render(fewer, "md")
+    assert "| identical in 7 of 7 seeds; 8 are needed to generalise |" in text and "annot tell" not in text
+    assert "a margin is needed to generalise" in render(compare(select(paths)), "md")
 
 
 def test_what_the_agent_fails_is_wrong_and_what_the_machine_loses_is_bounded(write_run: Write) -> None:
@@ -538,6 +541,21 @@ def test_runs_are_listed_and_two_proved_comparable(three_arms: Path, capsys: pyt
     diff(*same, json_=True)
     found = json.loads(capsys.readouterr().out)
     assert found["comparable"] and list(found["differs"]["config"]) == ["agent"]
+
+
+def test_a_status_that_there_is_not_is_refused_and_an_empty_list_says_what_was_asked(
+    three_arms: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from harness.cli.runs import list_
+
+    with pytest.raises(UserError, match=r"--status runing: .*; did you mean 'running'\? One of: finished, failed"):
+        list_(three_arms, status="runing")
+    list_(three_arms, plugin="crewai_sq", status="running")
+    said = capsys.readouterr()
+    assert said.out == "" and "no runs of agent crewai_sq with status running under" in said.err
+    assert "; did you mean 'crewai_sql'? 10 others are there" in said.err and "Start one" not in said.err
+    list_(three_arms, status="failed", json_=True)
+    assert {one["agent"] for one in json.loads(capsys.readouterr().out)} == {"autogen_sql"}
 
 
 def test_show_and_power_learn_from_runs(three_arms: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ from harness.compare.agreement import answer_hashes
 from harness.compare.comparison import compare
 from harness.compare.formats import markdown_tables, render
 from harness.compare.layout import tables
+from harness.compare.references import reference_rows
 from harness.compare.runs import read_run, read_state, select
 from harness.report.episodes import sample
 from harness.report.page import write_report
@@ -84,8 +85,10 @@ def test_a_comparison_is_of_its_model_to_the_last_key(parts: list[type]) -> None
         with pytest.raises(ValueError, match="surprise"):
             strict.validate_python({**found, "arms": [{**found["arms"][0], "surprise": 1}]})
         assert read_state(study)["name"] == study.name
-        early = json.loads((study / "comparison.json").read_text())  # as it was published, before there was a model
-        assert {arm["name"] for arm in early["arms"]} == {arm["name"] for arm in found["arms"]}
+        published = json.loads((study / "comparison.json").read_text())
+        assert published["schema_version"] == model.SCHEMA_VERSION
+        assert [pair["verdict"] for pair in published["pairs"]] == [pair["verdict"] for pair in found["pairs"]]
+        assert (study / "comparison.md").read_text() == render(found, "md", reference_rows(found["task_set"]))
 
 
 def test_a_published_study_compares_as_the_study_did(study: Path, tmp_path: Path) -> None:

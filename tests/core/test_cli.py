@@ -22,8 +22,9 @@ from harness.cli.train import _advice, _keep_start_s, _start_s
 from harness.config import load_config
 from harness.errors import ConfigError, EnvironmentProblem
 from harness.evaluation import accuracy_of
-from harness.results.folder import RunFolder
-from harness.trainers import Progress
+from harness.results.folder import RowLog, RunFolder
+from harness.trainers import Progress, monitor
+from harness.wording import rate
 
 
 @pytest.fixture
@@ -112,6 +113,25 @@ def test_a_remark_is_said_once_with_advice_on_a_policy_of_another_task() -> None
         view.show(Progress("step 3", remark="no gradient"))
     assert out.getvalue().count("no gradient, or another policy.path: pocket-sql speaks only") == 1
     assert _advice(load_config("cpu")) == ""
+
+
+def test_the_line_of_a_step_has_groups_that_differ_and_no_rate_of_an_instant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = StringIO()
+    view = display.TrainingDisplay(Console(file=out, width=400), "title", None)
+    view.show(Progress("step 1", step=1, reward=0.25, mixed=0.375, rollouts_per_s=1234.6))
+    assert "reward 0.250  mixed groups 37.5 %" in out.getvalue() and "  1,235 rollouts/s  " in out.getvalue()
+    assert [rate(0), rate(0.42), rate(52.4)] == ["-", "0.4", "52"]
+    folder, now = RunFolder.create(tmp_path, "x"), [100.0]
+    monkeypatch.setattr(monitor, "time", SimpleNamespace(time=lambda: now[0]))
+    watch = monitor.Monitor(folder, 2, {"train": 8, "val": 2}, 0.5, "verl")
+    row = {"phase": "train", "step": 1, "task_id": "a", "reward": 1.0, "outcome": "ok", "transitions": 1}
+    RowLog(folder, "episodes").add([row | {"reward_reason": ""}] * 4)
+    now[0] += 0.001
+    assert watch.poll().rollouts == 4 and watch.progress.rollouts_per_s == 0
+    now[0] += 8
+    assert watch.poll().rollouts_per_s == 0.5
 
 
 @pytest.fixture

@@ -187,7 +187,7 @@ def test_an_agent_that_fails_itself_is_warned_of_and_stopped_where_it_never_asks
 def test_steps_in_a_row_without_a_signal_are_remarked_once(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "x")
     monitor = Monitor(folder, 9, {"train": 4, "val": 2}, 0.5, "verl")
-    remarks = []
+    remarks, shares = [], []
     for step in range(1, 7):
         mixed = 1.0 if step == 5 else 0.0
         groups = [("a", mixed), ("a", 0.0), ("b", 1.0), ("b", 1.0)]
@@ -195,8 +195,10 @@ def test_steps_in_a_row_without_a_signal_are_remarked_once(tmp_path: Path) -> No
         RowLog(folder, "steps").add([{"step": step, "data": {"timing_s/step": 3.0}}])
         progress = monitor.poll()
         remarks.append(progress.remark[:13])
+        shares.append(progress.mixed)
         assert (progress.done, progress.expected) == (4, 4)
     assert remarks == ["", "", "steps 1 to 3:", "steps 1 to 3:", "", ""]
+    assert shares == [0, 0, 0, 0, 0.5, 0]
     assert Monitor(folder, 9, {"train": 4, "val": 2}, 0.5, "verl").progress.phase == "starting"
 
 

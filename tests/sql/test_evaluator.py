@@ -162,6 +162,23 @@ def test_plug_value_with_many_values_is_capped_and_says_so(singers: Path) -> Non
     assert verdict.match is False and "plug_value_capped" in verdict.flags
 
 
+def test_long_fillings_keep_to_the_deadline_too(singers: Path) -> None:
+    gold = "SELECT name FROM singer WHERE age > 25 AND age > 13"
+    pred = f"SELECT age FROM singer WHERE age IN ({','.join(['1-1'] * 4900)})"
+    began = time.thread_time()
+    verdict = evaluate(singers, gold, pred, plug_value=True, timeout_s=0.5)
+    assert (verdict.match, verdict.flags) == (False, ("plug_value_capped",))
+    assert time.thread_time() - began < 1.5
+
+
+def test_names_that_end_in_digits_are_no_values(singers: Path) -> None:
+    """The reference takes `z0` for one, but not `t0`."""
+    gold = "SELECT name FROM singer WHERE age > 30"
+    assert evaluate(singers, gold, "SELECT z0 FROM singer WHERE age > 1", plug_value=True).match is False
+    pred = "SELECT z0 . name FROM singer AS z0 WHERE z0 . age > 1"
+    assert evaluate(singers, gold, pred, plug_value=True).match is True
+
+
 def test_every_flag_is_documented() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "evaluator.md").read_text(encoding="utf-8")
     assert [flag for flag in FLAGS if f"`{flag}`" not in page] == []

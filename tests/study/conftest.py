@@ -54,7 +54,7 @@ class Synthetic(Trainer):
 STUDY = """
 name: small
 question: Does a study work?
-baseline: reference_sql
+baseline: two turns
 margin: 0.2
 preset: cpu
 set: {train.trainer: synthetic, train.steps: 3, train.batch_size: 4, rollout.group_size: 1, task.val_limit: 20,

@@ -124,6 +124,28 @@ def test_two_processes_never_run_one_study(study_file: Path, tmp_path: Path) -> 
         pass
 
 
+def test_a_baseline_that_names_no_arm_is_refused_before_anything_runs(
+    harness: Harness, study_file: Path, tmp_path: Path
+) -> None:
+    text = study_file.read_text()
+    study_file.write_text(text.replace("baseline: two turns", "baseline: two turn"))
+    for more in ((), ("--dry-run",)):
+        done = harness("study", str(study_file), *more)
+        assert done.returncode == 2 and done.stderr.count("\n") == 1 and not (tmp_path / "runs").exists()
+        assert "no arm called 'two turn'; did you mean 'two turns'? Arms: 'two turns', 'one turn'" in done.stderr
+    study = read_study(study_file)
+    study.baseline = "langgraph_sql"  # the agent of both
+    with pytest.raises(ConfigError, match=r"baseline: 'langgraph_sql' is in 2 arms\. Name one of them"):
+        jobs_of(study)
+    study.matrix["max_turns"] = {"one turn": 1}
+    assert jobs_of(study)
+    study.evaluate, study.baseline = ["reference_sql", "crewai_sql"], "one turn"  # trained, but not compared
+    with pytest.raises(ConfigError, match=r"Arms: 'one turn -> reference_sql', 'one turn -> crewai_sql'"):
+        jobs_of(study)
+    study.baseline = "crewai_sql"
+    assert jobs_of(study, only=["max_turns=one turn"])
+
+
 def test_arms_take_turns_at_being_first(study_file: Path) -> None:
     study = read_study(study_file)
     study.matrix["seed"] = [0, 1, 2, 3]
@@ -215,7 +237,12 @@ def test_a_margin_is_in_units_of_the_reward(tmp_path: Path, monkeypatch: pytest.
 def test_agents_without_certificate_are_refused_before_the_time_is_spent(
     study_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = study_file.read_text().replace("train.trainer: synthetic, ", "").replace(",\n      verl.sleep_s: 0.0", "")
+    text = (
+        study_file.read_text()
+        .replace("train.trainer: synthetic, ", "")
+        .replace(",\n      verl.sleep_s: 0.0", "")
+        .replace("two turns\nmargin", "reference_sql\nmargin")
+    )
     study_file.write_text(
         text.replace("max_turns: {two turns: 2, one turn: 1}", "agent: [reference_sql, langgraph_sql]")
     )

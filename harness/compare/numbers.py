@@ -1,0 +1,38 @@
+"""Numbers of a comparison as text."""
+
+from __future__ import annotations
+
+from harness.compare.model import EstimateData, Interval
+
+
+def points(value: float | None, signed: bool = False) -> str:
+    """A share as percent or a difference as points, one decimal; a dash for None."""
+    if value is None:
+        return "-"
+    return f"{100 * value:+.1f}" if signed else f"{100 * value:.1f}"
+
+
+def interval(ends: Interval | None, signed: bool = True) -> str:
+    """`[-0.3, +0.4]`, or a dash."""
+    return "-" if ends is None else f"[{points(ends[0], signed)}, {points(ends[1], signed)}]"
+
+
+def with_interval(estimate: EstimateData | None, signed: bool = False) -> str:
+    """`62.5 [58.1, 66.9]`."""
+    if estimate is None:
+        return "-"
+    return f"{points(estimate['mean'], signed)} {interval((estimate['low'], estimate['high']), signed)}"
+
+
+def number(value: float | None, digits: int = 1) -> str:
+    """A plain number, or a dash."""
+    if value is None:
+        return "-"
+    return f"{value:,.{digits}f}"
+
+
+def p_value(value: float | None) -> str:
+    """`0.031`, `<0.001`, or a dash."""
+    if value is None:
+        return "-"
+    return "<0.001" if value < 0.001 else f"{value:.3f}"
