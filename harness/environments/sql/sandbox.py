@@ -93,15 +93,21 @@ def execute(db_path: str | Path, sql: str, limits: Limits = AGENT_LIMITS) -> Exe
         Rows or an error. Of type `memory` only if it needs too much while nothing else executes here; waiting for
         that counts neither against the deadline nor in `elapsed_s`.
     """
+    if len(sql) > _MAX_SQL_CHARS:  # before anything reads it: an agent may give megabytes
+        message = f"the query has more than {_MAX_SQL_CHARS:,} characters"
+        return Execution(False, error=message, error_type="too_large")
+    started = time.perf_counter()
     if expands_too_far(sql):
         message = "the query repeats its own parts too often: put in the place of their names they are too many"
-        return Execution(False, error=message, error_type="too_large")
+        return Execution(False, error=message, error_type="too_large", elapsed_s=time.perf_counter() - started)
+    counted_s = time.perf_counter() - started
     path = os.fspath(db_path)
     with _gate.beside():
         result = _execute(path, sql, limits)
     if result.error_type == "memory":
         with _gate.alone():
             result = _execute(path, sql, limits)
+    object.__setattr__(result, "elapsed_s", result.elapsed_s + counted_s)
     return result
 
 
@@ -226,7 +232,7 @@ class _Session:
 
     def _open(self, guarded: bool) -> None:
         connection = sqlite3.connect(
-            f"file:{quote(os.path.abspath(self.path))}?mode=ro&immutable=1",
+            f"file:{quote(os.fsencode(os.path.abspath(self.path)))}?mode=ro&immutable=1",
             uri=True,
             isolation_level=None,
             check_same_thread=False,  # only for closing: a dying thread's sessions may be collected elsewhere
