@@ -14,8 +14,10 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import harness
+from harness.cli.common import complain
 from harness.cli.complete import right_form
 from harness.errors import RunFailed, UserError
+from harness.wording import printable
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("harness.cli.train", "Train an agent with GRPO."),
@@ -73,8 +75,15 @@ class _LazyGroup(TyperGroup):
             return super().invoke(context)
         except KeyboardInterrupt as error:
             said = f": {error}" if str(error) else ""
-            sys.stderr.write(f"harness: interrupted{said}\n")
+            complain(f"harness: interrupted{said}")
             raise typer.Exit(130) from error
+
+
+class _PlainFormatter(logging.Formatter):
+    """Text of others in a log shows harmlessly, as everything that a command prints."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 app = typer.Typer(
@@ -90,10 +99,9 @@ def _root(
     verbose: bool = typer.Option(False, "--verbose", "-v", help="Show the log on stderr."),
     version: bool = typer.Option(False, "--version", help="Show the version."),
 ) -> None:
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.ERROR,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(_PlainFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO if verbose else logging.ERROR, handlers=[handler])
 
 
 def main() -> None:
@@ -106,10 +114,10 @@ def main() -> None:
     try:
         status: Any = app(prog_name="harness", standalone_mode=False)
     except UserError as error:
-        sys.stderr.write(f"harness: {error}\n")
+        complain(f"harness: {error}")
         sys.exit(2)
     except RunFailed as error:
-        sys.stderr.write(f"harness: {error}\n")
+        complain(f"harness: {error}")
         sys.exit(1)
     except _UsageError as error:
         hint = f" Try: {error.ctx.command_path} --help" if error.ctx else ""
@@ -118,18 +126,18 @@ def main() -> None:
             sys.exit(2)
         if meant := right_form(sys.argv[1:]):
             said, hint = said.partition(" Did you mean")[0], f" Did you mean `{meant}`?"
-        sys.stderr.write(f"harness: {said}{hint}\n")
+        complain(f"harness: {said}{hint}")
         sys.exit(2)
     except typer.Exit as error:
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        sys.stderr.write("harness: interrupted\n")
+        complain("harness: interrupted")
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(0)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        sys.stderr.write(f"harness: {error.strerror}: {error.filename or 'make room'}\n")
+        complain(f"harness: {error.strerror}: {error.filename or 'make room'}")
         sys.exit(1)
     sys.exit(status if isinstance(status, int) else 0)

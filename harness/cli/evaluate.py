@@ -176,7 +176,7 @@ def _show(folder: RunFolder, record: Mapping[str, Any]) -> None:
     if several:
         from harness.compare.sampled import lines
 
-        out.print("\n".join(lines(several, graded)), markup=False)
+        out.print("\n".join(lines(several, graded)))
     levels = result["by_difficulty"].items()
     told = (f"{level} {mean(row['accuracy'], graded)} ({row['tasks']})" for level, row in levels)
     if len(levels) > 1:
@@ -184,9 +184,9 @@ def _show(folder: RunFolder, record: Mapping[str, Any]) -> None:
     if result["empty_golds"]:
         out.print(f"{result['empty_golds']} of the golds return no row: an empty answer to them proves little")
     if result["agent_failed"]:
-        out.print(failed_itself(result, graded), markup=False)
+        out.print(failed_itself(result, graded))
     if said := unread(result["unread_calls"], result["scored"] + result["unscored"]):
-        out.print(said, markup=False)
+        out.print(said)
     if result["unscored"]:
         ended = ((name, count) for name, count in sorted(result["outcomes"].items()) if name != "ok")
         rest = ", ".join(f"{name} {count}" for name, count in ended if name not in AGENT_OUTCOMES)

@@ -144,7 +144,7 @@ def fit(config: Config, folder: RunFolder, data: Data, *, resume: bool, panel: b
     took = _start_s(config)
     last = "" if took is None else f", which took {duration(took)} the last time"
     starting = f"{config.train.trainer} is being started{last}"
-    progress_console().print(f"{folder.path}: {agent}; {starting}", markup=False)
+    progress_console().print(f"{folder.path}: {agent}; {starting}")
     say_what_is_awaited(config, folder)
     title = f"{config.agent} · train {config.agent_match!r} · seed {config.seed}"
     from harness import run  # takes a second
@@ -224,7 +224,7 @@ def summary(folder: RunFolder, record: Mapping[str, Any]) -> None:
         first, last = (mean(result[f"val_accuracy_{when}"], graded) for when in ("initial", "final"))
         out.print(f"validation {measured(graded)} {first} -> {last}   (by step: {curve})")
     if result.get("agent_failed"):
-        out.print(f"of the last validation {failed_itself(result, graded)}", markup=False)
+        out.print(f"of the last validation {failed_itself(result, graded)}")
     if result["rollout_probs_diff_max"] is not None:
         out.print(f"rollout against trainer, largest probability difference: {result['rollout_probs_diff_max']:.1e}")
     if record.get("parity") is None and not is_reference(record["agent"]) and agent_spec(record["agent"]).strict:

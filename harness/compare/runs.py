@@ -17,7 +17,7 @@ from harness.results.folder import Kind, RunFolder, read_json
 from harness.results.model import Certificate, RunRecord, fault
 from harness.results.renamed import OLDER
 from harness.trainers.measures import columns
-from harness.wording import is_graded
+from harness.wording import is_graded, printable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -290,7 +290,7 @@ def readable(paths: Iterable[Path]) -> list[Run]:
         try:
             found.append(read_run(path))
         except UserError as error:
-            sys.stderr.write(f"harness: left out: {error}\n")
+            sys.stderr.write(printable(f"harness: left out: {error}\n"))
     return found
 
 

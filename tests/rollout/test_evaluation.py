@@ -208,6 +208,15 @@ def test_dev_says_why_an_attempt_is_unscored(command: Command, scripted_server: 
     assert "unscored endpoint_error" in done.stdout and "reward 0" not in done.stdout
 
 
+def test_dev_shows_what_a_terminal_would_obey(command: Command, scripted_server: StartServer) -> None:
+    obeyed = "\x1b]0;owned\x07\x1b[2J"
+    server = scripted_server(lambda request: f"```sql\nSELECT '{obeyed}' FROM nowhere{obeyed}\n```", token_ids=False)
+    for plugin in ("reference_sql", "reference_tools"):
+        done = command("dev", "--plugin", plugin, "--endpoint", server.base_url, "--tasks", "1")
+        assert done.returncode == 0, done.stderr
+        assert "\x1b" not in done.stdout + done.stderr and r"\x1b]0;owned\x07" in done.stdout
+
+
 def test_dev_shows_the_parts_of_a_reward(capsys: pytest.CaptureFixture[str]) -> None:
     from rich.console import Console
 
