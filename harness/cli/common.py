@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from functools import cache
 from types import FrameType
@@ -53,9 +54,16 @@ def one_thread() -> None:
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
 
-def interrupt(number: int, frame: FrameType | None) -> None:
-    """SIGTERM as Ctrl-C: what was started ends, and what was written stays whole."""
-    raise KeyboardInterrupt
+def interruptible() -> None:
+    """SIGTERM and SIGHUP as Ctrl-C: what was started ends, and what was written stays whole. `nohup` still holds."""
+
+    from harness.results.folder import endings
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    for number in endings():
+        signal.signal(number, interrupt)
 
 
 def say_what_is_awaited(config: Config, folder: RunFolder) -> None:

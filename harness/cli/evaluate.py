@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +12,7 @@ from harness.cli import complete
 from harness.cli.common import (
     emit_json,
     environment_endpoint,
-    interrupt,
+    interruptible,
     named_endpoint,
     progress_console,
     results,
@@ -97,7 +96,7 @@ def evaluate(
         resolved = load_config(preset, config, overrides, agent=plugin)
     check(resolved, trains=False)
     known = len(load_tasks(resolved, make_task_set(resolved), resolved.task.val_split))
-    signal.signal(signal.SIGTERM, interrupt)
+    interruptible()
     # The folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind.
     label = f"eval-{resolved.agent}"
     if endpoint is not None or (trained is None and model is None):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
 import typer
 
 from harness.cli import complete
-from harness.cli.common import emit_json, interrupt, progress_console, results, table
+from harness.cli.common import emit_json, interruptible, progress_console, results, table
 from harness.errors import RunFailed, UserError
 from harness.layers import at, nested
 from harness.wording import duration, with_cores
@@ -106,7 +105,7 @@ def study(
             f"no parity certificate for {', '.join(lacking)}: a comparison would be refused after all that time. "
             f"Run `harness parity {' '.join(lacking)}` first, or say --without-parity"
         )
-    signal.signal(signal.SIGTERM, interrupt)
+    interruptible()
     with folder.locked():
         shutil.copyfile(study_path(file), folder.path / "study.yaml")
         with _Display(plan) as display:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -14,7 +13,7 @@ import yaml
 
 from harness import timeline
 from harness.cli import complete
-from harness.cli.common import emit_json, interrupt, progress_console, results, say_what_is_awaited
+from harness.cli.common import emit_json, interruptible, progress_console, results, say_what_is_awaited
 from harness.cli.display import TrainingDisplay
 from harness.cli.logs import followed
 from harness.config import Config, cache_dir, load_config, resolve_device
@@ -139,7 +138,7 @@ def default_preset(task: str | None, device: str) -> str:
 
 def fit(config: Config, folder: RunFolder, data: Data, *, resume: bool, panel: bool = True) -> None:
     """Train with a live display on stderr: a panel on a terminal, or lines."""
-    signal.signal(signal.SIGTERM, interrupt)
+    interruptible()
     agent = f"{config.agent} on {config.task.name}, {resolve_device(config.device)}"
     took = _start_s(config)
     last = "" if took is None else f", which took {duration(took)} the last time"

@@ -276,13 +276,19 @@ def held(folder: Path, busy: str) -> Iterator[None]:
         yield
 
 
+def endings() -> list[signal.Signals]:
+    """Signals that tell this process to end; that of a closed terminal is not among them under `nohup`."""
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *([] if ignored else [signal.SIGHUP])]
+
+
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Ctrl-C and SIGTERM are ignored meanwhile: what ends is written down whole."""
+    """Ctrl-C, SIGTERM and SIGHUP are ignored meanwhile: what ends is written down whole."""
     if threading.current_thread() is not threading.main_thread():  # only there may Python's handlers change
         yield
         return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in endings()}
     try:
         yield
     finally:
