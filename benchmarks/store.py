@@ -24,13 +24,12 @@ CONCURRENT = 32
 def serve(own: bool, pipe: Any) -> None:
     """A store's server until the pipe closes."""
     from agentlightning.store.client_server import LightningStoreServer
-    from agentlightning.store.memory import InMemoryLightningStore
     from agentlightning.utils.server_launcher import PythonServerLauncherArgs
 
-    from harness.rollout.store import StoreServer
+    from harness.rollout.store import RunStore, StoreServer
 
     async def main() -> None:
-        store = InMemoryLightningStore(thread_safe=True)
+        store = RunStore(thread_safe=True)
         plain = PythonServerLauncherArgs(host="127.0.0.1", launch_mode="thread", log_level=logging.CRITICAL)
         server = StoreServer(store) if own else LightningStoreServer(store, launcher_args=plain)
         await server.start()

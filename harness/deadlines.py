@@ -21,7 +21,12 @@ class Raised(RolloutError):
     """What the work raised, whatever its class: kind and message."""
 
     def __init__(self, error: BaseException) -> None:
-        super().__init__(f"{type(error).__name__}: {error}")
+        try:
+            told = f"{error}"
+        except BaseException as worse:  # its own __str__ may raise whatever the work may
+            told = f"(its message cannot be had: {type(worse).__name__})"
+        text = f"{type(error).__name__}: {told}"
+        super().__init__(text.encode("utf-8", "backslashreplace").decode())
 
 
 async def within(timeout_s: float, work: Callable[[], Awaitable[Any]]) -> Any:

@@ -182,7 +182,8 @@ class Registry:
                 raise PluginError(f"plugin {state.name!r} {state.problem}")
         hint = nearest(name, self._kinds[kind], ".")
         names = ", ".join(sorted(self._kinds[kind])) or "none"
-        raise PluginError(f"no {kind} called {name!r}{hint} Installed: {names}. `harness plugins` lists all.")
+        broken = "".join(f" Plugin {state.name!r} {state.problem}" for state in self.states if state.problem)
+        raise PluginError(f"no {kind} called {name!r}{hint} Installed: {names}. `harness plugins` lists all.{broken}")
 
 
 def _returned(hook: str, function: Callable[..., Any], of: type[Spec]) -> list[Spec]:

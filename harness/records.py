@@ -125,14 +125,26 @@ class Transition:
         return any(mark in self.response_text for mark in _CALL_MARKS)
 
 
+Cause = Literal["agent", "policy_server", "harness", "deadline"]
+"""Who brought a failure about. After `deadline`, who used the time up decides."""
+
+
 @dataclass(frozen=True, slots=True)
 class CallFailure:
-    """One call that got no answer from the endpoint."""
+    """One call that got no answer from the endpoint.
+
+    Attributes:
+        code: A name from the table of `harness.gateway.failures`.
+        cause: Decided where the call failed; nothing is guessed from `detail`.
+        status: HTTP status of the endpoint, or None when it did not answer.
+        detail: One line for people.
+    """
 
     index: int
     role: str
+    code: str
+    cause: Cause
     status: int | None
-    """HTTP status of the endpoint, or None when it did not answer."""
     detail: str
     started_s: float
     latency_s: float

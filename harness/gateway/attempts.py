@@ -144,6 +144,8 @@ class Call:
             CallFailure(
                 index=self.index,
                 role=self.role,
+                code=refusal.code,
+                cause=refusal.cause,
                 status=refusal.upstream_status,
                 detail=refusal.detail,
                 started_s=self.started_s,

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import aiohttp
@@ -17,7 +18,7 @@ from starlette.types import Receive, Send
 from harness.gateway.answers import SeenIds, StreamedAnswer, aborted, event_data, hide, read_answer, split_events
 from harness.gateway.attempts import AttemptLog, Call
 from harness.gateway.failures import Refusal, UpstreamStatus, deadline_passed
-from harness.gateway.forcing import ForcedRequest, force
+from harness.gateway.forcing import PASSED, ForcedRequest, force
 from harness.gateway.settings import GatewaySettings
 from harness.gateway.upstreams import Upstream, UpstreamPool
 
@@ -39,6 +40,8 @@ class Relay:
         self._settings = settings
         self._seen = SeenIds(settings.remembered_ids)
         self._session: aiohttp.ClientSession | None = None
+        self._takes: set[tuple[str, str, frozenset[str]]] = set()
+        """Upstream, model and names of the run's own parameters of requests that were answered."""
 
     async def start(self) -> None:
         """Open the connection pool; needs the running loop."""
@@ -65,8 +68,12 @@ class Relay:
         """Serve one call of `role`: forced upstream, its answer recorded and handed back."""
         call = log.begin(role)
         call.messages = tuple(asked["messages"])
-        watcher = asyncio.create_task(_watch(receive, call))
         answering = _Answering(send)
+        if len(log.calls) > (most := self._settings.calls_at_once):
+            self.outcomes["too_many_calls"] += 1
+            await self._refuse(call, Refusal("too_many_calls", f"the attempt has {most} calls under way"), answering)
+            return
+        watcher = asyncio.create_task(_watch(receive, call))
         try:
             await self._limited(call, asked, answering)
         except Refusal as refusal:
@@ -108,11 +115,32 @@ class Relay:
                         answered = await self._stream(call, request, response, answering, token_ids)
                     else:
                         answered = await self._whole(call, request, response, answering, token_ids)
+                self._takes.add(_ours(upstream, request))
                 if not answered:
                     await asyncio.sleep(ABORTED_WAIT_S)
                     call.upstream_s += ABORTED_WAIT_S
+        except UpstreamStatus as refusal:
+            if refusal.blames_request and await self._takes_ours(call, upstream, request):
+                refusal.cause = "agent"
+            raise
         finally:
             self.pool.release(upstream)
+
+    async def _takes_ours(self, call: Call, upstream: Upstream, request: ForcedRequest) -> bool:
+        """Whether the upstream answers a request of the run's own parameters: then what it refuses is the agent's.
+
+        Asked once of a kind of request, where no call with these parameters has been answered yet.
+        """
+        ours = _ours(upstream, request)
+        if ours not in self._takes:
+            own = {name: value for name, value in request.body.items() if name not in PASSED}
+            asked = {**own, "messages": [{"role": "user", "content": "Hello."}], "max_tokens": 1}
+            try:
+                async with self._post(call, upstream, replace(request, body=asked)):
+                    self._takes.add(ours)
+            except Refusal as refusal:
+                logger.info("%s does not answer a request of the run's own: %s", upstream.base_url, refusal.detail)
+        return ours in self._takes
 
     @asynccontextmanager
     async def _post(
@@ -271,6 +299,11 @@ async def _watch(receive: Receive, call: Call) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     call.abort(Refusal("client_disconnect", "the agent hung up"))
+
+
+def _ours(upstream: Upstream, request: ForcedRequest) -> tuple[str, str, frozenset[str]]:
+    """An upstream, and the model and the names of what else the run, not the agent, put into a request."""
+    return upstream.base_url, request.body["model"], frozenset(request.body.keys() - PASSED)
 
 
 def _parse(raw: bytes) -> dict[str, Any]:

@@ -19,6 +19,7 @@ class GatewaySettings:
         connect_timeout_s: Time to open a connection to an upstream.
         call_timeout_s: Time for one call, waiting included. An attempt's own deadline may be earlier.
         retry_after_s: What a 503 tells its caller to wait.
+        calls_at_once: Calls that one attempt may have under way; one more is answered 429.
         max_body_bytes: Largest request body.
         remembered_ids: Response ids kept to refuse one that comes again.
         remembered_attempts: Closed attempts kept to answer late calls with 410.
@@ -34,6 +35,7 @@ class GatewaySettings:
     connect_timeout_s: float = 10.0
     call_timeout_s: float = 600.0
     retry_after_s: int = 1
+    calls_at_once: int = 64
     max_body_bytes: int = 64 * 2**20
     remembered_ids: int = 1_000_000
     remembered_attempts: int = 100_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,14 @@ from harness.rollout.request import RolloutRequest
 from harness.rollout.spans import from_spans
 
 if TYPE_CHECKING:
-    from agentlightning.store.base import LightningStore
+    from harness.rollout.store import RunStore, StoreClient, StoreServer
+
+logger = logging.getLogger(__name__)
 
 POLL_S = 0.1
 """The longest that the store's HTTP client may wait in one call; it has no subscription."""
+LOST_TRIES = 16
+"""Further attempts for those that are lost with their worker, whatever brought that down."""
 BACKSTOP_S = 60.0
 """The store gives an attempt up this long after the deadline that its worker should have kept."""
 
@@ -26,12 +31,14 @@ class RolloutClient:
     goes out in one request.
     """
 
-    def __init__(self, store: LightningStore) -> None:
+    def __init__(self, store: RunStore | StoreClient | StoreServer) -> None:
         self._store = store
         self._outbox: list[tuple[Any, asyncio.Future[str]]] = []
         self._waiting: dict[str, asyncio.Future[None]] = {}
         self._flusher: asyncio.Task[None] | None = None
         self._poller: asyncio.Task[None] | None = None
+        self._over: list[str] = []
+        self._forgetter: asyncio.Task[None] | None = None
 
     async def run(self, request: RolloutRequest, metadata: dict[str, Any] | None = None) -> Attempt:
         """Run one rollout to its end and return its last attempt; failures are outcomes, not exceptions."""
@@ -42,6 +49,12 @@ class RolloutClient:
         if self._poller is None or self._poller.done():
             self._poller = asyncio.create_task(self._poll())
         await finished
+        try:
+            return await self._read(rollout_id, started)
+        finally:
+            self._forget(rollout_id)
+
+    async def _read(self, rollout_id: str, started: float) -> Attempt:
         spans = await self._store.query_spans(rollout_id, attempt_id="latest")
         attempt = from_spans(list(spans))
         if attempt is not None:
@@ -64,6 +77,21 @@ class RolloutClient:
             elapsed_s=time.time() - started,
         )
 
+    def _forget(self, rollout_id: str) -> None:
+        """Let the store drop a rollout that was read, together with the others of this moment."""
+        self._over.append(rollout_id)
+        if self._forgetter is None or self._forgetter.done():
+            self._forgetter = asyncio.create_task(self._forget_many())
+
+    async def _forget_many(self) -> None:
+        while self._over:
+            await asyncio.sleep(POLL_S)
+            batch, self._over = self._over, []
+            try:
+                await self._store.forget(batch)
+            except Exception as error:  # it costs memory, no rollout
+                logger.warning("the store did not forget %d rollouts: %s", len(batch), error)
+
     async def _enqueue(self, request: RolloutRequest, metadata: dict[str, Any]) -> str:
         from agentlightning.types import EnqueueRolloutRequest, RolloutConfig
 
@@ -72,7 +100,7 @@ class RolloutClient:
             mode=request.phase,
             config=RolloutConfig(
                 timeout_seconds=request.timeout_s + BACKSTOP_S,
-                max_attempts=request.retries + 1,
+                max_attempts=request.retries + 1 + LOST_TRIES,
                 retry_condition=["failed", "timeout", "unresponsive"],
             ),
             metadata=metadata,

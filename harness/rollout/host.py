@@ -6,9 +6,10 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from harness.deadlines import DeadlinePassed, Raised, within
 from harness.environments import Observation, Tool, tools_of
@@ -24,8 +25,45 @@ if TYPE_CHECKING:
 
 TOOL_GRACE_S = 2.0
 """How long a tool may take beyond its own deadline before it is left to itself."""
-AGENTS_DOING = ("bad_request", "body_too_large")
-"""Codes of failed calls that say nothing about the endpoint."""
+
+
+@dataclass(eq=False)
+class UnderWay:
+    """An attempt under way in this process.
+
+    Attributes:
+        started_s: Unix time.
+        tool_calls: So far.
+        ends: When its deadline is, by the monotonic clock.
+    """
+
+    rollout_id: str
+    attempt_id: str
+    timeout_s: float
+    started_s: float
+    tool_calls: list[ToolCall] = field(default_factory=list)
+    ends: float = field(init=False)
+    _all: ClassVar[set[UnderWay]] = set()
+
+    def __post_init__(self) -> None:
+        self.ends = time.monotonic() + self.timeout_s
+
+    def __enter__(self) -> None:
+        self._all.add(self)
+        self._token = UNDER_WAY.set(self)
+
+    def __exit__(self, *_: object) -> None:
+        self._all.discard(self)
+        UNDER_WAY.reset(self._token)
+
+    @classmethod
+    def only(cls) -> UnderWay | None:
+        """The one that is under way, where it is alone."""
+        return next(iter(cls._all)) if len(cls._all) == 1 else None
+
+
+UNDER_WAY: ContextVar[UnderWay] = ContextVar("harness_under_way")
+"""The attempt that this task, or thread, works for."""
 
 
 @dataclass
@@ -62,6 +100,7 @@ class HostToolbox:
 
     async def call(self, tool: str, arguments: Mapping[str, Any] | str) -> str:
         began, started_s = time.monotonic(), time.time()
+        tool = _storable(tool)
         given, seen, fault = await self._call(tool, arguments)
         elapsed_s = time.monotonic() - began
         self.tool_calls.append(ToolCall(tool, given, seen.text, seen.ok and not fault, started_s, elapsed_s, fault))
@@ -74,7 +113,7 @@ class HostToolbox:
         found = next((one for one in self.tools if one.name == tool), None)
         if found is None:
             names = ", ".join(one.name for one in self.tools) or "none"
-            return given, Observation(f"There is no tool {_storable(tool)!r}. Tools: {names}.", False), "unknown_tool"
+            return given, Observation(f"There is no tool {tool!r}. Tools: {names}.", False), "unknown_tool"
         wrong = wrong or _misfit(given, found)
         if wrong:
             return given, Observation(f"The arguments of {tool} {wrong}.", False), "bad_arguments"
@@ -115,16 +154,23 @@ async def run_attempt(
         model=model,
         http_client=http_client,
     )
+
+    async def solved() -> str:
+        found: Any = await agent.solve(request.problem, toolbox)
+        if not issubclass(type(found), str):
+            raise TypeError(f"solve returned {type(found).__name__}, not str")
+        return _storable(found)
+
     answer: str | None = None
     problem: tuple[Outcome, str] | None = None
+    one = UnderWay(rollout_id, attempt_id, request.timeout_s, started, toolbox.tool_calls)
     try:
-        answer = await within(request.timeout_s, lambda: agent.solve(request.problem, toolbox))
-        if not isinstance(answer, str):
-            problem = ("agent_error", f"solve returned {type(answer).__name__}, not str")
+        with one:
+            answer = await within(request.timeout_s, solved)
     except DeadlinePassed:
         problem = ("timeout", f"no answer within {request.timeout_s:g} s")
     except Raised as error:
-        problem = ("agent_error", _storable(str(error))[:500])
+        problem = ("agent_error", str(error)[:500])
     finally:
         transitions, failures = await asyncio.shield(control.close_attempt(rollout_id, attempt_id))
     outcome, detail = _judge(request, started, problem, transitions, failures)
@@ -133,7 +179,7 @@ async def run_attempt(
         attempt_id=attempt_id,
         outcome=outcome,
         detail=detail,
-        answer=_storable(answer) if answer is not None and outcome == "ok" else None,
+        answer=answer if outcome == "ok" else None,
         transitions=tuple(transitions),
         failures=tuple(failures),
         tool_calls=tuple(sorted(toolbox.tool_calls, key=lambda call: call.started_s)),
@@ -149,23 +195,19 @@ def _judge(
     transitions: list[Transition],
     failures: list[CallFailure],
 ) -> tuple[Outcome, str]:
-    """The outcome: what the gateway saw decides between the agent's fault and the endpoint's."""
-    failures = [failure for failure in failures if not failure.detail.startswith(AGENTS_DOING)]
-    last_failure = max(failures, key=lambda failure: failure.index, default=None)
+    """The outcome. What the agent itself brought about says nothing of the endpoint, and excuses nothing."""
     last_answer = max((call.index for call in transitions), default=-1)
-    if last_failure is not None and last_failure.index > last_answer:
-        # At the deadline the gateway may cut the call off a moment before the host's own timer fires.
-        timed_out = (problem is not None and problem[0] == "timeout") or last_failure.detail.startswith(
-            "attempt_timeout"
-        )
-        status = last_failure.status if last_failure.status is not None else "no answer"
-        detail = f"{last_failure.role}: {status}: {last_failure.detail}"[:500]
-        if timed_out:
-            return _late(request, started_s, transitions, failures), detail
-        # The endpoint is well, and another try would send the same prompt.
-        return ("prompt_too_long" if last_failure.detail.startswith("prompt_too_long") else "endpoint_error"), detail
-    if problem is not None and problem[0] == "timeout":
-        return _late(request, started_s, transitions, failures), problem[1]
+    since = [failure for failure in failures if failure.index > last_answer]
+    excused = [failure for failure in since if failure.cause != "agent"]
+    last = max(excused or since, key=lambda failure: failure.index, default=None)
+    detail = "" if last is None else f"{last.role}: {last.status or 'no answer'}: {last.detail}"[:500]
+    # At the deadline the gateway may cut the call off a moment before the host's own timer fires.
+    if (problem is not None and problem[0] == "timeout") or any(failure.cause == "deadline" for failure in excused):
+        return _late(request, started_s, transitions, failures), detail if excused or not problem else problem[1]
+    if excused:
+        return "endpoint_error", detail
+    if last is not None and last.code == "prompt_too_long":
+        return "prompt_too_long", detail
     if problem is not None:
         return problem
     if not transitions:
@@ -177,7 +219,11 @@ def _late(
     request: RolloutRequest, started_s: float, transitions: list[Transition], failures: list[CallFailure]
 ) -> Outcome:
     """Who used up the time: the endpoint where half of it since the first call went into as few calls as turns take."""
-    calls = [(call.started_s, call.latency_s) for group in (transitions, failures) for call in group]
+    waited: list[Transition | CallFailure] = [
+        *transitions,
+        *(failure for failure in failures if failure.cause != "agent"),
+    ]
+    calls = [(call.started_s, call.latency_s) for call in waited]
     if not calls or len(calls) > 2 * request.max_turns:
         return "timeout"
     asking_s = started_s + request.timeout_s - min(start for start, _ in calls)
@@ -224,5 +270,8 @@ def _storable_in(value: Any) -> Any:
 
 
 def _storable(text: str) -> str:
-    """Text that can be stored as UTF-8: a lone surrogate, which no encoding has, becomes its escape."""
-    return text.encode("utf-8", "backslashreplace").decode()
+    """Text that can be stored as UTF-8: a lone surrogate, which no encoding has, becomes its escape.
+
+    By `str`'s own method, whatever a subclass makes of it.
+    """
+    return str.encode(text, "utf-8", "backslashreplace").decode()

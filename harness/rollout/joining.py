@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import harness
 from harness.errors import ConfigError
+from harness.gateway.client import GatewayControl
 from harness.rollout.pool import WorkerPool, give_back
 from harness.rollout.worker import WorkerSettings
 
@@ -110,7 +111,7 @@ async def join_run(invitation: Invitation, runners: int, log_dir: Path) -> None:
     )
     try:
         pool.start()  # before agentlightning's imports, which the processes do as well
-        await first(_ended(invitation.gateway_url), _watch(pool, invitation.store_url))
+        await first(_ended(invitation.gateway_url), _watch(pool, invitation))
     except Exception:
         if await _answers(invitation.gateway_url):
             raise
@@ -118,12 +119,13 @@ async def join_run(invitation: Invitation, runners: int, log_dir: Path) -> None:
         await asyncio.to_thread(pool.stop)
 
 
-async def _watch(pool: WorkerPool, store_url: str) -> None:
+async def _watch(pool: WorkerPool, invitation: Invitation) -> None:
     from harness.rollout.store import StoreClient
 
-    store = StoreClient(store_url)
+    store = StoreClient(invitation.store_url)
     try:
-        await pool.watch(store)
+        async with GatewayControl(invitation.gateway_url, invitation.control_key) as control:
+            await pool.watch(store, control)
     finally:
         await store.close()
 

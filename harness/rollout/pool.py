@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import RunFailed, last_line
+from harness.errors import EndpointError, RunFailed, last_line
+from harness.gateway.client import GatewayControl
+from harness.rollout.culprits import STATUS, settle
+from harness.rollout.host import UnderWay
 from harness.rollout.worker import WorkerSettings
 
 if TYPE_CHECKING:
@@ -26,6 +30,9 @@ STALL_GRACE_S = 30.0
 START_S = 600.0
 """A worker that has not imported its agent by then is stuck, too."""
 MAX_RESTARTS = 5
+"""Of workers of whose end nobody knows the reason."""
+ENDED_BY_ITSELF = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
+"""Signals that a process brings upon itself. SIGKILL comes from outside: an operator, or the kernel out of memory."""
 MAX_FALSE_STARTS = 2
 """Workers in a row that may end before they were ready to take a rollout."""
 
@@ -36,6 +43,8 @@ class _Worker:
     process: subprocess.Popen[bytes]
     heartbeat: Path
     started: float
+    careful: bool
+    """Whether it takes one rollout at a time, so that one which ends it is known."""
 
 
 class WorkerPool:
@@ -72,7 +81,7 @@ class WorkerPool:
         self._log_dir.mkdir(parents=True, exist_ok=True)
         self._workers = [self._spawn() for _ in range(self._count)]
 
-    def _spawn(self) -> _Worker:
+    def _spawn(self, careful: bool = False) -> _Worker:
         number, self._next = self._next, self._next + 1
         heartbeat = self._log_dir / f".runner-{number}.alive"
         heartbeat.unlink(missing_ok=True)  # of a launch that was killed
@@ -87,15 +96,21 @@ class WorkerPool:
         )
         log.close()
         assert process.stdin is not None
-        process.stdin.write(self._settings(number, heartbeat).dump().encode() + b"\n")
+        settings = self._settings(number, heartbeat)
+        if careful:
+            settings = replace(settings, concurrency=1)
+        process.stdin.write(settings.dump().encode() + b"\n")
         process.stdin.close()
-        return _Worker(number, process, heartbeat, time.time())
+        return _Worker(number, process, heartbeat, time.time(), careful)
 
-    async def watch(self, store: LightningStore) -> None:
+    async def watch(self, store: LightningStore, control: GatewayControl) -> None:
         """Replace dead and stuck workers until cancelled.
 
+        What its agent ended is the agent's, where that is known: the worker said so itself (`culprits.py`), or it had
+        one rollout alone, as those have that follow one whose end nobody explained.
+
         Raises:
-            RunFailed: Workers keep dying; the message names the log.
+            RunFailed: Workers keep dying and nobody knows why; the message names the log.
         """
         while True:
             await asyncio.sleep(0.5)
@@ -104,6 +119,11 @@ class WorkerPool:
                 if reason is None:
                     continue
                 logger.warning("runner %d %s", worker.number, reason)
+                status = worker.process.returncode
+                ended_itself = status >= 0 or -status in ENDED_BY_ITSELF
+                explained = status == STATUS
+                if worker.careful and ended_itself and not explained:
+                    explained = await _settle_lost(store, control, f"Worker-{worker.number}", reason)
                 await give_back(store, f"Worker-{worker.number}", reason)
                 self._false_starts = 0 if worker.heartbeat.exists() else self._false_starts + 1
                 worker.heartbeat.unlink(missing_ok=True)
@@ -111,8 +131,8 @@ class WorkerPool:
                     log = self._log_dir / f"runner-{worker.number}.log"
                     last = last_line(log.read_text(errors="replace"))[:300]
                     raise RunFailed(f"runners keep dying ({reason}): {last} (whole log: {log})")
-                self.restarts += 1
-                self._workers[position] = self._spawn()
+                self.restarts += not explained
+                self._workers[position] = self._spawn(careful=ended_itself and not explained)
 
     def _problem(self, worker: _Worker) -> str | None:
         status = worker.process.poll()
@@ -144,12 +164,34 @@ class WorkerPool:
         self._workers = []
 
 
-async def give_back(store: LightningStore, worker_id: str, reason: str) -> None:
-    """Fail what a worker had under way, so that the store queues it again at once."""
-    lost: list[Any] = list(await store.query_rollouts(status_in=["preparing", "running"]))
-    for rollout in lost:
+async def _settle_lost(store: LightningStore, control: GatewayControl, worker_id: str, reason: str) -> bool:
+    """Settle the one rollout that a worker had under way as its agent's failure; False where there is not one."""
+    lost = await _under_way(store, worker_id)
+    if len(lost) != 1:
+        return False
+    (rollout, attempt) = lost[0]
+    timeout_s = float(rollout.input["timeout_s"])
+    one = UnderWay(rollout.rollout_id, attempt.attempt_id, timeout_s, attempt.start_time)
+    try:
+        await settle(store, control, one, "agent_error", f"the agent's process {reason}")
+    except (EndpointError, RuntimeError):  # its attempt was not open yet, or is closed already
+        return False
+    return True
+
+
+async def _under_way(store: LightningStore, worker_id: str) -> list[tuple[Any, Any]]:
+    """Rollouts of a worker with their attempts."""
+    found = []
+    for rollout in await store.query_rollouts(status_in=["preparing", "running"]):
         attempt = await store.get_latest_attempt(rollout.rollout_id)
         if attempt is not None and attempt.worker_id == worker_id:
-            await store.update_attempt(
-                rollout.rollout_id, attempt.attempt_id, status="unresponsive", metadata={"lost": reason}
-            )
+            found.append((rollout, attempt))
+    return found
+
+
+async def give_back(store: LightningStore, worker_id: str, reason: str) -> None:
+    """Fail what a worker had under way, so that the store queues it again at once."""
+    for rollout, attempt in await _under_way(store, worker_id):
+        await store.update_attempt(
+            rollout.rollout_id, attempt.attempt_id, status="unresponsive", metadata={"lost": reason}
+        )

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -82,6 +83,36 @@ def sweep(mark: str, grace_s: float = 3.0) -> int:
         psutil.wait_procs(left, timeout=0.5)
         left = marked(mark)
     return total
+
+
+@contextlib.contextmanager
+def no_orphans() -> Iterator[None]:
+    """End what was started meanwhile and escaped: with an environment and a session of its own, from under its parent.
+
+    This process becomes the parent of what its descendants leave behind (Linux; elsewhere nothing). Its own children of
+    before are spared, and those in its session: whoever started them will end them.
+    """
+    if not sys.platform.startswith("linux"):
+        yield
+        return
+    prctl, was = ctypes.CDLL(None, use_errno=True).prctl, ctypes.c_int()
+    prctl(37, ctypes.byref(was))  # PR_GET_CHILD_SUBREAPER
+    before = set(psutil.Process().children())
+    prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
+    try:
+        yield
+    finally:
+        while left := [child for child in psutil.Process().children() if child not in before and _apart(child)]:
+            for process in left:  # what these leave behind is ours by the next look
+                _signal(process, signal.SIGKILL)
+            psutil.wait_procs(left, timeout=1.0)
+        prctl(36, was.value)
+
+
+def _apart(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error, OSError):
+        return os.getsid(process.pid) != os.getsid(0)
+    return False
 
 
 def _signal(process: psutil.Process, number: int) -> None:

@@ -98,9 +98,15 @@ class PluginAgent(agl.LitAgent[dict[str, Any]]):
         except EndpointError:
             await asyncio.sleep(UNREACHED_S)
             raise
-        await self.get_runner().get_store().add_many_spans(to_spans(attempt))
+        except asyncio.CancelledError as error:  # agentlightning would take it for done
+            raise RolloutError("the runner was stopped") from error
+        store = self.get_runner().get_store()
+        await store.add_many_spans(to_spans(attempt))
         if attempt.outcome in INFRASTRUCTURE_OUTCOMES:
-            raise RolloutError(f"{attempt.outcome}: {attempt.detail}")  # the store decides on a retry
+            earlier = await store.query_attempts(rollout.rollout_id)
+            # Those that were lost with their worker do not count: it was not their fault.
+            if sum(one.status == "failed" for one in earlier) < request.retries:
+                raise RolloutError(f"{attempt.outcome}: {attempt.detail}")  # the store queues it again
 
 
 class ConcurrentRunner(agl.LitAgentRunner[dict[str, Any]]):

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING
 from harness.config import Config, EvalConfig
 from harness.deadlines import DeadlinePassed, Raised, within
 from harness.environments import plain
+from harness.gateway.answers import SeenIds
 from harness.gateway.client import GatewayControl
+from harness.gateway.failures import Refusal
 from harness.plugins import environment, environment_of, make_task_set, program, program_of, roles_of
 from harness.programs import Turn
 from harness.records import Attempt, Task, Transition, Verdict
@@ -57,6 +59,10 @@ class Scored:
     elapsed_s: float
 
 
+REMEMBERED = 20_000
+"""Responses of the last rollouts, none of which may come again; the gateway remembers more."""
+
+
 class RewardShuffle:
     """The control experiment: answers with the verdict of some rollout of the step before.
 
@@ -77,6 +83,8 @@ class RewardShuffle:
         """Another's verdict for `who`, whose own is `reward`."""
         self.note(step, reward)
         earlier = max((known for known in self._known if known < step), default=step)
+        for over in [known for known in self._known if known < earlier]:
+            del self._known[over]
         return random.Random(f"{self._seed}/{step}/{who}").choice(sorted(self._known[earlier]))
 
 
@@ -114,7 +122,7 @@ class Session:
         self._episodes = RowLog(folder, "episodes")
         self._transitions = RowLog(folder, "transitions") if self.config.rollout.keep_transitions else None
         self._matches = re.compile(self.config.agent_match)
-        self._seen_responses: set[str] = set()
+        self._responses = SeenIds(REMEMBERED)
         self._shuffles = defaultdict[str, RewardShuffle](lambda: RewardShuffle(self.config.seed))
         """By what is paid: a rollout, or a kind of call."""
 
@@ -249,11 +257,15 @@ class Session:
     def _check(self, attempt: Attempt) -> None:
         """A response may belong to one rollout only; anything else would misplace rewards in silence."""
         for call in attempt.transitions:
-            if call.rollout_id != attempt.rollout_id or call.response_id in self._seen_responses:
+            try:
+                self._responses.claim(call.response_id)
+                well = call.rollout_id == attempt.rollout_id
+            except Refusal:
+                well = False
+            if not well:
                 raise AssertionError(
                     f"response {call.response_id} of rollout {attempt.rollout_id} was recorded for another one"
                 )
-            self._seen_responses.add(call.response_id)
 
     async def _score(
         self, task: Task, attempt: Attempt, answers: Sequence[str | None]

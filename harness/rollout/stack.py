@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import agentlightning as agl
-from agentlightning.store.memory import InMemoryLightningStore
 
 import harness
 from harness import timeline
@@ -27,9 +26,9 @@ from harness.results.folder import endings, undisturbed
 from harness.rollout.environments import python_for
 from harness.rollout.joining import FILE_NAME, Invitation, first, watch_joined
 from harness.rollout.pool import WorkerPool
-from harness.rollout.processes import RUN_MARK, sweep
+from harness.rollout.processes import RUN_MARK, no_orphans, sweep
 from harness.rollout.runner import POLICY_RESOURCE, GatewayTracer
-from harness.rollout.store import StoreServer
+from harness.rollout.store import RunStore, StoreServer
 
 if TYPE_CHECKING:
     from agentlightning.store.base import LightningStore
@@ -76,13 +75,14 @@ class RolloutWork(agl.Algorithm):
         trainer = agl.Trainer(
             algorithm=self,
             tracer=GatewayTracer(),
-            store=InMemoryLightningStore(thread_safe=True),
+            store=RunStore(thread_safe=True),
             # We start the store's server ourselves: on a free loopback port, and without its log on our stdout.
             strategy=agl.ClientServerExecutionStrategy(role="algorithm", managed_store=False),
         )
         _quiet()
         try:
-            trainer.fit(agl.LitAgent())
+            with no_orphans():
+                trainer.fit(agl.LitAgent())
             # agentlightning's strategy ends quietly when interrupted, also where the work had failed before.
             if self._failure is not None:
                 raise self._failure
@@ -130,7 +130,10 @@ class RolloutWork(agl.Algorithm):
                 python_for(registry().owner("agent", spec.name)),
             )
             self.pool.start()
-            await first(self.work(store), self.pool.watch(store), watch_joined(store), self._watch_gateway())
+            async with self.gateway.control() as control:
+                await first(
+                    self.work(store), self.pool.watch(store, control), watch_joined(store), self._watch_gateway()
+                )
         except asyncio.CancelledError:
             if self._interrupted:
                 raise KeyboardInterrupt from None

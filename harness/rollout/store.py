@@ -3,6 +3,8 @@
 A request takes about 2 ms of the one process that holds the store, and agentlightning's client makes one for each span
 and one for the resources before each rollout: half of what a rollout of a small policy costs there. Here the spans of
 an attempt travel together, and resources, which never change during a run, are asked for once.
+
+agentlightning keeps every rollout until the process ends. Here whoever waited for one says when it is done with it.
 """
 
 from __future__ import annotations
@@ -11,12 +13,35 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from agentlightning.store.base import LightningStore
+from agentlightning.store.base import LightningStore, is_finished
 from agentlightning.store.client_server import API_V1_AGL_PREFIX, LightningStoreClient, LightningStoreServer
+from agentlightning.store.memory import InMemoryLightningStore
 from agentlightning.types import ResourcesUpdate, Span
 from agentlightning.utils.server_launcher import PythonServerLauncherArgs
 
 SPANS = "/harness/spans"
+FORGET = "/harness/forget"
+
+
+class RunStore(InMemoryLightningStore):
+    """agentlightning's store in memory, which can forget."""
+
+    async def forget(self, rollout_ids: Sequence[str]) -> None:
+        """Drop what is known of some rollouts that have ended."""
+        async with self.collections.atomic(
+            mode="rw", snapshot=False, labels=["rollouts", "attempts", "spans", "span_sequence_ids"]
+        ) as kept:
+            for rollout_id in rollout_ids:
+                rollout = await kept.rollouts.get({"rollout_id": {"exact": rollout_id}})
+                if rollout is None or not is_finished(rollout):
+                    continue
+                await kept.attempts.delete(await self._unlocked_query_attempts_for_rollout(kept, rollout_id))
+                await kept.rollouts.delete([rollout])
+                await kept.span_sequence_ids.pop(rollout_id)
+                await self._evict_spans_for_rollout(kept, rollout_id)
+                for known in (self._start_time_by_rollout, self._completion_events, self._span_bytes_by_rollout):
+                    known.pop(rollout_id, None)
+                self._evicted_rollout_span_sets.discard(rollout_id)
 
 
 class StoreServer(LightningStoreServer):
@@ -36,7 +61,18 @@ class StoreServer(LightningStoreServer):
         async def add_many_spans(spans: list[Span]) -> int:
             return len(await self.add_many_spans(spans))
 
+        async def forget(rollout_ids: list[str]) -> int:
+            await self.forget(rollout_ids)
+            return len(rollout_ids)
+
         self.app.post(API_V1_AGL_PREFIX + SPANS, status_code=201)(add_many_spans)
+        self.app.post(API_V1_AGL_PREFIX + FORGET, status_code=200)(forget)
+
+    async def forget(self, rollout_ids: Sequence[str]) -> None:
+        """Drop what is known of some rollouts that have ended."""
+        store = self.store
+        assert isinstance(store, RunStore)
+        await store.forget(rollout_ids)
 
 
 class StoreClient(LightningStoreClient):
@@ -59,3 +95,7 @@ class StoreClient(LightningStoreClient):
                 return None
             self._resources[resources_id] = found
         return self._resources[resources_id]
+
+    async def forget(self, rollout_ids: Sequence[str]) -> None:
+        """Drop what is known of some rollouts that have ended."""
+        await self._request_json("post", FORGET, json=list(rollout_ids))

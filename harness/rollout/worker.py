@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import timeline
+from harness.records import Outcome
 
 logger = logging.getLogger(__name__)
 
@@ -55,6 +56,8 @@ def main() -> None:
     with timeline.span("imports of harness and agentlightning"):
         from harness.gateway.client import GatewayControl
         from harness.results.folder import endings
+        from harness.rollout.culprits import Culprits, settle
+        from harness.rollout.host import UnderWay
         from harness.rollout.runner import ConcurrentRunner, PluginAgent
         from harness.rollout.store import StoreClient
 
@@ -68,6 +71,15 @@ def main() -> None:
             loop.add_signal_handler(number, stop.set)
         store = StoreClient(settings.store_url)
         control = GatewayControl(settings.gateway_url, settings.control_key)
+
+        async def settled(one: UnderWay, outcome: Outcome, detail: str) -> None:
+            """In another thread's loop, which needs connections of its own."""
+            own = StoreClient(settings.store_url)
+            async with GatewayControl(settings.gateway_url, settings.control_key) as asks:
+                await settle(own, asks, one, outcome, detail)
+            await own.close()
+
+        Culprits(loop, settled).watch()
         runner = ConcurrentRunner(settings.concurrency, Path(settings.heartbeat_file).touch)
         runner.init(PluginAgent(agent, control))
         runner.init_worker(settings.worker_id, store)
@@ -86,18 +98,19 @@ def main() -> None:
 
 
 def keep_running(main: Coroutine[Any, Any, None]) -> None:
-    """`asyncio.run`, going on where a task that an agent started raised SystemExit or KeyboardInterrupt.
+    """`asyncio.run`, going on where a task that an agent started raised SystemExit or KeyboardInterrupt or stopped it.
 
     asyncio hands both to whoever awaits the task, which files them, and then ends the loop with all that is under way.
     """
     with asyncio.Runner() as runner:
         loop = runner.get_loop()
         task = loop.create_task(main)
+        asyncio.tasks._unregister_task(task)
         while not task.done():
             try:
                 loop.run_until_complete(task)
-            except (SystemExit, KeyboardInterrupt) as error:
-                if task.done():
+            except (SystemExit, KeyboardInterrupt, RuntimeError) as error:  # the last: the loop was stopped
+                if task.done() or loop.is_closed():
                     raise
                 logger.warning("a task of an agent raised %s: %s", type(error).__name__, error)
 

@@ -171,11 +171,48 @@ async def test_an_upstream_error_comes_through_as_it_is_and_is_not_retried(attem
     assert response.status_code == status
     assert response.json()["error"]["message"] == "too bad"
     assert response.headers["retry-after"] == "7"
-    assert len(server.requests) == 1
+    assert [request.messages for request in server.requests].count(MESSAGES) == 1
     transitions, (failure,) = await attempt.close()
     assert transitions == []
-    assert (failure.index, failure.role, failure.status) == (0, "write_query", status)
-    assert failure.detail.startswith("upstream_status: ") and "too bad" in failure.detail
+    assert (failure.index, failure.role, failure.status, failure.code) == (0, "write_query", status, "upstream_status")
+    assert "too bad" in failure.detail
+
+
+async def test_what_is_wrong_with_the_agents_own_part_of_a_request_is_the_agents_doing(attempt, scripted_server):
+    server = scripted_server(
+        lambda request: Reply.failure(400, "no such tool") if request.params.get("tools") else "yes"
+    )
+    await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
+    await attempt.open()
+    for _ in range(2):
+        assert (await attempt.call(tools=[{"type": "function"}], tool_choice="required")).status_code == 400
+    _, failures = await attempt.close()
+    assert [failure.cause for failure in failures] == ["agent", "agent"]
+    theirs, ours, again = server.requests  # what the run itself sends is tried once
+    assert theirs.messages == again.messages == MESSAGES != ours.messages
+    assert ours.params["temperature"] == 0.7 and not ours.params.keys() & {"tools", "tool_choice"}
+
+
+async def test_what_is_wrong_with_every_request_is_the_policy_servers_doing(attempt, scripted_server):
+    server = scripted_server(lambda request: Reply.failure(400, "top_p is not supported"))
+    await attempt.control.set_upstreams([server.base_url], model="scripted", token_ids=True)
+    await attempt.open()
+    await attempt.call(tool_choice="auto")
+    _, (failure,) = await attempt.close()
+    assert (failure.code, failure.cause) == ("upstream_status", "policy_server")
+
+
+async def test_an_attempt_that_calls_without_measure_fails_itself(scripted_server):
+    """Calls that wait would fill the queue, and others' calls would fail for it."""
+    server = scripted_server(lambda request: Reply("yes", delay_s=1.0))
+    with GatewayServer(calls_at_once=3) as gateway:
+        async with gateway.control() as control, httpx.AsyncClient(timeout=20) as http:
+            await control.set_upstreams([server.base_url], model="scripted", token_ids=True)
+            one = await Attempt(gateway, control, http, "greedy").open()
+            statuses = [response.status_code for response in await asyncio.gather(*(one.call() for _ in range(8)))]
+            transitions, failures = await one.close()
+    assert sorted(statuses) == [200] * 3 + [429] * 5 and len(transitions) == 3
+    assert {(failure.code, failure.cause) for failure in failures} == {("too_many_calls", "agent")}
 
 
 @pytest.mark.parametrize(

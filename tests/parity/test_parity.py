@@ -222,7 +222,7 @@ def test_every_scenario_is_reached_by_its_script(everything: list[Recording]) ->
     assert {name: one.outcome for name, one in recordings.items() if one.outcome != "ok"} == {
         "server_error": "endpoint_error",
         "rate_limited": "endpoint_error",
-        "refused": "endpoint_error",
+        "refused": "agent_error",
         "broken_connection": "endpoint_error",
         "timeout": "endpoint_error",
     }

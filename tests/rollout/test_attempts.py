@@ -171,6 +171,76 @@ class Silent(ReferenceSQL):
         return "SELECT 1"
 
 
+class HangsUp(ReferenceSQL):
+    """Its HTTP client gives each call a fifth of a second; then it answers on, or raises."""
+
+    def __init__(self, answers: bool) -> None:
+        super().__init__()
+        self.answers = answers
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        llm = toolbox.llm("write_query")
+        try:
+            await toolbox.http_client.post(
+                f"{llm.base_url}/chat/completions",
+                json={"messages": [{"role": "user", "content": "Slowly."}]},
+                headers={"authorization": f"Bearer {llm.api_key}"},
+                timeout=0.2,
+            )
+        except httpx.ReadTimeout:
+            if not self.answers:
+                raise
+        return "SELECT name FROM singer"
+
+
+class LeavesACall(ReferenceSQL):
+    """Raises while a call of its own is under way."""
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        self.call = asyncio.create_task(self._ask(toolbox, toolbox.prompts.write(problem)))
+        await asyncio.sleep(0.3)
+        raise ValueError("no patience")
+
+
+class AsksForTools(ReferenceSQL):
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        llm = toolbox.llm("write_query")
+        answer = await toolbox.http_client.post(
+            f"{llm.base_url}/chat/completions",
+            json={"messages": [{"role": "user", "content": "?"}], "tool_choice": "required"},
+            headers={"authorization": f"Bearer {llm.api_key}"},
+        )
+        answer.raise_for_status()
+        return ""
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(9)
+
+
+class Slippery(str):
+    """Text that is none when somebody looks."""
+
+    def encode(self, *_: str, **__: str) -> bytes:
+        raise SystemExit(9)
+
+    __str__ = __repr__ = __len__ = __eq__ = encode  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]
+
+
+class AnswersSlippery(ReferenceSQL):
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        answer = await super().solve(problem, toolbox)
+        await toolbox.execute(Slippery(answer))
+        return Slippery(answer)
+
+
+class AnswersNoText(ReferenceSQL):
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        return b"SELECT 1"  # type: ignore[return-value]
+
+
 class Swallows(ReferenceSQL):
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         try:
@@ -191,6 +261,14 @@ class Swallows(ReferenceSQL):
         (RaisesWhat(ValueError("\ud800")), [], "agent_error", "ValueError: \\ud800"),
         (CancelsItself(), [], "agent_error", "CancelledError"),
         (NoCoroutine(), [], "agent_error", "SystemExit: 2"),
+        (RaisesWhat(Unspeakable()), [], "agent_error", "Unspeakable: (its message cannot be had: SystemExit)"),
+        (AnswersNoText(), [], "agent_error", "solve returned bytes, not str"),
+        (HangsUp(answers=False), [Reply(WRITE, delay_s=2.0)], "agent_error", "ReadTimeout"),
+        (HangsUp(answers=True), [Reply(WRITE, delay_s=2.0)], "no_transitions", "without calling"),
+        (LeavesACall(), [Reply(WRITE, delay_s=2.0)], "agent_error", "no patience"),
+        (AsksForTools(), [Reply.failure(400, "no tools"), "yes"], "agent_error", "400"),
+        (AsksForTools(), [Reply.failure(400, "no tools"), Reply.failure(400)], "endpoint_error", "no tools"),
+        (AsksForTools(), [Reply.failure(401, "no key")], "endpoint_error", "no key"),
         (Silent(), [], "no_transitions", "without calling"),
         (ReferenceSQL(), [Reply.failure(500)], "endpoint_error", "500"),
         (ReferenceSQL(), [WRITE, Reply.failure(429)], "endpoint_error", "429"),
@@ -211,6 +289,31 @@ async def test_failures_are_typed(
     result = await attempt(control, gateway, scripted_server(replies), agent, request_)
     assert result.outcome == outcome and detail in result.detail
     assert result.answer is None  # nothing that could be scored
+
+
+async def test_an_answer_is_taken_for_the_text_that_it_is(
+    control: GatewayControl, gateway: GatewayServer, scripted_server: StartServer, request_: RolloutRequest
+) -> None:
+    server = scripted_server([WRITE, f"Fine. {APPROVED}"])
+    result = await attempt(control, gateway, server, AnswersSlippery(), request_)
+    assert (result.outcome, result.answer, type(result.answer)) == ("ok", "SELECT name FROM singer", str)
+    assert result.tool_calls[-1].arguments == {"sql": "SELECT name FROM singer"} and result.tool_calls[-1].ok
+    assert from_spans(to_spans(result)) == result
+
+
+async def test_an_agent_that_hangs_up_once_is_judged_on_its_answer(
+    control: GatewayControl, gateway: GatewayServer, scripted_server: StartServer, request_: RolloutRequest
+) -> None:
+    class HangsUpLast(ReferenceSQL):
+        async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+            answer = await super().solve(problem, toolbox)
+            await HangsUp(answers=True).solve(problem, toolbox)
+            return answer
+
+    server = scripted_server([WRITE, f"Fine. {APPROVED}", Reply(WRITE, delay_s=2.0)])
+    result = await attempt(control, gateway, server, HangsUpLast(), request_)
+    assert (result.outcome, result.answer) == ("ok", "SELECT name FROM singer")
+    assert [failure.cause for failure in result.failures] == ["agent"]
 
 
 async def test_a_request_of_its_own_that_is_wrong_is_the_agents_doing(

@@ -17,6 +17,7 @@ import pytest
 
 from harness.config import Config, load_config
 from harness.errors import RunFailed
+from harness.gateway.answers import SeenIds
 from harness.records import Attempt, Transition
 from harness.results.folder import RunFolder
 from harness.rollout import stack
@@ -278,7 +279,7 @@ def replied(response_id: str = "1") -> Transition:
 
 def test_a_reused_response_id_is_refused() -> None:
     session = object.__new__(Session)
-    session._seen_responses = set()
+    session._responses = SeenIds(10)
     call = replied()
     attempt = Attempt("r", "a", "ok", "", "x", (call,), (), (), 0, 0)
     session._check(attempt)

@@ -6,11 +6,13 @@ import asyncio
 from typing import Any
 
 import agentlightning as agl
-from agentlightning.store.memory import InMemoryLightningStore
+from agentlightning.types import AttemptedRollout
 
-from harness.records import Attempt, Transition
+from harness.records import Attempt, Problem, Transition
+from harness.rollout.client import RolloutClient
+from harness.rollout.request import RolloutRequest
 from harness.rollout.spans import from_spans, to_spans
-from harness.rollout.store import StoreClient, StoreServer
+from harness.rollout.store import RunStore, StoreClient, StoreServer
 
 
 class Counting(StoreClient):
@@ -23,6 +25,21 @@ class Counting(StoreClient):
     async def _request_json(self, method: Any, path: str, **kwargs: Any) -> Any:
         self.requests.append(path)
         return await super()._request_json(method, path, **kwargs)
+
+
+def request_of(number: int) -> RolloutRequest:
+    return RolloutRequest(
+        problem=Problem(f"t/{number}", "?"),
+        program="self_correcting_sql",
+        environment="sql",
+        payload={},
+        phase="val",
+        max_turns=1,
+        sampling={},
+        tool_timeout_s=1.0,
+        timeout_s=30.0,
+        retries=0,
+    )
 
 
 def attempt_of(rollout_id: str, attempt_id: str, calls: int) -> Attempt:
@@ -55,7 +72,7 @@ def attempt_of(rollout_id: str, attempt_id: str, calls: int) -> Attempt:
 
 def test_an_attempt_comes_back_as_it_was_in_one_request() -> None:
     async def main() -> None:
-        server = StoreServer(InMemoryLightningStore(thread_safe=True))
+        server = StoreServer(RunStore(thread_safe=True))
         await server.start()
         client = Counting(server.endpoint)
         try:
@@ -78,3 +95,38 @@ def test_an_attempt_comes_back_as_it_was_in_one_request() -> None:
             await server.stop()
 
     asyncio.run(main())
+
+
+def test_a_rollout_that_was_read_is_forgotten_and_one_under_way_is_not() -> None:
+    async def main() -> None:
+        store = RunStore(thread_safe=True)
+        server = StoreServer(store)
+        await server.start()
+        client = StoreClient(server.endpoint)
+        waits = RolloutClient(client)
+        try:
+            await server.add_resources({"policy": agl.LLM(endpoint="http://127.0.0.1:1/v1", model="p", api_key="k")})
+            asked = [asyncio.create_task(waits.run(request_of(number))) for number in range(4)]
+            taken: list[AttemptedRollout] = []
+            while len(taken) < 4:
+                taken += await client.dequeue_many_rollouts(limit=4, worker_id="w")
+                await asyncio.sleep(0.01)
+            for rollout in taken[:3]:
+                attempt = attempt_of(rollout.rollout_id, rollout.attempt.attempt_id, calls=2)
+                await client.add_many_spans(to_spans(attempt))
+                await client.update_attempt(rollout.rollout_id, rollout.attempt.attempt_id, status="succeeded")
+            while len([task for task in asked if task.done()]) < 3 or len(await store.query_rollouts()) > 1:
+                await asyncio.sleep(0.05)
+            (left,) = await store.query_rollouts()
+            assert left.rollout_id == taken[3].rollout_id
+            counts: Any = await store.statistics()
+            assert counts["total_rollouts"] == counts["total_attempts"] == 1 and counts["total_span_bytes"] == 0, counts
+            assert {len(kept) for kept in (store._completion_events, store._start_time_by_rollout)} == {1}
+            await client.forget([left.rollout_id, "never-seen"])  # it has not ended
+            assert len(await store.query_rollouts()) == 1
+            asked[[not task.done() for task in asked].index(True)].cancel()
+        finally:
+            await client.close()
+            await server.stop()
+
+    asyncio.run(asyncio.wait_for(main(), 60))

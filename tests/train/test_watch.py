@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from harness.trainers.verl.run import last_error
-from harness.trainers.verl.trainer import _short
+from harness.trainers.verl.trainer import _ray_dir
 
 WARNING = (
     "(TaskRunnerV1 pid=411) /venv/verl/workers/engine/__init__.py:69: UserWarning: megatron engine is not available: "
@@ -148,9 +149,13 @@ def test_a_ray_that_was_slow_to_start_is_started_again(
         assert len(tries) == expected
 
 
-@pytest.mark.parametrize(("folder", "short"), [("/tmp/x", {}), ("/scratch/" + "x" * 40, {"RAY_TMPDIR": "/tmp"})])
+@pytest.mark.parametrize("name", ["TMPDIR", "RAY_TMPDIR"])
 def test_ray_gets_a_folder_whose_name_leaves_room_for_its_sockets(
-    folder: str, short: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TMPDIR", folder)
-    assert _short() == short
+    monkeypatch.delenv("RAY_TMPDIR", raising=False)
+    for folder, given in ((Path("/tmp"), "/tmp"), (tmp_path / ("x" * 40), "/tmp")):
+        folder.mkdir(exist_ok=True)
+        monkeypatch.setenv(name, str(folder))
+        monkeypatch.setattr(tempfile, "tempdir", None)
+        assert _ray_dir() == {"RAY_TMPDIR": given}

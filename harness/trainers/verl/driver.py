@@ -71,7 +71,8 @@ def main() -> None:
         start_no_more_than_needed()
     ray.init = patient(ray.init)
     over = threading.Event()
-    threading.Thread(target=watch, args=(over,), daemon=True).start()
+    for look in (watch, watch_node):
+        threading.Thread(target=look, args=(over,), daemon=True).start()
     if server:
         forks.stand_in(server)
     if server and not asks_verl(config):
@@ -100,6 +101,7 @@ def run_on_forks(config: Any) -> None:
     from omegaconf import OmegaConf
 
     from harness import timeline
+    from harness.errors import last_line
     from harness.trainers.verl.tasks import TaskRunner
 
     options = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
@@ -107,7 +109,11 @@ def run_on_forks(config: Any) -> None:
     with timeline.span("Ray"):
         ray.init(**options)
     runner = ray.remote(TaskRunner).remote()
-    ray.get(runner.run.remote(config))
+    try:
+        ray.get(runner.run.remote(config))
+    except ray.exceptions.ActorDiedError as error:  # Ray's own text begins with what follows from it
+        sys.stderr.write(f"{OURS}verl's task runner died: {last_line(str(error))}\n")
+        sys.exit(1)
 
 
 def start_no_more_than_needed() -> None:
@@ -175,6 +181,22 @@ def watch(over: threading.Event) -> None:
         causes = [cause for actor in dead.values() if (cause := cause_of_death(actor))]
         if causes:
             _leave("; ".join(causes), over)
+
+
+def watch_node(over: threading.Event) -> None:
+    """End this process once one of Ray's own is dead; until `over`.
+
+    Ray waits a minute for a GCS that is gone to come back, and every question to it waits along.
+    """
+    import ray
+    from ray._private import worker
+
+    while not over.wait(WATCH_S):
+        node = worker._global_node if ray.is_initialized() else None
+        for name in ("gcs_server", "raylet"):
+            for started in (node.all_processes if node else {}).get(name, ()):
+                if (status := started.process.poll()) is not None:
+                    _leave(f"Ray's {name} (process {started.process.pid}) ended with status {status}", over)
 
 
 def _leave(reason: str, over: threading.Event) -> None:

@@ -21,6 +21,7 @@ import signal
 import socket
 import struct
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -231,6 +232,7 @@ class Server:
         os.environ.update(self._made | dict(variable.split("=", 1) for variable in environment))
         if self._mark is not None:
             carry_mark(os.environ[RUN_MARK], *self._mark)
+        tempfile.tempdir = None  # to be asked for anew
         if numpy := sys.modules.get("numpy"):
             numpy.random.seed()  # as in a process of its own; Python's own generator sees to itself
         sys.modules["ray._raylet"].Config.initialize("")  # Ray's settings, from these variables

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +19,7 @@ from harness.errors import EnvironmentProblem, how_to_install
 from harness.layers import digest, merge
 from harness.plugins import program, program_of
 from harness.results.folder import RunFolder
-from harness.rollout.processes import RUN_MARK, end_group, stop_process
+from harness.rollout.processes import RUN_MARK, end_group, no_orphans, stop_process
 from harness.trainers import Standby, Trainer
 from harness.trainers.verl import forks
 from harness.trainers.verl.checkpoints import checkpoints, drop_broken
@@ -73,6 +74,10 @@ class VerlTrainer(Trainer):
         return checkpoint_bytes(run.config, run.model, run.steps)
 
     def fit(self, run: LiveRun) -> None:
+        with no_orphans():
+            self._fit(run)
+
+    def _fit(self, run: LiveRun) -> None:
         config, folder = run.config, run.folder
         mark = f"{folder.id}-{os.getpid()}"
         shared, hidden = _variables(run.device, Path(run.model).exists()), _hidden(run.device, config.gpus)
@@ -89,7 +94,9 @@ class VerlTrainer(Trainer):
         write_agent_loop(data_dir / "agent_loop.yaml", session_file)
         (data_dir / "verl-settings.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
         # The driver first: its imports take longest, and need nothing of ours.
-        driver = _start(folder, {**_short(), **os.environ, **variables, **hidden, **_standby(digest(shared | hidden))})
+        scratch = tempfile.TemporaryDirectory(prefix="harness-", ignore_cleanup_errors=True)
+        ours = {**_ray_dir(), "TMPDIR": scratch.name, **_standby(digest(shared | hidden))}
+        driver = _start(folder, {**os.environ, **variables, **hidden, **ours})
         try:
             with timeline.span("imports of agentlightning"):
                 from harness.trainers.verl.run import VerlRun
@@ -98,6 +105,7 @@ class VerlTrainer(Trainer):
         finally:
             stop_process(driver)
             end_group(driver.pid)
+            scratch.cleanup()
             _forget(folder)
 
 
@@ -131,9 +139,13 @@ def _start(folder: RunFolder, environment: dict[str, str]) -> subprocess.Popen[b
         )
 
 
-def _short() -> dict[str, str]:
-    """Ray's own folder, where that of temporary files has too long a name for the sockets that Ray puts into it."""
-    return {"RAY_TMPDIR": "/tmp"} if len(os.environ.get("TMPDIR", "")) > RAYS_ROOM else {}
+def _ray_dir() -> dict[str, str]:
+    """Ray's own folder stays where temporary files are, whose name must leave room for Ray's sockets.
+
+    verl's own files go into a folder of the run that is removed with it.
+    """
+    usual = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+    return {"RAY_TMPDIR": usual if len(usual) <= RAYS_ROOM else "/tmp"}
 
 
 def _standby(kind: str) -> dict[str, str]:

@@ -1,0 +1,351 @@
+"""What happens when something breaks in the middle of a training: a table, from real trainings on this machine.
+
+    python benchmarks/faults.py [--only NAME ...] [--list]
+
+Each line is one `harness train` of three small steps on the CPU, with one thing done to it while rollouts of the first
+step are under way (or where it says). Recorded are how it ended, how long after, what it said, and what was left:
+processes, shared memory, temporary files. A run that can go on is resumed, and must then finish. Ends with status 1
+where a run ended otherwise than it should. A quarter of an hour on two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+STEPS = [
+    *("--plugin", "reference_sql", "--steps", "3", "--set", "device=cpu", "--set", "train.batch_size=4"),
+    *("--set", "task.val_limit=8", "--set", "train.val_every=1", "--set", "train.save_every=1"),
+    *("--set", "rollout.timeout_s=60"),
+]
+LIMIT_S = 600.0
+NOBODY = 65534
+REWARD = """
+from harness.hookspecs import RewardSpec, hookimpl
+from harness.records import Verdict
+HARNESS_API = 1
+
+@hookimpl
+def harness_rewards():
+    return [RewardSpec("not_a_number", "faulty:NotANumber", "NaN for every answer.")]
+
+class NotANumber:
+    version = "1"
+
+    async def score(self, task, attempt):
+        return Verdict(float("nan"), "not a number")
+"""
+AGENT = """
+import subprocess, sys
+from harness.hookspecs import AgentSpec, hookimpl
+from harness.programs.self_correcting_sql.reference import ReferenceSQL
+HARNESS_API = 1
+
+@hookimpl
+def harness_agents():
+    return [AgentSpec("leaves_sleepers", "faulty:LeavesSleepers", "Leaves processes.", roles=ReferenceSQL.roles)]
+
+class LeavesSleepers(ReferenceSQL):
+    async def solve(self, problem, toolbox):
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(987)"], env={}, start_new_session=True)
+        return await super().solve(problem, toolbox)
+"""
+
+
+@dataclass
+class Training:
+    """A training under way in a folder of its own."""
+
+    folder: Path
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def run(self) -> Path | None:
+        return next((path for path in (self.folder / "runs").glob("*") if path.is_dir()), None)
+
+    def processes(self, *words: str) -> list[psutil.Process]:
+        """The run's processes whose command lines have all these words."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error, OSError):
+                environment = Path(f"/proc/{process.pid}/environ").read_bytes()
+                mine = self.run is not None and f"HARNESS_RUN_MARK={self.run.name}".encode() in environment
+                line = " ".join(process.cmdline())
+                if process.status() != psutil.STATUS_ZOMBIE and mine and all(word in line for word in words):
+                    found.append(process)
+        return found
+
+    def wait(self, condition: Callable[[], object]) -> None:
+        ends = time.monotonic() + LIMIT_S
+        while not condition():
+            if self.process.poll() is not None or time.monotonic() > ends:
+                raise RuntimeError(f"it never came to that: {self.said()}")
+            time.sleep(0.1)
+
+    def rows(self, phase: str, step: int) -> int:
+        """Episodes of a phase and step so far."""
+        texts = [file.read_text(errors="replace") for file in (self.run or self.folder).glob("logs/episodes-*.jsonl")]
+        lines = [line for text in texts for line in text.splitlines() if line.endswith("}")]
+        return sum(row["phase"] == phase and row["step"] == step for row in map(json.loads, lines))
+
+    def said(self) -> str:
+        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        return next(
+            (line for line in reversed(lines) if line.startswith("harness: ")), lines[-1] if lines else "nothing"
+        )
+
+    @property
+    def status(self) -> str:
+        return str(json.loads((self.run / "run.json").read_text())["status"]) if self.run else "no run"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that is done to a training.
+
+    Attributes:
+        told: For the table.
+        act: Does it; None where the training's surroundings are the fault.
+        ends: The status of the run afterwards.
+        arguments: Further ones of the training.
+        resumes: Whether it can go on, and then finishes.
+        limits: `resource.RLIMIT_*` of the training.
+    """
+
+    told: str
+    act: Callable[[Training], None] | None
+    ends: str
+    arguments: tuple[str, ...] = ()
+    resumes: bool = True
+    limits: dict[int, int] = field(default_factory=dict)
+    variables: Callable[[Path], dict[str, str]] = lambda folder: {}
+    within_s: float = 30.0
+
+
+def in_step_one(training: Training) -> None:
+    training.wait(lambda: training.rows("train", 1))
+
+
+def kill(*words: str, number: int = signal.SIGKILL) -> Callable[[Training], None]:
+    def act(training: Training) -> None:
+        in_step_one(training)
+        found = training.processes(*words)
+        if not found:
+            lines = [" ".join(process.cmdline())[:120] for process in training.processes()]
+            raise RuntimeError(f"no process {words} among {lines}")
+        for process in found:
+            process.send_signal(number)
+
+    return act
+
+
+def signalled(number: int, when: Callable[[Training], object]) -> Callable[[Training], None]:
+    def act(training: Training) -> None:
+        training.wait(lambda: when(training))
+        training.process.send_signal(number)
+
+    return act
+
+
+def saving(training: Training) -> bool:
+    folders = list((training.run or training.folder).glob("checkpoints/global_step_1"))
+    return bool(folders) and not (folders[0].parent / "latest_checkpointed_iteration.txt").exists()
+
+
+def reporting(training: Training) -> bool:
+    return training.rows("val", 3) == 8
+
+
+def faulty(text: str) -> Callable[[Path], dict[str, str]]:
+    """A plugin beside the training."""
+
+    def variables(folder: Path) -> dict[str, str]:
+        info = folder / "plugin" / "faulty-0.1.dist-info"
+        info.mkdir(parents=True)
+        (folder / "plugin" / "faulty.py").write_text(text)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: faulty\nVersion: 0.1\n")
+        (info / "entry_points.txt").write_text("[harness]\nfaulty = faulty\n")
+        return {"PYTHONPATH": os.pathsep.join(filter(None, [str(info.parent), os.environ.get("PYTHONPATH")]))}
+
+    return variables
+
+
+FAULTS = {
+    "policy-server": Fault("policy server killed", kill("VerlPolicyServer"), "failed"),
+    "loop-worker": Fault("verl's agent-loop worker killed", kill("AgentLoopWorker"), "failed"),
+    "task-runner": Fault("verl's task runner killed", kill("ray::TaskRunner"), "failed"),
+    "trainer": Fault("verl's training worker killed", kill("WorkerDict"), "failed"),
+    "queue": Fault("TransferQueue's storage killed", kill("SimpleStorage"), "failed"),
+    "gcs": Fault("Ray's GCS killed", kill("gcs_server"), "failed"),
+    "raylet": Fault("Ray's raylet killed", kill("raylet/raylet"), "failed"),
+    "driver": Fault("verl's driver killed", kill("verl.driver"), "failed"),
+    "gateway": Fault("gateway killed", kill("harness.gateway"), "failed"),
+    "runner": Fault("runner killed", kill("harness.rollout.worker"), "finished", resumes=False, within_s=LIMIT_S),
+    "stopped-runner": Fault(
+        "runner stopped (SIGSTOP)",
+        kill("harness.rollout.worker", number=signal.SIGSTOP),
+        "finished",
+        ("--set", "rollout.timeout_s=10"),
+        resumes=False,
+        within_s=LIMIT_S,
+    ),
+    "itself": Fault("the run itself killed", signalled(signal.SIGKILL, lambda one: one.rows("train", 1)), "running"),
+    "term-validation": Fault(
+        "SIGTERM in the first validation", signalled(signal.SIGTERM, lambda one: one.rows("val", 0)), "interrupted"
+    ),
+    "int-saving": Fault("SIGINT while a checkpoint is saved", signalled(signal.SIGINT, saving), "interrupted"),
+    "hup-step": Fault("SIGHUP in a step", signalled(signal.SIGHUP, lambda one: one.rows("train", 2)), "interrupted"),
+    "term-end": Fault("SIGTERM at the end of the last validation", signalled(signal.SIGTERM, reporting), "interrupted"),
+    "processes": Fault(
+        "at most 150 processes and threads more",
+        None,
+        "failed",
+        limits={resource.RLIMIT_NPROC: 150},
+        resumes=False,
+        within_s=LIMIT_S,
+    ),
+    "files": Fault(
+        "at most 64 open files a process", None, "failed", limits={resource.RLIMIT_NOFILE: 64}, within_s=LIMIT_S
+    ),
+    "temporary-files": Fault(
+        "a folder for temporary files that cannot be written",
+        None,
+        "no run",
+        resumes=False,
+        within_s=LIMIT_S,
+        variables=lambda folder: {"TMPDIR": str(folder / "nowhere"), "RAY_TMPDIR": str(folder / "nowhere")},
+    ),
+    "nan": Fault(
+        "every reward is NaN",
+        None,
+        "failed",
+        ("--set", "reward.name=not_a_number"),
+        resumes=False,
+        variables=faulty(REWARD),
+        within_s=LIMIT_S,
+    ),
+    "sleepers": Fault(
+        "each rollout leaves a process, environment emptied, session of its own",
+        None,
+        "finished",
+        ("--plugin", "leaves_sleepers"),
+        resumes=False,
+        variables=faulty(AGENT),
+        within_s=LIMIT_S,
+    ),
+    "nothing": Fault("nothing", None, "finished", resumes=False, within_s=LIMIT_S),
+}
+
+
+@contextmanager
+def training(fault: Fault) -> Iterator[Training]:
+    folder = Path(tempfile.mkdtemp(prefix="faults-"))
+    (folder / "runs").mkdir()
+    if resource.RLIMIT_NPROC in fault.limits and os.geteuid() == 0:
+        for path in (folder, folder / "runs"):
+            os.chown(path, NOBODY, NOBODY)
+
+    def limited() -> None:
+        for name, value in fault.limits.items():
+            resource.setrlimit(name, (value, value))
+        if resource.RLIMIT_NPROC in fault.limits and os.geteuid() == 0:  # who is root has no such limit
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+
+    command = [sys.executable, "-m", "harness", "train", "--runs-dir", str(folder / "runs"), *STEPS, *fault.arguments]
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            stdout=log,
+            stderr=log,
+            env=os.environ | {"HOME": str(folder)} | fault.variables(folder),
+            cwd=folder,
+            preexec_fn=limited if fault.limits else None,
+            start_new_session=True,
+        )
+    one = Training(folder, process, folder / "log")
+    try:
+        yield one
+    finally:
+        for left in [process, *one.processes()]:
+            with suppress(psutil.Error, OSError):
+                left.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def leftovers() -> set[str]:
+    """Shared memory, temporary files, and processes that sleep as the agent above leaves them."""
+    places = [Path("/dev/shm"), Path(tempfile.gettempdir())]
+    found = {str(path) for place in places if place.is_dir() for path in place.iterdir()}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if "time.sleep(987)" in " ".join(process.cmdline()):
+                found.add(f"process {process.pid}")
+    return {name for name in found if "/faults-" not in name and not name.endswith("/ray")}
+
+
+def attempt(name: str, fault: Fault) -> bool:
+    """One line of the table; whether it ended as it should."""
+    before = leftovers()
+    with training(fault) as one:
+        began = time.monotonic()
+        try:
+            if fault.act is not None:
+                fault.act(one)
+                began = time.monotonic()
+            one.process.wait(LIMIT_S)
+            took = time.monotonic() - began
+            said, status = one.said(), one.status
+            ends = time.monotonic() + 12
+            while (left := one.processes()) and time.monotonic() < ends:
+                time.sleep(0.2)
+            well = status == fault.ends and took <= fault.within_s and not left
+            well = well and "Traceback" not in one.log.read_text(errors="replace")
+            told = f"{status}, {took:.0f} s"
+            if fault.resumes and one.run is not None:
+                done = subprocess.run(
+                    [sys.executable, "-m", "harness", "train", "--resume", str(one.run)], capture_output=True, text=True
+                )
+                well = well and done.returncode == 0 and one.status == "finished"
+                told += f"; resumed: {one.status}"
+        except (RuntimeError, subprocess.TimeoutExpired) as error:
+            said, told, left, well = str(error), "not tried", [], False
+        here = str(one.folder)
+    kept = sorted(leftovers() - before)
+    more = f"{len(left)} processes" if left else ", ".join(kept[:3]) or "nothing"
+    said = " ".join(said.removeprefix("harness: ").replace(here, "").split())[:160].replace("|", "/")
+    print(f"| {fault.told} | {told} | {said} | {more} | {'yes' if well else '**no**'} |", flush=True)
+    return well
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=FAULTS, default=list(FAULTS))
+    parser.add_argument("--list", action="store_true", help="the names alone")
+    options = parser.parse_args()
+    if options.list:
+        print("\n".join(FAULTS))
+        return
+    print("| what was done | how it ended, how long after | what it said | what was left | as it should |")
+    print("|---|---|---|---|---|", flush=True)
+    results = [attempt(name, FAULTS[name]) for name in options.only]
+    sys.exit(0 if all(results) else 1)
+
+
+if __name__ == "__main__":
+    main()
