@@ -21,6 +21,15 @@ def printable_json(text: str) -> str:
     return _CONTROL.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
+def shown(value: Any) -> str:
+    """A value that somebody gave, in a message: no longer than a line has room for."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of more digits than Python writes, or what holds itself
+        return f"a {type(value).__name__} too large to show"
+    return text if len(text) <= 100 else f"{text[:80]}... ({len(text)} characters)"
+
+
 def percent(value: float | None) -> str:
     """`62.5 %`, or a dash where there is no value."""
     return "-" if value is None else f"{100 * value:.1f} %"
