@@ -41,10 +41,11 @@ def _follow(folder: Path, read: dict[Path, int], over: threading.Event) -> None:
         last = over.wait(EVERY_S)
         for file in sorted(folder.glob("*.log")):
             with suppress(OSError), file.open("rb") as log:
-                log.seek(read.get(file, 0))
+                read[file] = min(read.get(file, 0), os.fstat(log.fileno()).st_size)  # a long log loses its middle
+                log.seek(read[file])
                 whole, newline, rest = log.read().rpartition(b"\n")
                 if last:
                     whole, newline = whole + newline + rest, b""
-                read[file] = read.get(file, 0) + len(whole) + len(newline)
+                read[file] += len(whole) + len(newline)
                 for line in _COLOUR.sub("", whole.decode(errors="replace")).splitlines():
                     complain(f"{file.name}: {line}")
