@@ -12,11 +12,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
 
 from harness.errors import ConfigError
-from harness.layers import flatten, merge, nested, numbers
+from harness.layers import flatten, merge, nested, numbers, parse_yaml
+from harness.wording import shown
 
 NAMED_NOW = {"plugin": "agent"}
 """Key of older files -> key."""
@@ -180,7 +180,7 @@ class Config(Section):
     """Regular expression, searched in role names: whose transitions are trained. None: as the agent's program says."""
     max_turns: int = Field(3, ge=1)
     """Answers that an agent may write for one question, the last one unchecked; or rounds of tool calls."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**32)
     device: Literal["auto", "cpu", "cuda", "npu"] = "auto"
     deterministic: bool = False
     """On GPUs: the engine's batch-invariant kernels and torch's deterministic ones, so that the same run twice is the
@@ -241,9 +241,9 @@ def load_config(
         if not separator or not key.strip():
             raise ConfigError(f"--set wants key=value, got {item!r}. Example: --set train.steps=20")
         try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ConfigError(f"--set {key}: not a YAML value: {text!r}") from error
+            value = parse_yaml(text)
+        except ValueError as error:
+            raise ConfigError(f"--set {key}: not a YAML value that can be read: {shown(text)} ({error})") from error
         merge(data, _placed(key.strip(), numbers(value)))
     merge(data, {key: value for key, value in direct.items() if value is not None})
     return validate(data)
@@ -321,11 +321,11 @@ def resolve_device(device: str) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read configuration {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not YAML: {str(error).splitlines()[0]}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is not YAML that can be read: {error}. Correct it there") from error
     if data is None:
         return {}
     if not isinstance(data, dict):
@@ -354,4 +354,4 @@ def _explain(error: ValidationError) -> str:
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     if first["type"] == "value_error":  # in words of ours
         return f"configuration key {key!r}: {first['ctx']['error']}{more}"
-    return f"configuration key {key!r}: {first['msg']}, got {first['input']!r}{more}"
+    return f"configuration key {key!r}: {first['msg']}, got {shown(first['input'])}{more}"

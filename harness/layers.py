@@ -1,4 +1,4 @@
-"""Layers of nested settings: dotted keys, numbers, and one laid over another."""
+"""Layers of nested settings: read within bounds, dotted keys, numbers, and one laid over another."""
 
 from __future__ import annotations
 
@@ -6,7 +6,78 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping
 from datetime import date
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from yaml import Node
+
+VALUES = 100_000
+"""Of one YAML document, each alias counted as what it stands for."""
+LEVELS = 100
+"""Of nesting, in YAML and JSON."""
+DIGITS = 100
+"""Of a whole number in YAML. Python writes none of more than 4,300."""
+_TOO_DEEP = f"it is nested more than {LEVELS} levels deep"
+
+
+def parse_yaml(text: str) -> Any:
+    """Plain data from YAML, its aliases expanded to no more than so many values.
+
+    Raises:
+        ValueError: It is no YAML, holds itself, or is nested or grows beyond the bounds; says so in one line.
+    """
+    import yaml
+
+    try:
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _measured(node, 1, {})  # before it is built: merges of aliases grow while it is
+        return loader.construct_document(node)
+    except RecursionError as error:
+        raise ValueError(_TOO_DEEP) from error
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from error
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Plain data from JSON.
+
+    Raises:
+        ValueError: It is no JSON, or nested beyond the bound.
+    """
+    try:
+        data = json.loads(text)
+    except RecursionError as error:
+        raise ValueError(_TOO_DEEP) from error
+    level = [data]
+    for _ in range(LEVELS + 1):
+        deeper = [one for one in level if isinstance(one, dict | list)]
+        if not deeper:
+            return data
+        level = [below for one in deeper for below in (one.values() if isinstance(one, dict) else one)]
+    raise ValueError(_TOO_DEEP)
+
+
+def _measured(node: Node, depth: int, known: dict[Node, int]) -> int:
+    """The values of a document from a node down; 0 in `known` is a node that is being measured."""
+    if (found := known.get(node)) is not None:
+        if not found:
+            raise ValueError(f"an alias in line {node.start_mark.line + 1} stands in what it is an alias of")
+        return found
+    if depth > LEVELS:
+        raise ValueError(_TOO_DEEP)
+    known[node] = 0
+    parts: list[Any] = []
+    if isinstance(node.value, list):  # of a mapping, whose parts are pairs, or of a sequence
+        parts = [part for item in node.value for part in (item if isinstance(item, tuple) else (item,))]
+    elif node.tag.endswith(":int") and len(node.value) > DIGITS:
+        raise ValueError(f"the number in line {node.start_mark.line + 1} has {len(node.value)} digits")
+    known[node] = size = 1 + sum(_measured(part, depth + 1, known) for part in parts)
+    if size > VALUES:
+        raise ValueError(f"with its aliases written out it has more than {VALUES:,} values")
+    return size
 
 
 def merge(into: dict[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def _us(seconds: float) -> int:
 def _created() -> float | None:
     """When the kernel made this process, seconds since 1970 (Linux)."""
     with suppress(OSError, ValueError, IndexError, AttributeError):
-        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+        ticks = int(Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
         uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
         return time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK")
     return None

@@ -1,10 +1,33 @@
-"""Numbers in words, the same wherever they are shown."""
+"""Numbers in words and text of others, the same wherever they are shown."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""What a terminal obeys instead of showing it: control characters but tab and newline, and turns of direction."""
+
+
+def printable(text: str) -> str:
+    r"""Text as a terminal may be given it: what it would obey stands there as its escape, such as `\x1b`."""
+    return _CONTROL.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
+
+
+def printable_json(text: str) -> str:
+    """The same of a JSON document, which means what it did."""
+    return _CONTROL.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
+
+
+def shown(value: Any) -> str:
+    """A value that somebody gave, in a message: no longer than a line has room for."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number of more digits than Python writes, or what holds itself
+        return f"a {type(value).__name__} too large to show"
+    return text if len(text) <= 100 else f"{text[:80]}... ({len(text)} characters)"
 
 
 def percent(value: float | None) -> str:

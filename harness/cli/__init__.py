@@ -6,7 +6,11 @@ import errno
 import importlib
 import importlib.util
 import io
+import locale
 import logging
+import os
+import re
+import resource
 import sys
 from typing import Any
 
@@ -14,8 +18,10 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 import harness
+from harness.cli.common import complain
 from harness.cli.complete import right_form
-from harness.errors import RunFailed, UserError
+from harness.errors import EnvironmentProblem, RunFailed, UserError
+from harness.wording import printable
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("harness.cli.train", "Train an agent with GRPO."),
@@ -40,6 +46,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("harness.cli.doctor", "Check this machine."),
 }
 """Command by name: module and summary. A module has `app` (a Typer application)."""
+
+ADDRESSES = 3 * 2**29
+"""Bytes of addresses (`ulimit -v`) that polars and pyarrow take to start; with less they abort, or wait for ever."""
+_UNDECODED = re.compile("[\udc80-\udcff]")
+"""Bytes that are no character in the locale's encoding."""
 
 _UsageError: type[Any] = typer.BadParameter.__bases__[0]
 """Typer's own; the module that it lives in is private and has moved between releases."""
@@ -69,12 +80,44 @@ class _LazyGroup(TyperGroup):
 
     def invoke(self, context: Any) -> Any:
         """Run the command; Ctrl-C ends in one line, with what the command has to say of it (Typer says nothing)."""
+        _check_process()
         try:
             return super().invoke(context)
         except KeyboardInterrupt as error:
             said = f": {error}" if str(error) else ""
-            sys.stderr.write(f"harness: interrupted{said}\n")
+            complain(f"harness: interrupted{said}")
             raise typer.Exit(130) from error
+
+
+def _check_process() -> None:
+    """Refuse what libraries, imported later, would answer with a crash or without end.
+
+    Raises:
+        EnvironmentProblem: A limit on memory that is too small, or names that the locale cannot tell.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < ADDRESSES:
+        raise EnvironmentProblem(
+            f"this process may use {limit / 2**20:.0f} MiB of addresses (ulimit -v) and its libraries need "
+            f"{ADDRESSES / 2**20:.0f} MiB: ulimit -v unlimited"
+        )
+    try:
+        here = os.getcwd()
+    except FileNotFoundError as error:
+        raise EnvironmentProblem("the current folder is not there any more: change into another") from error
+    for given in (*sys.argv[1:], here):
+        if sys.getfilesystemencoding() != "utf-8" and _UNDECODED.search(given):
+            raise EnvironmentProblem(
+                f"{given} has characters that the locale's encoding ({locale.getpreferredencoding(False)}) does not "
+                "have: set LC_ALL=C.UTF-8, or PYTHONUTF8=1"
+            )
+
+
+class _PlainFormatter(logging.Formatter):
+    """Text of others in a log shows harmlessly, as everything that a command prints."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 app = typer.Typer(
@@ -90,10 +133,9 @@ def _root(
     verbose: bool = typer.Option(False, "--verbose", "-v", help="Show the log on stderr."),
     version: bool = typer.Option(False, "--version", help="Show the version."),
 ) -> None:
-    logging.basicConfig(
-        level=logging.INFO if verbose else logging.ERROR,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
+    handler = logging.StreamHandler()
+    handler.setFormatter(_PlainFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO if verbose else logging.ERROR, handlers=[handler])
 
 
 def main() -> None:
@@ -106,10 +148,10 @@ def main() -> None:
     try:
         status: Any = app(prog_name="harness", standalone_mode=False)
     except UserError as error:
-        sys.stderr.write(f"harness: {error}\n")
+        complain(f"harness: {error}")
         sys.exit(2)
     except RunFailed as error:
-        sys.stderr.write(f"harness: {error}\n")
+        complain(f"harness: {error}")
         sys.exit(1)
     except _UsageError as error:
         hint = f" Try: {error.ctx.command_path} --help" if error.ctx else ""
@@ -118,18 +160,21 @@ def main() -> None:
             sys.exit(2)
         if meant := right_form(sys.argv[1:]):
             said, hint = said.partition(" Did you mean")[0], f" Did you mean `{meant}`?"
-        sys.stderr.write(f"harness: {said}{hint}\n")
+        complain(f"harness: {said}{hint}")
         sys.exit(2)
     except typer.Exit as error:
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        sys.stderr.write("harness: interrupted\n")
+        complain("harness: interrupted")
         sys.exit(130)
     except BrokenPipeError:
         sys.exit(0)
+    except MemoryError:
+        complain("harness: memory is used up: make some free, or raise the limit (ulimit -v, or the container's)")
+        sys.exit(2)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        sys.stderr.write(f"harness: {error.strerror}: {error.filename or 'make room'}\n")
+        complain(f"harness: {error.strerror}: {error.filename or 'make room'}")
         sys.exit(1)
     sys.exit(status if isinstance(status, int) else 0)

@@ -69,6 +69,6 @@ def run(
     if json_:
         emit_json(asdict(attempt))
     else:
-        results().print(tree(attempt))
+        results().print(tree(attempt), markup=True)
     if attempt.outcome != "ok":
         raise RunFailed(f"{attempt.outcome}: {attempt.detail}")

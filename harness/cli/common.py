@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from functools import cache
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import UserError
+from harness.wording import printable, printable_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,18 +24,18 @@ if TYPE_CHECKING:
 @cache
 def results() -> Console:
     """Where results go: stdout."""
-    from rich.console import Console
+    from harness.cli.console import PlainConsole
 
     wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160  # a pipe has no width; do not cut to 80
-    return Console(highlight=False, soft_wrap=True, width=wide)
+    return PlainConsole(width=wide)
 
 
 @cache
 def progress_console() -> Console:
     """Where progress and remarks go: stderr."""
-    from rich.console import Console
+    from harness.cli.console import PlainConsole
 
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return PlainConsole(stderr=True)
 
 
 def table(*heads: str, title: str | None = None, **column: Any) -> Table:
@@ -52,9 +54,16 @@ def one_thread() -> None:
     os.environ.setdefault("POLARS_MAX_THREADS", "1")
 
 
-def interrupt(number: int, frame: FrameType | None) -> None:
-    """SIGTERM as Ctrl-C: what was started ends, and what was written stays whole."""
-    raise KeyboardInterrupt
+def interruptible() -> None:
+    """SIGTERM and SIGHUP as Ctrl-C: what was started ends, and what was written stays whole. `nohup` still holds."""
+
+    from harness.results.folder import endings
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    for number in endings():
+        signal.signal(number, interrupt)
 
 
 def say_what_is_awaited(config: Config, folder: RunFolder) -> None:
@@ -103,6 +112,18 @@ def first_model(endpoint: str, api_key: str | None) -> str:
         ) from error
 
 
-def emit_json(data: Any) -> None:
+def say(text: str) -> None:
+    """A line of results."""
+    sys.stdout.write(printable(text) + "\n")
+
+
+def complain(text: str) -> None:
+    """A line that says what is wrong, on stderr."""
+    sys.stderr.write(printable(text) + "\n")
+
+
+def emit_json(data: Any, indent: int | None = 2) -> None:
     """One JSON document on stdout."""
-    sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False, default=str) + "\n")
+    ascii_only = not (sys.stdout.encoding or "").lower().startswith("utf")  # what a locale lacks has an escape in JSON
+    text = json.dumps(data, indent=indent, ensure_ascii=ascii_only, default=str)
+    sys.stdout.write(printable_json(text) + "\n")

@@ -11,6 +11,7 @@ import typer
 from harness.cli import complete
 from harness.cli.common import one_thread, progress_console, results
 from harness.errors import UserError
+from harness.wording import printable, printable_json
 
 app = typer.Typer(add_completion=False)
 Format = Literal["table", "md", "csv", "json", "latex", "html"]
@@ -51,11 +52,11 @@ def compare(
         return
     text = render(found, cast(Format, form), rows)
     if out is None:
-        sys.stdout.write(text)
+        sys.stdout.write(printable_json(text) if form == "json" else printable(text))
         return
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UserError(f"cannot write {out}: {error.strerror}") from error
-    progress_console().print(f"wrote {out}", markup=False)
+    progress_console().print(f"wrote {out}")

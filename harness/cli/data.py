@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli import complete
+from harness.cli.common import emit_json, progress_console, say
 from harness.errors import TaskSetError
 
 if TYPE_CHECKING:
@@ -86,14 +87,14 @@ def check(
     detectable = {seeds: _detectable(seeds, sizes) for seeds in SEEDS} if sizes else {}
     ok = not (broken or report.gold_failed or (report.bad and not tasks.skip_bad))
     if as_json:
-        typer.echo(json.dumps({"ok": ok, **asdict(report), "broken": broken, "detectable": detectable}))
+        emit_json({"ok": ok, **asdict(report), "broken": broken, "detectable": detectable}, indent=None)
     else:
         _print_check(report, tasks.skip_bad)
         if sizes:
             _print_detectable(resolved.task.val_split, sizes, detectable)
         for problem in broken:
-            typer.echo(f"broken: {problem}")
-        typer.echo("ok" if ok else "NOT ok")
+            say(f"broken: {problem}")
+        say("ok" if ok else "NOT ok")
     if not ok:
         raise typer.Exit(1)
 
@@ -112,8 +113,8 @@ def _print_detectable(split: str, sizes: Sequence[int], detectable: Mapping[int,
         else f"nothing with {seeds} trainings an arm"
         for seeds, difference in detectable.items()
     ]
-    typer.echo(f"told apart at best on {split} (questions: {sum(sizes):,}): {', '.join(said)}")
-    typer.echo(
+    say(f"told apart at best on {split} (questions: {sum(sizes):,}): {', '.join(said)}")
+    say(
         f"  (power {POWER:g}, alpha {ALPHA:g}, half of the answers right, no luck but that of single answers; "
         "`harness power` reckons with that of trainings and databases, once there are runs)"
     )
@@ -122,29 +123,27 @@ def _print_detectable(split: str, sizes: Sequence[int], detectable: Mapping[int,
 def _print_check(report: checking.Report, skip_bad: bool) -> None:
     names = ", ".join(report.files.values())
     databases = f"{report.databases} database{'s' if report.databases != 1 else ''}"
-    typer.echo(
-        f"{names}: {report.questions:,} good questions over {databases}, {report.gold_queries:,} with a gold query"
-    )
+    say(f"{names}: {report.questions:,} good questions over {databases}, {report.gold_queries:,} with a gold query")
     counts = ", ".join(f"{split} {sum(report.sizes(split)):,}" for split in report.clusters)
-    typer.echo(f"splits: {counts or 'none'} ({report.splitting})")
+    say(f"splits: {counts or 'none'} ({report.splitting})")
     for split, clusters in report.clusters.items():
         shown = ", ".join(f"{name} {count}" for name, count in list(clusters.items())[:_SHOWN])
         others = list(clusters.values())[_SHOWN:]
         more = f" and {len(others)} more of {others[-1]} to {others[0]}" if others else ""
-        typer.echo(f"  clusters of {split}: {shown}{more}")
+        say(f"  clusters of {split}: {shown}{more}")
     for finding in report.bad:
-        typer.echo(f"{'left out' if skip_bad else 'broken'}: {_places(finding.places)}: {finding.what}")
+        say(f"{'left out' if skip_bad else 'broken'}: {_places(finding.places)}: {finding.what}")
     for finding in report.gold_failed:
-        typer.echo(f"broken: gold fails: {_places(finding.places)}: {finding.what}")
+        say(f"broken: gold fails: {_places(finding.places)}: {finding.what}")
     if report.gold_empty:
-        typer.echo(f"gold finds nothing, so a match says little: {_places(report.gold_empty)}")
+        say(f"gold finds nothing, so a match says little: {_places(report.gold_empty)}")
     if report.gold_differs:
-        typer.echo(
+        say(
             "gold gave another result when it was run again, with rows reversed that it does not order: "
             f"{len(report.gold_differs)}: {_places(report.gold_differs)}"
         )
     for finding in report.gold_changing:
-        typer.echo(
+        say(
             f"gold has {finding.what}, so it gives another result another time: "
             f"{len(finding.places)}: {_places(finding.places)}"
         )
@@ -157,11 +156,11 @@ def _print_check(report: checking.Report, skip_bad: bool) -> None:
         shown = "; ".join(_places(group, " like ") for group in groups[:_SHOWN])
         more = f"; and {len(groups) - _SHOWN} more" if len(groups) > _SHOWN else ""
         if groups:
-            typer.echo(f"{what}: {len(groups)}: {shown}{more}")
+            say(f"{what}: {len(groups)}: {shown}{more}")
     if not any(groups for _, groups in doubles):
-        typer.echo("no question is asked twice, and none of train's golds is asked for elsewhere")
+        say("no question is asked twice, and none of train's golds is asked for elsewhere")
     for group in report.together:
-        typer.echo(f"judged on together, for their tables are the same: {', '.join(group)}")
+        say(f"judged on together, for their tables are the same: {', '.join(group)}")
 
 
 def _places(places: Sequence[str], between: str = ", ") -> str:
@@ -238,10 +237,10 @@ def list_(as_json: JsonOption = False) -> None:
     rows = [{"name": name, "folder": "", "state": "bundled", "detail": ""} for name in _BUNDLED]
     rows += [_state(layout) for layout in _layouts().values()]
     if as_json:
-        typer.echo(json.dumps(rows))
+        emit_json(rows, indent=None)
         return
     for entry in rows:
-        typer.echo("  ".join(str(entry[key]) for key in ("name", "state", "folder", "detail") if entry[key]))
+        say("  ".join(str(entry[key]) for key in ("name", "state", "folder", "detail") if entry[key]))
 
 
 def _layouts() -> dict[str, Layout]:
@@ -287,45 +286,44 @@ def verify(
         )
     result = verify(folder or layout.default_folder(), layout)
     if as_json:
-        typer.echo(json.dumps(result))
+        emit_json(result, indent=None)
     else:
         for problem in result["problems"]:
-            typer.echo(problem)
+            say(problem)
         checked = f"{result['files']} files checked" if result["manifest"] else "no manifest to check against"
-        typer.echo(f"{result['folder']}: {'ok' if result['ok'] else 'NOT ok'} ({checked})")
+        say(f"{result['folder']}: {'ok' if result['ok'] else 'NOT ok'} ({checked})")
     if not result["ok"]:
         raise typer.Exit(1)
 
 
 def _print_report(report: Report, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(asdict(report)))
+        emit_json(asdict(report), indent=None)
         return
     absent = f"; the source has no {', '.join(report.absent)}" if report.absent else ""
-    typer.echo(f"{report.folder}: task set {report.task_set}, {report.databases} databases{absent}")
+    say(f"{report.folder}: task set {report.task_set}, {report.databases} databases{absent}")
     for name, part in report.parts.items():
-        typer.echo(
+        say(
             f"  {name}: {part.questions:,} questions, {part.runnable:,} with their database, "
             f"{part.gold_empty:,} with an empty gold result, {len(part.gold_failed)} whose gold query fails"
         )
     if report.missing:
         lost = {db_id: sum(part.skipped.get(db_id, 0) for part in report.parts.values()) for db_id in report.missing}
-        typer.echo("missing databases: " + ", ".join(f"{db_id} ({count} questions)" for db_id, count in lost.items()))
+        say("missing databases: " + ", ".join(f"{db_id} ({count} questions)" for db_id, count in lost.items()))
     for file, reason in report.damaged.items():
-        typer.echo(f"damaged database: {file}: {reason}")
+        say(f"damaged database: {file}: {reason}")
     for name, part in report.parts.items():
         for failure in part.gold_failed:
-            typer.echo(f"gold fails: {name} row {failure['row']} ({failure['db_id']}): {failure['error']}")
+            say(f"gold fails: {name} row {failure['row']} ({failure['db_id']}): {failure['error']}")
 
 
 @contextmanager
 def _progress() -> Iterator[Progress]:
     """A progress bar on stderr, one line per kind of work."""
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=progress_console(), transient=True) as bar:
         tasks: dict[str, Any] = {}
 
         def update(what: str, done: int, total: int) -> None:

@@ -64,7 +64,7 @@ def dev(
         emit_json(told)
         return
     for attempt, verdict in judged:
-        results().print(tree(attempt, verdict))
+        results().print(tree(attempt, verdict), markup=True)
 
 
 async def _judged(config: Config, ended: list[tuple[Task, Attempt]]) -> list[tuple[Attempt, Verdict]]:
@@ -105,7 +105,7 @@ def tree(attempt: Attempt, verdict: Verdict | None = None) -> Any:
         tokens = f"{call.prompt_tokens or '?'} + {call.response_tokens or '?'} tokens"
         node = top.add(f"[cyan]{call.role}[/] {tokens}, {1000 * call.latency_s:.0f} ms")
         for message in call.messages:
-            node.add(f"[dim]{message.get('role')}[/] {escape(str(message.get('content')))}")
+            node.add(f"[dim]{escape(str(message.get('role')))}[/] {escape(str(message.get('content')))}")
         node.add(f"[bold]reply[/] {escape(call.response_text)}")
         if call.overridden:
             node.add(f"[yellow]asked for, not granted:[/] {escape(str(dict(call.overridden)))}")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from harness.wording import duration, mean, percent, rate
+from harness.wording import duration, mean, percent, printable, rate
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -72,8 +72,10 @@ class TrainingDisplay:
                 self._console.print(f"{progress.remark}{self._advice}.", markup=False, soft_wrap=True)
         if self._live is not None:
             from rich.panel import Panel
+            from rich.text import Text
 
-            self._live.update(Panel(self._body(progress), title=self._title, title_align="left"))
+            title = Text(printable(self._title))
+            self._live.update(Panel(self._body(progress), title=title, title_align="left"))
             return
         waits = progress.phase == "starting" or (
             progress.phase.startswith("validating") and progress.done < progress.expected

@@ -40,6 +40,6 @@ def doctor(
         for finding in findings:
             advice = f" -> {escape(finding.advice)}" if finding.advice else ""
             state = f"[{colours[finding.state]}]{finding.state:7}[/]"
-            results().print(f"{state} {finding.check:26} {escape(finding.found)}{advice}")
+            results().print(f"{state} {finding.check:26} {escape(finding.found)}{advice}", markup=True)
     if any(finding.state == "problem" for finding in findings):
         raise typer.Exit(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +12,7 @@ from harness.cli import complete
 from harness.cli.common import (
     emit_json,
     environment_endpoint,
-    interrupt,
+    interruptible,
     named_endpoint,
     progress_console,
     results,
@@ -97,7 +96,7 @@ def evaluate(
         resolved = load_config(preset, config, overrides, agent=plugin)
     check(resolved, trains=False)
     known = len(load_tasks(resolved, make_task_set(resolved), resolved.task.val_split))
-    signal.signal(signal.SIGTERM, interrupt)
+    interruptible()
     # The folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind.
     label = f"eval-{resolved.agent}"
     if endpoint is not None or (trained is None and model is None):
@@ -176,7 +175,7 @@ def _show(folder: RunFolder, record: Mapping[str, Any]) -> None:
     if several:
         from harness.compare.sampled import lines
 
-        out.print("\n".join(lines(several, graded)), markup=False)
+        out.print("\n".join(lines(several, graded)))
     levels = result["by_difficulty"].items()
     told = (f"{level} {mean(row['accuracy'], graded)} ({row['tasks']})" for level, row in levels)
     if len(levels) > 1:
@@ -184,9 +183,9 @@ def _show(folder: RunFolder, record: Mapping[str, Any]) -> None:
     if result["empty_golds"]:
         out.print(f"{result['empty_golds']} of the golds return no row: an empty answer to them proves little")
     if result["agent_failed"]:
-        out.print(failed_itself(result, graded), markup=False)
+        out.print(failed_itself(result, graded))
     if said := unread(result["unread_calls"], result["scored"] + result["unscored"]):
-        out.print(said, markup=False)
+        out.print(said)
     if result["unscored"]:
         ended = ((name, count) for name, count in sorted(result["outcomes"].items()) if name != "ok")
         rest = ", ".join(f"{name} {count}" for name, count in ended if name not in AGENT_OUTCOMES)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from harness.cli.common import complain
 
 EVERY_S = 0.5
 VARIABLES = {"HARNESS_LOG_LEVEL": "INFO", "VERL_LOGGING_LEVEL": "DEBUG"}
@@ -40,11 +41,11 @@ def _follow(folder: Path, read: dict[Path, int], over: threading.Event) -> None:
         last = over.wait(EVERY_S)
         for file in sorted(folder.glob("*.log")):
             with suppress(OSError), file.open("rb") as log:
-                log.seek(read.get(file, 0))
+                read[file] = min(read.get(file, 0), os.fstat(log.fileno()).st_size)  # a long log loses its middle
+                log.seek(read[file])
                 whole, newline, rest = log.read().rpartition(b"\n")
                 if last:
                     whole, newline = whole + newline + rest, b""
-                read[file] = read.get(file, 0) + len(whole) + len(newline)
-                text = whole.decode(errors="replace")
-                for line in (text if sys.stderr.isatty() else _COLOUR.sub("", text)).splitlines():
-                    sys.stderr.write(f"{file.name}: {line}\n")
+                read[file] += len(whole) + len(newline)
+                for line in _COLOUR.sub("", whole.decode(errors="replace")).splitlines():
+                    complain(f"{file.name}: {line}")

@@ -61,7 +61,7 @@ def match(
         results().print(table)
         results().print(f"{trained} of {len(calls)} calls would be trained: {', '.join(matched)}")
         for remark in remarks:
-            progress_console().print(f"note: {remark}", markup=False)
+            progress_console().print(f"note: {remark}")
     if not trained:
         raise RunFailed(f"{pattern!r} matches {', '.join(matched)}, but no call of the rollout: {recording.detail}")
 

@@ -162,13 +162,13 @@ def _show(report: dict[str, Any]) -> None:
             found = row.get("mismatches", [])
             for one in found[:SHOWN]:
                 text = f"{one['scenario']}: {one['place']}: expected {one['expected']}, got {one['got']}"
-                console.print(f"{name}: {text}", markup=False)
+                console.print(f"{name}: {text}")
             if len(found) > SHOWN:
                 console.print(f"{name}: and {len(found) - SHOWN} more differences (--json shows all)")
         met = sorted({name for row in strict.values() for name in row.get("accepted", [])})
         for name in met:
             users = [agent for agent, row in strict.items() if name in row.get("accepted", [])]
-            console.print(f"accepted: {ACCEPTED[name]} ({', '.join(users)})", markup=False)
+            console.print(f"accepted: {ACCEPTED[name]} ({', '.join(users)})")
     idiomatic = {name: row for name, row in report["agents"].items() if not row["strict"] and "error" not in row}
     if idiomatic:
         table = Table("measured against the reference", *idiomatic)
@@ -187,7 +187,7 @@ def _show(report: dict[str, Any]) -> None:
         console.print(table)
     for name, row in report["agents"].items():
         if "error" in row:
-            console.print(f"{name}: {row['error']}", markup=False)
+            console.print(f"{name}: {row['error']}")
 
 
 def _cell(scenario: str, failed: list[str]) -> str:

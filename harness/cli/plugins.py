@@ -39,7 +39,7 @@ def plugins(
         lines = [f"{row['name']:{width}}  {row['version']:8} {row['state']}{own}"]
         lines += [", ".join(row["offers"])] if row["offers"] else []
         lines += [", ".join(f"{name} {version}" for name, version in row["frameworks"].items())]
-        console.print(f"\n{' ' * width}  ".join(line for line in lines if line), markup=False)
+        console.print(f"\n{' ' * width}  ".join(line for line in lines if line))
 
 
 @app.command()
@@ -53,7 +53,7 @@ def new(
 
     target = write_package(name, folder, kind)
     use = SCAFFOLDS[kind].use.replace("@NAME@", name)
-    results().print(f"{target}\n  {with_overrides()} -e {target.resolve()}\n  pytest {target}\n  {use}", markup=False)
+    results().print(f"{target}\n  {with_overrides()} -e {target.resolve()}\n  pytest {target}\n  {use}")
 
 
 @app.command()
@@ -71,8 +71,8 @@ def sync(
         results().print(f"{plugin}: {'runs in the shared environment again' if found else 'had no own environment'}")
         return
     requirements = [_source_of(harness.DISTRIBUTION), _source_of(package), *(with_ or [])]
-    progress_console().print(f"{plugin}: building from {', '.join(requirements)}", markup=False)
-    results().print(f"{plugin}: {environments.sync(plugin, requirements)}", markup=False)
+    progress_console().print(f"{plugin}: building from {', '.join(requirements)}")
+    results().print(f"{plugin}: {environments.sync(plugin, requirements)}")
 
 
 def list_plugins() -> list[dict[str, Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli import complete
-from harness.cli.common import results
+from harness.cli.common import emit_json, results
 from harness.errors import ConfigError, RunFailed
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def audit(
     rows = audit()
     failed = [row for row in rows if not row.holds]
     if as_json:
-        typer.echo(json.dumps([{**asdict(row), "holds": row.holds} for row in rows]))
+        emit_json([{**asdict(row), "holds": row.holds} for row in rows], indent=None)
     else:
         _print_table(rows, failed)
     if failed:
@@ -93,7 +92,7 @@ def _audit_judge(config: Path | None, settings: list[str], labels: Path | None, 
             "attacks": [{**asdict(row), "holds": row.holds} for row in rows],
             "agreement": agreement,
         }
-        typer.echo(json.dumps(document, ensure_ascii=False))
+        emit_json(document, indent=None)
         return status
     from rich import box
     from rich.table import Table
@@ -119,7 +118,7 @@ def _audit_judge(config: Path | None, settings: list[str], labels: Path | None, 
     for name, measure in (agreement or {}).items():
         if name != "unscored":
             low, high = measure["interval_95"]
-            results().print(f"{name}: {measure['mean']:.3f} (95 % interval {low:.3f} to {high:.3f})", markup=False)
+            results().print(f"{name}: {measure['mean']:.3f} (95 % interval {low:.3f} to {high:.3f})")
         elif measure:
             results().print(f"{measure} of {len(graded)} labelled answers were not judged and are left out.")
     return status

@@ -50,7 +50,7 @@ def list_(
         which = "".join(f" {how} {value}" for how, value in asked.items() if value is not None)
         advice = f"{len(everything)} others are there" if everything else "Start one: harness train"
         like = nearest(plugin, {run.record["agent"] for run in everything}, ".") if plugin else "."
-        progress_console().print(f"no runs{which} under {runs_dir}{like} {advice}", markup=False)
+        progress_console().print(f"no runs{which} under {runs_dir}{like} {advice}")
         return
     graded = any(_summary(run.record)["graded"] for run in found)
     reached = "accuracy, or mean reward" if graded else "accuracy"
@@ -84,9 +84,9 @@ def show(
         return
     out, record = results(), one.record
     row = _summary(record)
-    out.print(f"{one.id}   {row['kind']} {row['status']}   {one.folder.path}", markup=False)
+    out.print(f"{one.id}   {row['kind']} {row['status']}   {one.folder.path}")
     if record.get("reason"):
-        out.print(record["reason"], markup=False)
+        out.print(record["reason"])
     facts: dict[str, Any] = {
         "agent": f"{record['agent']}, trains {record['agent_match']!r}, seed {record['seed']}",
         **({"policy": f"of {parent['run']}, step {parent['step']}"} if (parent := record.get("parent")) else {}),
@@ -118,16 +118,16 @@ def show(
         **({"study": _study(study, record["launches"][-1])} if (study := record.get("study")) else {}),
     }
     for name, value in facts.items():
-        out.print(f"{name:26} {value}", markup=False)
+        out.print(f"{name:26} {value}")
     result = record["result"]
     if result and (several := result.get("samples")):
         from harness.compare.sampled import lines
 
-        out.print("\n".join(lines(several, one.graded)), markup=False)
+        out.print("\n".join(lines(several, one.graded)))
     out.print("identity", style="bold")
     for key, value in flatten(record["identity"]).items():
         if not key.startswith(("task_set.databases", "task_set.counts")):
-            out.print(f"  {key:32} {value}", markup=False)
+            out.print(f"  {key:32} {value}")
 
 
 @app.command()

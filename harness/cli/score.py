@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from harness.cli.common import complain, say
 from harness.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def score(
         raise ConfigError("nothing to score. Give --db, --gold and --pred, or --file with one pair a line")
     verdict = judge(db, gold, pred)
     if as_json or db.exists():
-        typer.echo(_shown(verdict, as_json))
+        say(_shown(verdict, as_json))
     if not db.exists():
         raise ConfigError(f"no database at {db}. Give a SQLite file with --db")
     if verdict.match is None:
@@ -75,13 +76,13 @@ def _score_lines(file: Path, judge: Callable[[str, str, str], Match], as_json: b
                     if not all(isinstance(value, str) for value in (db, gold, pred)):
                         raise TypeError
                 except (ValueError, KeyError, TypeError, RecursionError):
-                    typer.echo(f"{file}, line {number}: not a JSON object with the texts db, gold and pred", err=True)
+                    complain(f"{file}, line {number}: not a JSON object with the texts db, gold and pred")
                     status = 2
                     continue
                 verdict = judge(db, gold, pred)
                 if verdict.match is None:
                     status = max(status, 1)
-                typer.echo(_shown(verdict, as_json, number))
+                say(_shown(verdict, as_json, number))
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}. Give a file of JSON lines with --file") from error
     return status

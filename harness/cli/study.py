@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
 import typer
 
 from harness.cli import complete
-from harness.cli.common import emit_json, interrupt, progress_console, results, table
+from harness.cli.common import emit_json, interruptible, progress_console, results, table
 from harness.errors import RunFailed, UserError
 from harness.layers import at, nested
 from harness.wording import duration, with_cores
@@ -106,7 +105,7 @@ def study(
             f"no parity certificate for {', '.join(lacking)}: a comparison would be refused after all that time. "
             f"Run `harness parity {' '.join(lacking)}` first, or say --without-parity"
         )
-    signal.signal(signal.SIGTERM, interrupt)
+    interruptible()
     with folder.locked():
         shutil.copyfile(study_path(file), folder.path / "study.yaml")
         with _Display(plan) as display:
@@ -241,8 +240,8 @@ def _show_end(name: str, path: Path, standings: list[Standing]) -> None:
     out = results()
     for one in standings:
         wall = f"  {duration(one.wall_s)}" if one.wall_s else ""
-        out.print(f"{one.state:9} {one.job.key}  {one.line[:120]}{wall}", markup=False)
-    out.print(f"harness compare {path}    harness report {path}", markup=False)
+        out.print(f"{one.state:9} {one.job.key}  {one.line[:120]}{wall}")
+    out.print(f"harness compare {path}    harness report {path}")
 
 
 def _seeds(text: str) -> list[int]:
@@ -269,7 +268,7 @@ class _Display:
 
     def __enter__(self) -> _Display:
         if self._at_once > 1:
-            self._console.print(f"{self._name}: {_sharing(self._whole)}", markup=False)
+            self._console.print(f"{self._name}: {_sharing(self._whole)}")
             if self._whole["cores_per_run"] < 2:
                 self._console.print("With one core a run, Ray may not start in the 15 s that it gives itself.")
         if self._console.is_terminal:
@@ -292,10 +291,10 @@ class _Display:
             if self._states.get(one.job.key) != seen and one.state != "waiting":
                 self._states[one.job.key] = seen
                 text = f"[{index}/{len(standings)}] {one.job.key}: {one.state}  {one.line[:160]}"
-                self._console.print(text, markup=False)
+                self._console.print(text)
 
     def _table(self, standings: list[Standing]) -> Any:
-        from rich.markup import escape
+        from rich.text import Text
 
         done = sum(one.state in ("finished", "skipped", "failed") for one in standings)
         left = self._left_s(standings)
@@ -304,8 +303,8 @@ class _Display:
         colours = {"running": "bold cyan", "finished": "green", "skipped": "dim", "failed": "red"}
         for one in standings:
             spent = time.monotonic() - one.began if one.began is not None and one.wall_s is None else one.wall_s
-            state = f"[{colours.get(one.state, 'dim')}]{one.state}[/]"
-            shown.add_row(escape(one.job.arm), str(one.job.seed), state, duration(spent), escape(one.line[:100]))
+            state = Text(one.state, colours.get(one.state, "dim"))
+            shown.add_row(one.job.arm, str(one.job.seed), state, duration(spent), one.line[:100])
         return shown
 
     def _left_s(self, standings: list[Standing]) -> float | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -14,7 +13,7 @@ import yaml
 
 from harness import timeline
 from harness.cli import complete
-from harness.cli.common import emit_json, interrupt, progress_console, results, say_what_is_awaited
+from harness.cli.common import emit_json, interruptible, progress_console, results, say_what_is_awaited
 from harness.cli.display import TrainingDisplay
 from harness.cli.logs import followed
 from harness.config import Config, cache_dir, load_config, resolve_device
@@ -141,12 +140,12 @@ def default_preset(task: str | None, device: str) -> str:
 
 def fit(config: Config, folder: RunFolder, data: Data, *, resume: bool, panel: bool = True) -> None:
     """Train with a live display on stderr: a panel on a terminal, or lines."""
-    signal.signal(signal.SIGTERM, interrupt)
+    interruptible()
     agent = f"{config.agent} on {config.task.name}, {resolve_device(config.device)}"
     took = _start_s(config)
     last = "" if took is None else f", which took {duration(took)} the last time"
     starting = f"{config.train.trainer} is being started{last}"
-    progress_console().print(f"{folder.path}: {agent}; {starting}", markup=False)
+    progress_console().print(f"{folder.path}: {agent}; {starting}")
     say_what_is_awaited(config, folder)
     title = f"{config.agent} · train {config.agent_match!r} · seed {config.seed}"
     from harness import run  # takes a second
@@ -226,9 +225,9 @@ def summary(folder: RunFolder, record: Mapping[str, Any]) -> None:
         first, last = (mean(result[f"val_accuracy_{when}"], graded) for when in ("initial", "final"))
         out.print(f"validation {measured(graded)} {first} -> {last}   (by step: {curve})")
     if result.get("agent_failed"):
-        out.print(f"of the last validation {failed_itself(result, graded)}", markup=False)
+        out.print(f"of the last validation {failed_itself(result, graded)}")
     if result.get("no_signal"):
-        out.print(f"nothing could be learned: {result['no_signal']}", markup=False)
+        out.print(f"nothing could be learned: {result['no_signal']}")
     elif result.get("signal") is not None:
         out.print(f"groups with different rewards, which training learns from: {percent(result['signal'])}")
     if result["rollout_probs_diff_max"] is not None:

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Literal
 from harness.compare.layout import Table, sentences, tables
 from harness.compare.model import Comparison, EstimateData, Reference
 from harness.layers import digest
+from harness.wording import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
 Format = Literal["table", "md", "csv", "json", "latex", "html"]
 _NUMBER = re.compile(r"[<+-]?[\d.,]+( [\[(].*[\])])?")
@@ -45,7 +47,6 @@ def render(comparison: Comparison, form: Format, references: Sequence[Reference]
 def show(console: Console, comparison: Comparison, references: Sequence[Reference] = ()) -> None:
     """The comparison on a terminal."""
     from rich import box
-    from rich.markup import escape
     from rich.table import Table as RichTable
 
     if comparison["question"]:
@@ -58,7 +59,7 @@ def show(console: Console, comparison: Comparison, references: Sequence[Referenc
                 justify: Literal["left", "right"] = "right" if index and _numeric(table, index) else "left"
                 shown.add_column(table.heads[index], justify=justify, overflow="fold")
             for row in table.rows:
-                shown.add_row(*(_styled(escape(row[index])) for index in columns))
+                shown.add_row(*(_styled(row[index]) for index in columns))
             console.print(shown, soft_wrap=False)
             title = ""
         if table.note:
@@ -85,7 +86,9 @@ def _fitting(table: Table, width: int) -> list[list[int]]:
     return groups
 
 
-def _styled(cell: str) -> str:
+def _styled(cell: str) -> str | Text:
+    from rich.text import Text
+
     for start, style in (
         ("different", "bold yellow"),
         ("equivalent", "green"),
@@ -93,7 +96,7 @@ def _styled(cell: str) -> str:
         ("cannot", "dim"),
     ):
         if cell.startswith(start):
-            return f"[{style}]{cell}[/]"
+            return Text(printable(cell), style)
     return cell
 
 

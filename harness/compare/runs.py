@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,13 +12,13 @@ from typing import TYPE_CHECKING, cast
 
 from harness.compare.model import Asked, Figures, StudyState, Trained
 from harness.errors import NoSuchArm, UserError, nearest
-from harness.layers import at, differing, flatten
+from harness.layers import at, differing, flatten, parse_yaml
 from harness.records import AGENT_OUTCOMES
 from harness.results.folder import Kind, RunFolder, read_json
 from harness.results.model import Certificate, RunRecord, fault
 from harness.results.renamed import OLDER
 from harness.trainers.measures import columns
-from harness.wording import is_graded
+from harness.wording import is_graded, printable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -207,8 +208,9 @@ class Run:
         advice = "Restore it from a copy, or remove it: where the run's logs/ still has the rows, they are read instead"
         try:
             if path.is_file():
-                wanted = [name for name in pl.read_parquet_schema(path) if name not in drop]
-                table = pl.read_parquet(path, columns=wanted)
+                file = os.fsencode(path).decode()  # polars takes names for UTF-8, whatever the locale's encoding
+                wanted = [name for name in pl.read_parquet_schema(file) if name not in drop]
+                table = pl.read_parquet(file, columns=wanted)
             else:
                 from harness.results.tables import logged_table
 
@@ -292,7 +294,7 @@ def readable(paths: Iterable[Path]) -> list[Run]:
         try:
             found.append(read_run(path))
         except UserError as error:
-            sys.stderr.write(f"harness: left out: {error}\n")
+            sys.stderr.write(printable(f"harness: left out: {error}\n"))
     return found
 
 
@@ -372,12 +374,10 @@ def _find(path: Path, runs_dir: Path) -> Path:
     if path.is_dir():
         return path
     if path.suffix in (".yaml", ".yml") and path.is_file():
-        import yaml
-
         try:
-            described = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except yaml.YAMLError as error:
-            raise UserError(f"{path} is no study: {' '.join(str(error).split())}") from error
+            described = parse_yaml(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} is no study that can be read: {error}. Correct it there") from error
         folder: Path = runs_dir / str(described.get("name", path.stem) if isinstance(described, dict) else path.stem)
         if not (folder / STUDY_FILE).is_file():
             raise UserError(f"study {path} has no runs under {folder} yet. Start it: harness study {path}")

@@ -48,7 +48,7 @@ def fingerprint(agent_name: str) -> Fingerprint:
     if python == sys.executable:
         return _fingerprint(spec)
     command = [python, "-m", "harness.parity.certificate", agent_name]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=60, check=False)
     if done.returncode:
         said = last_line(done.stderr, "no message")
         raise PluginError(f"the environment of agent {agent_name!r} is broken: {said}. Sync it again")

@@ -272,7 +272,9 @@ def record_in_process(agent_name: str, scenarios: Sequence[str] = (), timeout_s:
         out = Path(folder) / "recording.json"
         command = [python, "-m", "harness.parity.recorder", agent_name, *scenarios, "--out", str(out)]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+            done = subprocess.run(
+                command, capture_output=True, encoding="utf-8", errors="replace", timeout=timeout_s, check=False
+            )
         except subprocess.TimeoutExpired as error:
             raise PluginError(f"agent {agent_name!r} did not get through the scenarios in {timeout_s:g} s") from error
         if done.returncode or not out.is_file():

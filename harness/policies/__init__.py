@@ -8,6 +8,7 @@ from pathlib import Path
 
 from harness.config import PolicyConfig, cache_dir
 from harness.errors import ConfigError, EnvironmentProblem, nearest
+from harness.policies.weights import KINDS, damage
 
 BUNDLED = {
     "pocket-sql": Path(__file__).parent / "pocket_sql" / "model",
@@ -64,15 +65,23 @@ def fetched(policy: PolicyConfig) -> str:
     before counts.
 
     Raises:
-        ConfigError: As `resolve`; there is no such policy or revision, or its terms were not accepted.
+        ConfigError: As `resolve`; there is no such policy or revision, its terms were not accepted, or a file of its
+            weights is damaged.
         EnvironmentProblem: It is not on this machine, and huggingface.co does not answer.
     """
     found = resolve(policy.path)
     if not Path(found).exists():
-        return _downloaded(found, policy.revision)
+        return _whole(_downloaded(found, policy.revision))
     if policy.revision is not None:
         raise ConfigError(f"policy.revision: {policy.path} is no id on Hugging Face, and has no {policy.revision!r}")
-    return found
+    return _whole(found)
+
+
+def _whole(folder: str) -> str:
+    for file in sorted(Path(folder).glob("*")):
+        if file.suffix in KINDS and (wrong := damage(file)):
+            raise ConfigError(f"policy.path: {file} is damaged: {wrong}. Copy or download it again")
+    return folder
 
 
 @lru_cache

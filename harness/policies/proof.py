@@ -198,7 +198,7 @@ def _vllm(exported: Path, job: dict[str, Any]) -> list[list[int]]:
         paper = Path(folder) / "job.json"
         paper.write_text(json.dumps(job))
         command = [sys.executable, "-m", "harness.policies.proof", str(exported), str(paper)]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
         if done.returncode != 0:
             told = "\n".join(line for line in done.stderr.splitlines() if "Error" in line)
             raise RunFailed(f"vLLM did not answer from {exported}: {last_line(told or done.stderr)[:300]}")
@@ -211,7 +211,7 @@ def main() -> None:
     from vllm import LLM, SamplingParams
 
     model, paper = sys.argv[1], Path(sys.argv[2])
-    job = json.loads(paper.read_text())
+    job = json.loads(paper.read_text(encoding="utf-8"))
     longest = max(map(len, job["prompts"])) + job["limit"]
     engine = LLM(model, max_model_len=longest, gpu_memory_utilization=job["memory"], enforce_eager=True)
     outputs = engine.generate(
@@ -219,7 +219,7 @@ def main() -> None:
         SamplingParams(temperature=0.0, max_tokens=job["limit"]),
         use_tqdm=False,
     )
-    paper.write_text(json.dumps([list(output.outputs[0].token_ids) for output in outputs]))
+    paper.write_text(json.dumps([list(output.outputs[0].token_ids) for output in outputs]), encoding="utf-8")
 
 
 if __name__ == "__main__":

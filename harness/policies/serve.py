@@ -131,7 +131,7 @@ def _ready(process: subprocess.Popen[bytes], model: str, port: int, log: Path, t
 
 
 def _failure(process: subprocess.Popen[bytes], log: Path) -> RunFailed | EnvironmentProblem:
-    last = last_line(log.read_text(errors="replace"))[:300]
+    last = last_line(log.read_text(encoding="utf-8", errors="replace"))[:300]
     if "No module named" in last:
         return EnvironmentProblem(f"{last}. Install it: {how_to_install('cpu')}")
     return RunFailed(f"the policy server did not start (status {process.poll()}): {last} (whole log: {log})")

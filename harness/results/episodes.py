@@ -5,9 +5,55 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
+from typing import Any
 
 from harness.records import Attempt, Task, Transition, Verdict
 from harness.results.model import Call, Episode
+
+TEXT_CHARS = 100_000
+"""Of an answer or a reply that a row keeps; an agent or an endpoint may give millions."""
+TALK_CHARS = 1_000_000
+"""Of the messages of a call, and of the tool calls of an episode."""
+
+
+class _Kept:
+    """What a row keeps of texts that agents and endpoints decide the length of. Never used for token ids."""
+
+    def __init__(self) -> None:
+        self.cut: list[str] = []
+        """Columns of which the beginning alone is kept."""
+
+    def text(self, column: str, text: str | None) -> str | None:
+        """A text's beginning."""
+        if text is not None and len(text) > TEXT_CHARS:
+            self.cut.append(column)
+            return text[:TEXT_CHARS]
+        return text
+
+    def records(self, column: str, records: Iterable[Mapping[str, Any]]) -> str:
+        """JSON of the first records, of the last of them the beginnings of its values."""
+        whole = list(records)
+        text = json.dumps(whole, ensure_ascii=False)
+        if len(text) <= TALK_CHARS:
+            return text
+        self.cut.append(column)
+        room = [TALK_CHARS]
+        kept = [{key: _beginning(value, room) for key, value in one.items()} for one in whole if room[0] > 0]
+        return json.dumps(kept, ensure_ascii=False)
+
+
+def _beginning(value: Any, room: list[int]) -> Any:
+    """As much of plain data as there is room for, in characters; takes from `room` what it keeps."""
+    if isinstance(value, str):
+        kept = value[: max(0, room[0])]
+        room[0] -= len(kept)
+        return kept
+    room[0] -= 2
+    if isinstance(value, Mapping):
+        return {_beginning(key, room): _beginning(one, room) for key, one in value.items() if room[0] > 0}
+    if isinstance(value, list | tuple):
+        return [_beginning(one, room) for one in value if room[0] > 0]
+    return value
 
 
 def episode_row(
@@ -29,6 +75,7 @@ def episode_row(
 ) -> Episode:
     """The flat row of one rollout."""
     chosen = [call for call in attempt.transitions if trained(call)]
+    kept = _Kept()
     return {
         "step": step,
         "phase": phase,
@@ -42,7 +89,7 @@ def episode_row(
         "agent": agent,
         "outcome": attempt.outcome,
         "detail": attempt.detail,
-        "answer": attempt.answer,
+        "answer": kept.text("answer", attempt.answer),
         "reward": reward.value,
         "used_reward": used_reward,
         "reward_reason": reward.reason,
@@ -51,7 +98,7 @@ def episode_row(
         "reward_parts": json.dumps(dict(reward.parts)) if reward.parts else None,
         "reward_by_role": json.dumps(dict(reward.by_role)) if reward.by_role else None,
         "meaning": meaning,
-        "first_answer": first_answer,
+        "first_answer": kept.text("first_answer", first_answer),
         "first_reward": first_reward,
         "calls": len(attempt.transitions) + len(attempt.failures),
         "failed_calls": len(attempt.failures),
@@ -64,7 +111,8 @@ def episode_row(
         "response_tokens": sum(call.response_tokens or 0 for call in attempt.transitions),
         "overridden_calls": sum(bool(call.overridden) for call in attempt.transitions),
         "call_roles": [call.role for call in attempt.transitions],
-        "tool_calls": json.dumps([asdict(call) for call in attempt.tool_calls], ensure_ascii=False),
+        "tool_calls": kept.records("tool_calls", (asdict(call) for call in attempt.tool_calls)),
+        "cut": kept.cut,
         "started_s": attempt.started_s,
         "elapsed_s": attempt.elapsed_s,
     }
@@ -77,6 +125,7 @@ def transition_rows(attempt: Attempt, *, phase: str, step: int, paid: Mapping[in
         paid: What training was given of each trained call, by its index.
     """
     for call in attempt.transitions:
+        kept = _Kept()
         yield {
             "step": step,
             "phase": phase,
@@ -87,8 +136,9 @@ def transition_rows(attempt: Attempt, *, phase: str, step: int, paid: Mapping[in
             "trained": call.index in paid,
             "paid": paid.get(call.index),
             "response_id": call.response_id,
-            "messages": json.dumps(list(call.messages), ensure_ascii=False),
-            "response_text": call.response_text,
+            "messages": kept.records("messages", call.messages),
+            "response_text": kept.text("response_text", call.response_text) or "",
+            "cut": kept.cut,
             "finish_reason": call.finish_reason,
             "prompt_ids": call.prompt_ids,
             "response_ids": call.response_ids,

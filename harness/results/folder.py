@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args, overload
 
 from harness.errors import EnvironmentProblem, UserError
+from harness.layers import parse_json
 from harness.results import renamed
 from harness.results.model import SCHEMA_VERSION, Call, Episode, LoggedStep, RunRecord, fault
 
@@ -205,10 +206,10 @@ class RunFolder:
             for path in sorted(self.logs.glob(f"{kind}-*.jsonl")):
                 kept: list[bytes] = []
                 dropped: list[bytes] = []
-                for line in path.read_bytes().splitlines(keepends=True):
+                for number, line in enumerate(path.read_bytes().splitlines(keepends=True), 1):
                     if not line.endswith(b"\n"):
                         continue
-                    row = json.loads(line)
+                    row = _row(line, path, number)
                     again = validation and row["step"] == step and row.get("phase") == "val"
                     (dropped if again or row["step"] > step else kept).append(line)
                 if dropped:
@@ -276,13 +277,19 @@ def held(folder: Path, busy: str) -> Iterator[None]:
         yield
 
 
+def endings() -> list[signal.Signals]:
+    """Signals that tell this process to end; that of a closed terminal is not among them under `nohup`."""
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *([] if ignored else [signal.SIGHUP])]
+
+
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Ctrl-C and SIGTERM are ignored meanwhile: what ends is written down whole."""
+    """Ctrl-C, SIGTERM and SIGHUP are ignored meanwhile: what ends is written down whole."""
     if threading.current_thread() is not threading.main_thread():  # only there may Python's handlers change
         yield
         return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in endings()}
     try:
         yield
     finally:
@@ -300,11 +307,11 @@ def read_json(path: Path, advice: str) -> dict[str, Any]:
         UserError: It cannot be read, or holds something else.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = parse_json(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}. {advice}") from error
     except ValueError as error:  # no JSON, or no text at all
-        raise UserError(f"{path} is damaged, not JSON ({error}). {advice}") from error
+        raise UserError(f"{path} is damaged, not JSON that can be read ({error}). {advice}") from error
     if not isinstance(data, dict):
         raise UserError(f"{path} is damaged: it holds a {type(data).__name__}, not an object. {advice}")
     return data
@@ -312,7 +319,7 @@ def read_json(path: Path, advice: str) -> dict[str, Any]:
 
 def _row(line: bytes, path: Path, number: int) -> dict[str, Any]:
     try:
-        row = json.loads(line)
+        row = parse_json(line)
         if isinstance(row, dict):
             return row
     except ValueError:

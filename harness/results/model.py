@@ -335,6 +335,7 @@ class Episode(TypedDict):
     overridden_calls: Annotated[int, "calls that asked for sampling which the run did not grant"]
     call_roles: Annotated[list[str], "roles in order of the calls"]
     tool_calls: Annotated[str, "JSON: tool, arguments, text, ok, times and fault of each"]
+    cut: Annotated[list[str] | None, "columns of which only the beginning is kept; null in older runs"]
     started_s: Annotated[float, "Unix time"]
     elapsed_s: Annotated[float, "seconds of the attempt"]
 
@@ -353,6 +354,7 @@ class Call(TypedDict):
     response_id: Annotated[str, "of the engine; belongs to one rollout only"]
     messages: Annotated[str, "JSON: the prompt's messages as sent"]
     response_text: Annotated[str, "the reply"]
+    cut: Annotated[list[str] | None, "columns of which only the beginning is kept; null in older runs"]
     finish_reason: Annotated[str | None, "`stop`, `length` or `tool_calls`"]
     prompt_ids: Annotated[Sequence[int] | None, "token ids of the prompt, by the engine; null where it reports none"]
     response_ids: Annotated[Sequence[int] | None, "token ids of the reply, by the engine"]

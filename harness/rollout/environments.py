@@ -73,7 +73,7 @@ def _folder(plugin_name: str) -> Path:
 
 
 def _run(command: list[str], plugin_name: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
     if done.returncode:
         reason = last_line(done.stderr or done.stdout, f"status {done.returncode}")
         raise EnvironmentProblem(f"no environment for plugin {plugin_name!r}: {' '.join(command[:4])} failed: {reason}")

@@ -33,6 +33,8 @@ MAX_RESTARTS = 5
 """Of workers of whose end nobody knows the reason."""
 ENDED_BY_ITSELF = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)
 """Signals that a process brings upon itself. SIGKILL comes from outside: an operator, or the kernel out of memory."""
+LOG_BYTES = 16 * 2**20
+"""Of a worker's log, in which everything stands that its agent prints."""
 MAX_FALSE_STARTS = 2
 """Workers in a row that may end before they were ready to take a rollout."""
 
@@ -115,6 +117,7 @@ class WorkerPool:
         while True:
             await asyncio.sleep(0.5)
             for position, worker in enumerate(self._workers):
+                _shorten(self._log(worker))
                 reason = self._problem(worker)
                 if reason is None:
                     continue
@@ -128,11 +131,14 @@ class WorkerPool:
                 self._false_starts = 0 if worker.heartbeat.exists() else self._false_starts + 1
                 worker.heartbeat.unlink(missing_ok=True)
                 if self.restarts >= MAX_RESTARTS or self._false_starts >= MAX_FALSE_STARTS:
-                    log = self._log_dir / f"runner-{worker.number}.log"
+                    log = self._log(worker)
                     last = last_line(log.read_text(errors="replace"))[:300]
                     raise RunFailed(f"runners keep dying ({reason}): {last} (whole log: {log})")
                 self.restarts += not explained
                 self._workers[position] = self._spawn(careful=ended_itself and not explained)
+
+    def _log(self, worker: _Worker) -> Path:
+        return self._log_dir / f"runner-{worker.number}.log"
 
     def _problem(self, worker: _Worker) -> str | None:
         status = worker.process.poll()
@@ -161,7 +167,21 @@ class WorkerPool:
                 worker.process.kill()
                 worker.process.wait()
             worker.heartbeat.unlink(missing_ok=True)
+            _shorten(self._log(worker))
         self._workers = []
+
+
+def _shorten(log: Path) -> None:
+    """Leave out the middle of a log that has grown too long; its worker may go on appending to it."""
+    part = LOG_BYTES // 4
+    with log.open("rb") as file:
+        if os.fstat(file.fileno()).st_size <= LOG_BYTES:
+            return
+        file.seek(-part, os.SEEK_END)
+        end = file.read(part)
+    os.truncate(log, part)
+    with log.open("ab") as file:
+        file.write(f"\nharness: part of this log is left out here: it passed {LOG_BYTES // 2**20} MiB\n".encode() + end)
 
 
 async def _settle_lost(store: LightningStore, control: GatewayControl, worker_id: str, reason: str) -> bool:

@@ -22,6 +22,7 @@ from harness.config import Config
 from harness.errors import RunFailed
 from harness.gateway.server import GatewayServer
 from harness.plugins import agent_spec, registry
+from harness.results.folder import endings, undisturbed
 from harness.rollout.environments import python_for
 from harness.rollout.joining import FILE_NAME, Invitation, first, watch_joined
 from harness.rollout.pool import WorkerPool
@@ -68,7 +69,7 @@ class RolloutWork(agl.Algorithm):
 
         Raises:
             RunFailed: Workers keep dying, the gateway died, or what `work` raises.
-            KeyboardInterrupt: Interrupted by Ctrl-C or SIGTERM.
+            KeyboardInterrupt: Interrupted by Ctrl-C, SIGTERM or SIGHUP.
         """
         os.environ[RUN_MARK] = self.mark  # inherited by every child, whoever starts it
         trainer = agl.Trainer(
@@ -89,7 +90,8 @@ class RolloutWork(agl.Algorithm):
                 raise KeyboardInterrupt
         finally:
             os.environ.pop(RUN_MARK, None)
-            left = sweep(self.mark)
+            with undisturbed():  # a closed terminal says so twice
+                left = sweep(self.mark)
             if left:
                 logger.info("ended %d processes that were left", left)
 
@@ -104,7 +106,8 @@ class RolloutWork(agl.Algorithm):
                 this.cancel()
 
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        before = {number: signal.getsignal(number) for number in endings()}
+        for number in before:
             loop.add_signal_handler(number, interrupt)
         host = self.config.rollout.host
         join_file = self.log_dir.parent / FILE_NAME
@@ -147,8 +150,9 @@ class RolloutWork(agl.Algorithm):
                 await asyncio.to_thread(self.gateway.stop)
                 await store.stop()
             finally:
-                for number in (signal.SIGTERM, signal.SIGINT):
+                for number, handler in before.items():
                     loop.remove_signal_handler(number)
+                    signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     async def _watch_gateway(self) -> None:
         while (ended := self.gateway.ended) is None:

@@ -9,7 +9,6 @@ import asyncio
 import json
 import logging
 import os
-import signal
 import sys
 from collections.abc import Coroutine
 from dataclasses import asdict, dataclass
@@ -56,6 +55,7 @@ def main() -> None:
 
     with timeline.span("imports of harness and agentlightning"):
         from harness.gateway.client import GatewayControl
+        from harness.results.folder import endings
         from harness.rollout.culprits import Culprits, settle
         from harness.rollout.host import UnderWay
         from harness.rollout.runner import ConcurrentRunner, PluginAgent
@@ -67,7 +67,7 @@ def main() -> None:
     async def serve() -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in endings():
             loop.add_signal_handler(number, stop.set)
         store = StoreClient(settings.store_url)
         control = GatewayControl(settings.gateway_url, settings.control_key)

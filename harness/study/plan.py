@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field, ValidationError
 
 from harness.compare.runs import named_arm
 from harness.config import Config, Section, load_config, presets_dir
 from harness.errors import ConfigError, NoSuchArm, nearest
-from harness.layers import differing, digest, flatten
+from harness.layers import differing, digest, flatten, parse_yaml
 from harness.plugins import reward_spec, trained_by
+from harness.wording import shown
 
 Values = list[Any] | dict[str, Any]
 Choice = tuple[str, str, dict[str, Any]]
@@ -87,9 +87,9 @@ def read_study(path: Path) -> Study:
     """
     file = study_path(path)
     try:
-        data = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read study {path}: {str(error).splitlines()[0]}") from error
+        data = parse_yaml(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read study {path}: {error}. Correct it there") from error
     if not isinstance(data, dict):
         raise ConfigError(f"study {path} must hold a mapping, not a {type(data).__name__}")
     try:
@@ -97,7 +97,7 @@ def read_study(path: Path) -> Study:
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(part for part in map(str, first["loc"]) if "[" not in part)
-        hint = f", got {first['input']!r}"
+        hint = f", got {shown(first['input'])}"
         if first["type"] == "extra_forbidden":
             hint = nearest(key, Study.model_fields)
         raise ConfigError(f"study {path}: {key!r}: {first['msg']}{hint}") from error

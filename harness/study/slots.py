@@ -66,7 +66,7 @@ def usable_cores() -> int:
     """Logical processors of this process: by affinity, and by a container's quota where there is one."""
     count = len(os.sched_getaffinity(0))
     try:
-        quota, period = _QUOTA.read_text().split()
+        quota, period = _QUOTA.read_text(encoding="utf-8").split()
         return min(count, max(1, math.floor(int(quota) / int(period))))
     except (OSError, ValueError):  # no such file, or "max"
         return count

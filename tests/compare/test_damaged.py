@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,8 +23,19 @@ from .synthetic import write_run
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 INCOMPLETE = json.dumps({"schema_version": 1, "id": "x", "status": "finished"}).encode()
-RECORDS = [b'{"schema_version": 1, "id"', b"", b"[1]", b"null", b'"x"', b"{}", INCOMPLETE, b"\xff\xfe\x00\x93"]
-STUDIES = [b"{bad", b"{}", b"[]", b'{"name": "s", "jobs": [5]}', b'{"name": "s", "jobs": [{"key": "a"}]}', b"\xff\xfe"]
+DEEP = b'{"a":' * 200_000 + b"1" + b"}" * 200_000
+DEEPER_THAN_READ = b'{"schema_version": 1, "config": ' + b'{"a":' * 300 + b"1" + b"}" * 301
+DAMAGED = b'{"schema_version": 1, "id"'
+RECORDS = [DEEP, DEEPER_THAN_READ, DAMAGED, b"", b"[1]", b"null", b'"x"', b"{}", INCOMPLETE, b"\xff\xfe\x00\x93"]
+STUDIES = [
+    DEEP,
+    b"{bad",
+    b"{}",
+    b"[]",
+    b'{"name": "s", "jobs": [5]}',
+    b'{"name": "s", "jobs": [{"key": "a"}]}',
+    b"\xff\xfe",
+]
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +69,7 @@ def test_a_damaged_record_is_left_out_of_lists_with_a_remark(
 
 def test_commands_say_in_one_line_which_record_is_damaged(pair: tuple[Path, Path], command: Command) -> None:
     root, bad = pair
-    (bad / "run.json").write_bytes(RECORDS[0])
+    (bad / "run.json").write_bytes(DAMAGED)
     done = command("runs", "list", "--runs-dir", root, "--json")
     assert done.returncode == 0 and len(json.loads(done.stdout)) == 1 and done.stderr.count("\n") == 1
     for arguments in (("runs", "show", bad), ("compare", bad), ("report", bad)):
@@ -65,6 +78,26 @@ def test_commands_say_in_one_line_which_record_is_damaged(pair: tuple[Path, Path
             arguments,
             done.stderr,
         )
+
+
+@pytest.mark.parametrize(
+    ("variables", "limit"),
+    [
+        ({"LC_ALL": "C", "PYTHONUTF8": "0"}, ""),
+        ({"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, ""),
+        ({}, "ulimit -v 400000"),
+    ],
+)
+def test_a_process_that_libraries_would_crash_in_is_refused(
+    good: Path, tmp_path: Path, variables: dict[str, str], limit: str
+) -> None:
+    run = tmp_path / "café"
+    run.symlink_to(good)
+    call = f"{limit or ':'}; exec {sys.executable} -m harness compare {run}"
+    done = subprocess.run(["bash", "-c", call], env={**os.environ, **variables}, capture_output=True, timeout=60)
+    said = done.stderr.decode()
+    assert (done.returncode, said.count("\n")) == (2, 1), said
+    assert ("ulimit -v unlimited" if limit else "set LC_ALL=C.UTF-8") in said
 
 
 @pytest.mark.parametrize("kind", ["episodes", "steps", "transitions"])
@@ -92,12 +125,14 @@ def test_a_table_of_something_else_is_named(tmp_path: Path) -> None:
         read_run(run).validation()
 
 
-@pytest.mark.parametrize("line", [b"junk", b"5", b"\xff\xfe"])
+@pytest.mark.parametrize("line", [b"junk", b"5", b"\xff\xfe", DEEP])
 def test_a_damaged_row_is_named_by_its_line(tmp_path: Path, line: bytes) -> None:
     folder = RunFolder.create(tmp_path, "x")
     (folder.logs / "episodes-1.jsonl").write_bytes(b'{"step": 1}\n' + line + b"\n")
     with pytest.raises(UserError, match=r"line 2 of .*episodes-1\.jsonl"):
         list(folder.rows("episodes"))
+    with pytest.raises(UserError, match=r"line 2 of .*episodes-1\.jsonl"):
+        folder.drop_after(1)
 
 
 def test_a_damaged_configuration_and_marker_are_named(tmp_path: Path) -> None:
@@ -135,12 +170,12 @@ def test_a_study_leaves_strangers_out_and_does_not_repeat_a_run_unasked(
     jobs = jobs_of(described, [], [])
     folder = StudyFolder(tmp_path / "runs" / "small", described, jobs)
     bad = RunFolder.create(folder.path, "bad").path
-    (bad / "run.json").write_bytes(RECORDS[0])
+    (bad / "run.json").write_bytes(DAMAGED)
     (step,) = folder.next_steps(jobs)
     assert step.action == "run" and bad.name in step.earlier
     assert "left out" in capfd.readouterr().err
     folder.set(jobs[0], "failed", bad)
-    for content in (RECORDS[0], INCOMPLETE):
+    for content in (DAMAGED, INCOMPLETE):
         (bad / "run.json").write_bytes(content)
         done = command("study", file, "--dry-run", "--runs-dir", tmp_path / "runs")
         assert (done.returncode, done.stderr.count("\n")) == (2, 1) and str(bad / "run.json") in done.stderr

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from harness.compare.runs import select
 from harness.config import Config, load_config, presets, validate
-from harness.errors import ConfigError
+from harness.errors import ConfigError, UserError
+from harness.study.plan import read_study
 
 
 def test_layers_override_each_other_in_order(tmp_path: Path) -> None:
@@ -33,12 +35,52 @@ def test_layers_override_each_other_in_order(tmp_path: Path) -> None:
         ("train.entropy_coefficient=.nan", "'train.entropy_coefficient': .*finite"),
         ("nonsense", "wants key=value"),
         ("task={", "not a YAML value"),
+        (f"seed={'9' * 10_000}", "10002 characters.* has 10000 digits"),
+        (f"seed=0x{'9' * 10_000}", "has 10002 digits"),
+        ("seed=4294967296", "less than 4294967296"),
+        ("seed=2026-99-99", "month must be in"),
+        (f"policy.path=[{'9, ' * 10_000}]", "'policy.path'.*characters"),
+        ("verl.a=[&a [*a]]", "an alias in line 1 stands in what it is an alias of"),
+        (f"verl.a={'[' * 5000}{']' * 5000}", "nested more than 100 levels"),
     ],
 )
 def test_a_bad_setting_is_refused_in_one_line(setting: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         load_config(overrides=[setting])
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 400
+
+
+LEVEL = "x{0}: &x{0} [{1}]"
+BOMB = "\n".join(f"  {LEVEL.format(n, ', '.join([f'*x{n - 1}' if n else '1'] * 10))}" for n in range(10))
+MERGES = "  m0: &m0 {a: 1}\n" + "\n".join(
+    f"  m{n}: &m{n} {{<<: [{', '.join([f'*m{n - 1}'] * 10)}]}}" for n in range(1, 10)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("verl: &a\n  b: *a", "an alias in line 2 stands in what it is an alias of"),
+        (f"verl:\n{BOMB}", "more than 100,000 values"),
+        (f"verl:\n{MERGES}", "more than 100,000 values"),
+        (f"verl: {'[' * 5000}{']' * 5000}", "nested more than 100 levels"),
+        (f"seed: {'9' * 10_000}", "the number in line 2 has 10000 digits"),
+    ],
+)
+def test_a_file_that_grows_without_end_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(f"name: mine\n{text}")
+    for read in (lambda: load_config(file=file), lambda: read_study(file), lambda: select([file])):
+        with pytest.raises(UserError, match=message) as caught:
+            read()
+        assert "\n" not in str(caught.value) and "mine.yaml" in str(caught.value)
+
+
+def test_aliases_and_merges_are_written_out(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("train: &t {steps: 3}\nverl: {a: &a [1, 2], b: *a, c: {<<: *t, x: 1}}\n")
+    config = load_config(file=file)
+    assert config.train.steps == 3 and config.verl == {"a": [1, 2], "b": [1, 2], "c": {"steps": 3, "x": 1}}
 
 
 def test_an_unknown_preset_names_close_ones() -> None:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from harness.config import load_config
-from harness.errors import RunFailed, UserError
-from harness.policies import resolve
+from harness.config import PolicyConfig, load_config
+from harness.errors import ConfigError, RunFailed, UserError
+from harness.policies import fetched, resolve
 from harness.policies.export import checkpoint_dir
 from harness.policies.proof import compare_answers, refuse_other_answers
 from harness.results.folder import RunFolder
 from harness.trainers.verl.models import export, trained_policy
+from harness.trainers.verl.trainer import VerlTrainer
 
 torch = pytest.importorskip("torch")
 peft = pytest.importorskip("peft")
@@ -101,3 +107,71 @@ def test_a_dropped_checkpoint_is_not_offered(tmp_path: Path) -> None:
     assert checkpoint_dir(folder)[0] == 10
     with pytest.raises(UserError, match="no checkpoint of step 1; it has 2, 10 .*keep_checkpoints"):
         checkpoint_dir(folder, 1)
+
+
+def _cut(file: Path) -> None:
+    os.truncate(file, file.stat().st_size // 2)
+
+
+def _change(file: Path) -> None:
+    with file.open("r+b") as stream:
+        stream.seek(file.stat().st_size // 2)
+        stream.write(b"changed")
+
+
+def _replace(file: Path) -> None:
+    file.write_bytes(b"no weights")
+
+
+def _inflate(file: Path) -> None:
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.writestr("archive/data/0", bytes(50 * 2**20))
+
+
+DAMAGES = {_cut: "cut off", _change: "in it is not what was written", _replace: "not torch's", _inflate: "to 50.0"}
+
+
+@pytest.mark.parametrize("harm", DAMAGES)
+def test_a_damaged_checkpoint_is_named_and_an_older_one_offered(
+    checkpoint: Path, tmp_path: Path, harm: Callable[[Path], None]
+) -> None:
+    folder = RunFolder(tmp_path)
+    for step in (1, 2):
+        made = folder.checkpoints / f"global_step_{step}"
+        shutil.copytree(checkpoint, made)
+        torch.save({}, made / "data.pt")
+    (folder.checkpoints / "latest_checkpointed_iteration.txt").write_text("2")
+    file = made / "actor" / "model_world_size_1_rank_0.pt"
+    VerlTrainer().policy(folder, made)
+    harm(file)
+    resumed = SimpleNamespace(done=2, folder=folder)
+    for use in (
+        lambda: VerlTrainer().export(folder, made, tmp_path / "out"),
+        lambda: VerlTrainer().policy(folder, made),
+        lambda: VerlTrainer().prepare(resumed),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(UserError, match=DAMAGES[harm]) as caught:
+            use()
+        said = str(caught.value)
+        assert said.startswith(f"{file} is damaged: ") and "\n" not in said
+        assert "(--step 1)" in said and "write 1 into" in said
+    shutil.rmtree(folder.checkpoints / "global_step_1")
+    with pytest.raises(UserError, match="There is no older checkpoint"):
+        VerlTrainer().export(folder, made, tmp_path / "out")
+
+
+def test_a_damaged_policy_is_named_before_anything_starts(tmp_path: Path) -> None:
+    folder = tmp_path / "policy"
+    shutil.copytree(resolve("pocket-sql"), folder)
+    policy = PolicyConfig(path=str(folder))
+    assert fetched(policy) == str(folder)
+    torch.save({"a": torch.zeros(10)}, folder / "pytorch_model.bin")
+    assert fetched(policy) == str(folder)
+    _inflate(folder / "pytorch_model.bin")
+    with pytest.raises(ConfigError, match=r"pytorch_model\.bin is damaged: it unpacks from 0\.2 MiB to 50\.0"):
+        fetched(policy)
+    (folder / "pytorch_model.bin").unlink()
+    _cut(folder / "model.safetensors")
+    with pytest.raises(ConfigError, match=r"model\.safetensors is damaged: it is cut off") as caught:
+        fetched(policy)
+    assert "\n" not in str(caught.value)

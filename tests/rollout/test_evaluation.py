@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
+import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from harness.environments.sql.environment import database_of
@@ -206,6 +212,50 @@ def test_dev_says_why_an_attempt_is_unscored(command: Command, scripted_server: 
     done = command("dev", "--plugin", "reference_sql", "--endpoint", server.base_url, "--tasks", "1")
     assert done.returncode == 0, done.stderr
     assert "unscored endpoint_error" in done.stdout and "reward 0" not in done.stdout
+
+
+def test_an_evaluation_whose_terminal_is_closed_is_interrupted(tmp_path: Path, scripted_server: StartServer) -> None:
+    server = scripted_server(lambda request: Reply("```sql\nSELECT 1\n```", delay_s=1.0), token_ids=False)
+    arguments = ["eval", "--plugin", "reference_sql", "--endpoint", server.base_url, "--limit", "60"]
+    arguments += ["--set", "rollout.concurrency=2", "--runs-dir", str(tmp_path)]
+
+    def rows() -> int:
+        return sum(file.read_bytes().count(b"\n") for file in tmp_path.glob("*/logs/episodes-*.jsonl"))
+
+    def wait_for_rows(count: int) -> None:
+        ends = time.monotonic() + 120
+        while rows() < count:
+            assert evaluation.poll() is None and time.monotonic() < ends, evaluation.communicate()
+            time.sleep(0.1)
+
+    for under_nohup in (True, False):
+        command = ["nohup"] * under_nohup + [sys.executable, "-m", "harness", *arguments]
+        evaluation = subprocess.Popen(command, stdout=-1, stderr=-1, text=True, start_new_session=True)
+        wait_for_rows(1)
+        children = psutil.Process(evaluation.pid).children(recursive=True)
+        os.killpg(evaluation.pid, signal.SIGHUP)
+        if under_nohup:
+            wait_for_rows(rows() + 3)
+            evaluation.terminate()
+        else:
+            with contextlib.suppress(ProcessLookupError):  # a shell and the kernel both say so
+                os.killpg(evaluation.pid, signal.SIGHUP)
+        said, wrong = evaluation.communicate(timeout=60)
+        assert evaluation.returncode == 130 and wrong.endswith("harness: interrupted\n"), (said, wrong)
+        (run,) = tmp_path.iterdir()
+        record = json.loads((run / "run.json").read_text())
+        assert record["status"] == "interrupted" and record["launches"][-1]["ended"]
+        assert not psutil.wait_procs(children, 10)[1]
+        shutil.rmtree(run)
+
+
+def test_dev_shows_what_a_terminal_would_obey(command: Command, scripted_server: StartServer) -> None:
+    obeyed = "\x1b]0;owned\x07\x1b[2J"
+    server = scripted_server(lambda request: f"```sql\nSELECT '{obeyed}' FROM nowhere{obeyed}\n```", token_ids=False)
+    for plugin in ("reference_sql", "reference_tools"):
+        done = command("dev", "--plugin", plugin, "--endpoint", server.base_url, "--tasks", "1")
+        assert done.returncode == 0, done.stderr
+        assert "\x1b" not in done.stdout + done.stderr and r"\x1b]0;owned\x07" in done.stdout
 
 
 def test_dev_shows_the_parts_of_a_reward(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.config import load_config
+from harness.records import Attempt
+from harness.results.episodes import transition_rows
 from harness.tasks.pocket import PocketTasks
+from harness.testing.calls import transition
 from harness.testing.fixtures import StartServer
 from harness.trainers.order import validation_order
 
@@ -26,7 +30,10 @@ HARNESS_API = 1
 
 @hookimpl
 def harness_agents():
-    return [AgentSpec("saboteur_sql", "saboteur:Saboteur", "Sabotage.", roles=ReferenceSQL.roles)]
+    return [
+        AgentSpec("saboteur_sql", "saboteur:Saboteur", "Sabotage.", roles=ReferenceSQL.roles),
+        AgentSpec("babbler_sql", "saboteur:Babbler", "Talks.", roles=ReferenceSQL.roles),
+    ]
 
 def spin():
     while True:
@@ -55,6 +62,13 @@ class Saboteur(ReferenceSQL):
                 deed()
                 await asyncio.sleep(0)
         return answer
+
+class Babbler(ReferenceSQL):
+    async def solve(self, problem, toolbox):
+        for _ in range(40):
+            print("x" * 2**20)
+        await toolbox.execute("y" * 5_000_000)
+        return await super().solve(problem, toolbox) + "z" * 5_000_000
 """
 
 
@@ -92,3 +106,48 @@ def test_who_sabotages_fails_alone(tmp_path: Path, saboteur: dict[str, str], scr
     assert {row["task_id"]: row["outcome"] for row in rows} == {task.id: bad.get(task.id, "ok") for task in tasks}
     assert all(row["reward"] == (row["outcome"] == "ok") for row in rows)
     assert "accuracy 70.8 %" in done.stdout and "24 scored of 24" in done.stdout
+
+
+@pytest.mark.timeout(300)
+def test_what_an_agent_prints_and_answers_is_kept_in_bounds(
+    tmp_path: Path, saboteur: dict[str, str], scripted_server: StartServer
+) -> None:
+    server = scripted_server(lambda request: f"```sql\n{'w' * 2_000_000}\n```", token_ids=False)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "harness", "eval", "--plugin", "babbler_sql", "--endpoint", server.base_url),
+            *("--limit", "1", "--runs-dir", str(tmp_path / "runs"), "--set", "max_turns=2"),
+        ],
+        env=saboteur,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    (run,) = (tmp_path / "runs").iterdir()
+    log = (run / "logs" / "runner-0.log").read_bytes()
+    assert len(log) <= 16 * 2**20 and b"part of this log is left out here: it passed 16 MiB" in log
+    (row,) = pq.read_table(run / "episodes.parquet").to_pylist()
+    assert set(row["cut"]) == {"answer", "first_answer", "tool_calls"} and row["outcome"] == "ok" and row["reward"] == 0
+    assert len(row["answer"]) == len(row["first_answer"]) == 100_000 and len(row["tool_calls"]) < 1_100_000
+    (call, *_) = json.loads(row["tool_calls"])
+    (argument,) = call["arguments"].values()
+    assert argument == "y" * len(argument) and len(argument) > 900_000 and not call["ok"]
+    write, check, *_ = pq.read_table(run / "transitions.parquet").to_pylist()
+    assert write["cut"] == ["response_text"] and len(write["response_text"]) == 100_000
+    assert check["cut"] == ["messages", "response_text"] and len(check["messages"]) < 1_100_000
+    assert json.loads(check["messages"])[0]["role"] == "system"
+    assert sum(file.stat().st_size for file in run.rglob("*") if file.is_file()) < 32 * 2**20
+
+
+def test_token_ids_are_never_cut() -> None:
+    call = transition(
+        *("w", 0),
+        response_ids=tuple(range(300_000)),
+        logprobs=(-0.5,) * 300_000,
+        prompt_ids=tuple(range(200_000)),
+        response_text="x" * 300_000,
+    )
+    attempt = Attempt("r", "a", "ok", "", "y" * 300_000, (call,), (), (), 0.0, 1.0)
+    (row,) = transition_rows(attempt, phase="train", step=1, paid={0: 1.0})
+    assert row["cut"] == ["response_text"] and row["response_ids"] == call.response_ids
+    assert row["logprobs"] == call.logprobs and row["prompt_ids"] == call.prompt_ids

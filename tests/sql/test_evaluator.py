@@ -250,6 +250,16 @@ def test_one_deadline_for_all_fillings_and_databases(singers: Path) -> None:
     assert time.monotonic() - started < 2
 
 
+def test_reading_the_fillings_counts_against_the_deadline(singers: Path) -> None:
+    gold = "SELECT name FROM singer WHERE age IN (41, 25, 3)"
+    began = time.thread_time()
+    verdict = evaluate(
+        singers, gold, "SELECT age FROM singer WHERE age = 1 UNION " * 400, plug_value=True, timeout_s=0.5
+    )
+    assert (verdict.match, verdict.flags) == (False, ("plug_value_capped",))
+    assert time.thread_time() - began < 2
+
+
 def test_gold_has_half_of_the_deadline(singers: Path) -> None:
     started = time.monotonic()
     assert evaluate(singers, ENDLESS, NAMES, timeout_s=1.0).flags == ("gold_timeout",)

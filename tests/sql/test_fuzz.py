@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import random
 import sqlite3
+import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.environments.sql.evaluator import evaluate
+from harness.environments.sql.evaluator import Match, evaluate
 from harness.environments.sql.sandbox import Limits, execute, render
+
+sys.path.insert(0, str(Path(__file__).parent))
+from grammar import SCHEMA, from_bytes, from_grammar
 
 VOCABULARY = r"""
 SELECT FROM WHERE GROUP BY ORDER LIMIT DISTINCT UNION EXCEPT INTERSECT JOIN ON AS WITH RECURSIVE VALUES
@@ -109,3 +114,42 @@ def test_row_order_decides_nothing_unless_gold_orders(
         random.Random(seed + shuffle).shuffle(moved)
         verdicts.add(evaluate(database, values(rows), values(moved)).match)
     assert verdicts == {not other}
+
+
+GOLD = "SELECT a, b FROM t WHERE b = 'x' OR a = 2"
+UNSCORED = {"gold_failed", "gold_timeout", "out_of_resources"}
+"""What a gold query may be the reason for; a prediction never is."""
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_ten_thousand_hostile_queries_are_executed_and_judged(tmp_path: Path, block: int) -> None:
+    database = tmp_path / "f.sqlite"
+    connection = sqlite3.connect(database)
+    connection.executescript(SCHEMA)
+    connection.close()
+    before = state(database)
+    executed = Counter[str | None]()
+    limits = Limits(timeout_s=0.05)
+    for seed in range(1000 * block, 1000 * (block + 1)):
+        rng = random.Random(seed)
+        sql = from_grammar(rng) if seed % 2 else from_bytes(rng)
+        began = time.thread_time()
+        try:
+            result = execute(database, sql, limits)
+            verdict = evaluate(database, GOLD, sql, timeout_s=0.1)
+            filled = evaluate(database, GOLD, sql, timeout_s=0.05, plug_value=True) if seed % 128 == 1 else verdict
+            of_gold = evaluate(database, sql, GOLD, timeout_s=0.1) if seed % 4 == 1 else Match(False, "not asked")
+            text = render(result, limits)
+        except Exception as error:
+            raise AssertionError(f"seed {seed}: {type(error).__name__} of {sql[:500]!r}") from error
+        took_s = time.thread_time() - began
+        said = f"seed {seed}: {result.error_type}, {verdict}, {filled}, {of_gold}, {took_s:.1f} s of {sql[:500]!r}"
+        assert result.ok == (result.error is None) == (result.error_type is None), said
+        assert result.error_type not in ("io", "damaged_database", "missing_database"), said
+        assert len(text) <= limits.max_text_chars, said
+        assert verdict.match is not None and filled.match is not None, said
+        assert of_gold.match is not None or UNSCORED & set(of_gold.flags), said
+        assert took_s < 2, said
+        executed[result.error_type] += 1
+    assert executed[None] > 100 and executed["syntax"] > 100 and executed["too_large"], executed
+    assert state(database) == before

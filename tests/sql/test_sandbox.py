@@ -111,6 +111,9 @@ _QUADRATIC = "(SELECT hex(zeroblob(499990)) v, hex(zeroblob(249990)) || '1' w LI
         f"SELECT {' + '.join(['length(upper(v))'] * 300)} FROM {_QUADRATIC}",
         "SELECT " + " + ".join(["(v LIKE '%0" + "_" * 90 + "b')"] * 150) + f" FROM {_QUADRATIC}",
         f"SELECT {' + '.join(['v'] * 900)} FROM {_QUADRATIC}",
+        "WITH w(x) AS (SELECT replace(hex(zeroblob(240000)), '0', '1 ')) SELECT "
+        + " || ".join(["printf('" + "%*d" * 60 + "'" + ", x, 1" * 60 + ")"] * 4)
+        + " FROM w",
     ],
 )
 def test_no_function_holds_a_worker_past_the_deadline(singers: Path, sql: str) -> None:
@@ -121,6 +124,15 @@ def test_no_function_holds_a_worker_past_the_deadline(singers: Path, sql: str) -
     assert result.ok == (result.error_type is None) and result.error_type in (None, "timeout", "too_large")
     assert not result.ok or result.elapsed_s < 0.4
     assert execute(singers, "SELECT 1").ok
+
+
+def test_a_query_that_repeats_itself_is_run_or_refused_in_time(singers: Path) -> None:
+    for count in (355, 400, 500):
+        result = execute(singers, "SELECT age FROM singer WHERE age > 1 UNION ALL ".join([""] * count) + "SELECT 1")
+        assert result.error_type == ("too_large" if count == 500 else None), (count, result.error)
+    began = time.thread_time()
+    assert execute(singers, "SELECT 1 UNION ALL " * 600_000).error_type == "too_large"
+    assert time.thread_time() - began < 1
 
 
 def test_what_ends_after_its_deadline_is_a_timeout(singers: Path) -> None:
@@ -355,6 +367,7 @@ def test_odd_file_names_are_opened(tmp_path: Path) -> None:
     connection.executescript("CREATE TABLE t (x); INSERT INTO t VALUES (5)")
     connection.close()
     assert execute(path, "SELECT x FROM t").rows == [(5,)]
+    assert execute(path.rename(os.fsdecode(bytes(tmp_path) + b"/\xff.sqlite")), "SELECT x FROM t").rows == [(5,)]
 
 
 def test_many_threads_share_nothing(singers: Path) -> None:

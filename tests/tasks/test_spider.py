@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import threading
+import tracemalloc
+import warnings
 import zipfile
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -270,6 +272,41 @@ def test_zip_members_outside_the_layout_are_not_written(official: Path, archive:
         "schema.sql",
     ]
     assert not list(tmp_path.rglob("evil.sqlite"))
+
+
+@pytest.mark.parametrize("declared", [None, 1000])
+def test_an_archive_that_unpacks_to_more_than_memory_is_refused_before_it_does(
+    archive: Path, tmp_path: Path, declared: int | None
+) -> None:
+    with zipfile.ZipFile(archive, "a", zipfile.ZIP_DEFLATED, compresslevel=1) as out:
+        entry = zipfile.ZipInfo("spider_data/dev.json")
+        entry.compress_type = zipfile.ZIP_DEFLATED
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the name is there already
+            with out.open(entry, "w") as stream:
+                for _ in range(300):
+                    stream.write(b" " * 2**20)
+        if declared is not None:
+            entry.file_size = declared  # as the archive's own list then has it
+    tracemalloc.start()
+    try:
+        with pytest.raises(TaskSetError, match="dev.json of spider.zip") as caught:
+            prepare(archive, tmp_path / "out")
+        assert tracemalloc.get_traced_memory()[1] < 50 * 2**20
+    finally:
+        tracemalloc.stop()
+    assert "\n" not in str(caught.value) and ("300 MiB" in str(caught.value)) == (declared is None)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["official", "spider.zip"]
+
+
+def test_an_archive_that_unpacks_to_more_than_the_disk_is_refused_before_it_does(archive: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(archive, "a") as out:
+        out.getinfo("spider_data/database/farm/farm.sqlite").file_size = 10**15
+        out.writestr("spider_data/README.md", b"x")
+    with pytest.raises(TaskSetError, match="unpack to 953,674,316 MiB, and the disk of .* Make room") as caught:
+        prepare(archive, tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["official", "spider.zip"]
 
 
 def test_sample_is_fixed() -> None:

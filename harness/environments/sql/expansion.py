@@ -8,6 +8,7 @@ the text alone. Standard library only.
 from __future__ import annotations
 
 from itertools import pairwise
+from math import log
 
 from harness.environments.sql.lexer import tokenize
 
@@ -29,7 +30,8 @@ _Group = list["str | _Group"]
 def expands_too_far(sql: str) -> bool:
     """Whether a query is refused because its named parts, put in the place of their names, would be too many."""
     selects = sql.lower().count("select")
-    if selects == 0 or (max(len(sql) / selects - _LEVEL_CHARS, 0) / 2) ** selects < MAX_COPIES:
+    room = max(len(sql) / selects - _LEVEL_CHARS, 0) / 2 if selects else 0
+    if room <= 1 or selects * log(room) < log(MAX_COPIES):
         return False  # too short: every further copy takes two characters
     try:
         return _Parts(_grouped(sql)).too_many()

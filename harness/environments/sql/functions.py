@@ -82,7 +82,7 @@ class Functions:
 
     def printf(self, *arguments: Any) -> Any:
         """SQLite's own printf, except that widths have a limit."""
-        longest = _widest(arguments)
+        longest = _widest(arguments, self._check)
         if longest > _MAX_WIDTH:
             raise OverflowError
         result = self._plain("printf", arguments)
@@ -164,13 +164,18 @@ class Functions:
             self._own.close()
 
 
-def _widest(arguments: tuple[Any, ...]) -> int:
-    """The largest width or precision of a printf, as far as its format and the arguments that it names tell."""
+def _widest(arguments: tuple[Any, ...], check: Callable[[], None]) -> int:
+    """The largest width or precision of a printf, as far as its format and the arguments that it names tell.
+
+    Args:
+        check: Called for each conversion: a long argument takes 30 ms, and there may be a hundred.
+    """
     if not arguments or arguments[0] is None:
         return 0
     form = arguments[0].decode("latin-1") if isinstance(arguments[0], bytes) else str(arguments[0])
     longest, used = 0, 1
     for conversion in _CONVERSION.finditer(form):
+        check()
         for width in conversion.group(1, 2):
             digits = width or "0"
             if width == "*":

@@ -232,7 +232,7 @@ class _Session:
 
     def _open(self, guarded: bool) -> None:
         connection = sqlite3.connect(
-            f"file:{quote(os.path.abspath(self.path))}?mode=ro&immutable=1",
+            f"file:{quote(os.fsencode(os.path.abspath(self.path)))}?mode=ro&immutable=1",
             uri=True,
             isolation_level=None,
             check_same_thread=False,  # only for closing: a dying thread's sessions may be collected elsewhere

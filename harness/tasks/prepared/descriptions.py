@@ -20,8 +20,7 @@ def read_descriptions(source: Source) -> list[dict[str, str]]:
     rows = []
     for file in source.files:  # in their order: an archive in an archive is read forwards
         if file.endswith(".csv"):
-            with source.open(file) as stream:
-                content = stream.read()
+            content = source.read(file)
             table, db_id = PurePosixPath(file).stem, file.split("/")[1]
             rows += [
                 {"db_id": db_id, "table": table, "column": column, "text": text}

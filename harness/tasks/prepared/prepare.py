@@ -110,6 +110,12 @@ def prepare(
     if target.exists() and not (target / MANIFEST).is_file() and (not target.is_dir() or any(target.iterdir())):
         raise TaskSetError(f"{target} is not empty and was not prepared by harness. Give another folder with --out")
     target.parent.mkdir(parents=True, exist_ok=True)
+    needed, free = sum(source.files[file].size for file in files), shutil.disk_usage(target.parent).free
+    if needed > free:
+        raise TaskSetError(
+            f"the databases of {source.name} unpack to {needed / 2**20:,.0f} MiB, and the disk of {target} has "
+            f"{free / 2**20:,.0f} MiB left. Make room, or choose another disk with --out"
+        )
     work = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
     try:
         for count, file in enumerate(files):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import shutil
@@ -17,11 +16,31 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from harness.errors import TaskSetError
+from harness.layers import parse_json
 from harness.tasks.prepared.layout import MANIFEST, Layout, Part
 
-Files = Mapping[str, Callable[[], IO[bytes]]]
 _DEPTH = 6
 """Folders below the one given in which files are looked for."""
+MEMORY_BYTES = 256 * 2**20
+"""Of a file that is read whole, unpacked; published questions have a tenth of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of a folder or an archive; called, it is opened.
+
+    Attributes:
+        size: Bytes, unpacked; `zipfile` gives no more of a file, whatever it unpacks to.
+    """
+
+    opener: Callable[[], IO[bytes]]
+    size: int
+
+    def __call__(self) -> IO[bytes]:
+        return self.opener()
+
+
+Files = Mapping[str, File]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +67,22 @@ class Source:
             return self.files[file]()
         except (zipfile.BadZipFile, RuntimeError, OSError) as error:
             raise TaskSetError(f"{file} of {self.name} cannot be read: {error}. Download it again") from error
+
+    def read(self, file: str) -> bytes:
+        """A whole file.
+
+        Raises:
+            TaskSetError: It cannot be read, or unpacks to more than fits into memory.
+            OSError, EOFError, BadZipFile, zlib.error: It is damaged.
+        """
+        size = self.files[file].size
+        if size > MEMORY_BYTES:
+            raise TaskSetError(
+                f"{file} of {self.name} unpacks to {size / 2**20:,.0f} MiB, and files of its kind have "
+                f"{MEMORY_BYTES // 2**20} MiB at most. Download it again, from where the task set is published"
+            )
+        with self.open(file) as stream:
+            return stream.read(size + 1)  # without a number `zipfile` unpacks first and cuts then
 
 
 @contextmanager
@@ -77,7 +112,8 @@ def open_source(path: Path, title: str, marks: Collection[str], folders: Sequenc
             if name.startswith(root) and (name[len(root) :] in marks or name[len(root) :] == MANIFEST)
         }
         folder = path.parent / root if path.is_dir() else None
-        yield Source(path.name, {**wanted, **_databases(files, folders)}, folder, _made_for(wanted))
+        source = Source(path.name, {**wanted, **_databases(files, folders)}, folder)
+        yield replace(source, made_for=_made_for(source))
 
 
 @contextmanager
@@ -168,8 +204,8 @@ def _rows(source: Source, part: Part) -> tuple[str, list[Any]]:
     if not file:
         return "", []
     try:
-        with source.open(file) as stream:
-            rows = json.loads(stream.read().decode("utf-8-sig")) if file.endswith(".json") else _parquet(stream)
+        content = source.read(file)
+        rows = parse_json(content.decode("utf-8-sig")) if file.endswith(".json") else _parquet(content)
     except (ValueError, OSError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise TaskSetError(f"{file} of {source.name} is damaged: {error}. Download it again") from error
     if not isinstance(rows, list):
@@ -177,23 +213,22 @@ def _rows(source: Source, part: Part) -> tuple[str, list[Any]]:
     return file, rows
 
 
-def _parquet(stream: IO[bytes]) -> list[dict[str, Any]]:
+def _parquet(content: bytes) -> list[dict[str, Any]]:
     import pyarrow
     import pyarrow.parquet
 
     try:
-        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(io.BytesIO(stream.read())).to_pylist()
+        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(io.BytesIO(content)).to_pylist()
     except pyarrow.ArrowException as error:
         raise ValueError(str(error).splitlines()[0]) from error
     return rows
 
 
-def _made_for(files: Files) -> str:
-    if MANIFEST not in files:
+def _made_for(source: Source) -> str:
+    if MANIFEST not in source.files:
         return ""
     try:
-        with files[MANIFEST]() as stream:
-            return str(json.load(stream).get("task_set", ""))
+        return str(parse_json(source.read(MANIFEST)).get("task_set", ""))
     except (ValueError, OSError, AttributeError, zipfile.BadZipFile):
         return ""
 
@@ -204,7 +239,7 @@ def _databases(files: Files, folders: Sequence[str]) -> Files:
         rf"(?:.*/)?((?:{'|'.join(folders)})/[^/\\.][^/\\]*/"
         r"(?:[^/\\.][^/\\]*\.(?:sqlite|sql)|database_description/[^/\\.][^/\\]*\.csv))"
     )
-    found: dict[str, Callable[[], IO[bytes]]] = {}
+    found: dict[str, File] = {}
     for name, opener in files.items():
         if match := pattern.fullmatch(name):
             found.setdefault(match[1], opener)
@@ -224,7 +259,7 @@ def _opened(path: Path, folders: Sequence[str], stack: ExitStack) -> Files:
     elif not path.is_file():
         raise TaskSetError(f"no file or folder at {path}. Give the archive or the folder it unpacks to")
     elif path.suffix.lower() in (".json", ".parquet"):
-        return {path.name: partial(_open, path)}
+        return {path.name: _file(path)}
     else:
         try:
             files = _zipped(stack.enter_context(zipfile.ZipFile(path)))
@@ -244,16 +279,16 @@ def _opened(path: Path, folders: Sequence[str], stack: ExitStack) -> Files:
     return files
 
 
-def _open(path: Path) -> IO[bytes]:
-    return path.open("rb")
+def _file(path: Path) -> File:
+    return File(lambda: path.open("rb"), path.stat().st_size if path.exists() else 0)
 
 
 def _walked(path: Path) -> Files:
-    files: dict[str, Callable[[], IO[bytes]]] = {}
+    files: dict[str, File] = {}
     for place, folders, names in os.walk(path, followlinks=True):
         here = Path(place).relative_to(path.parent)
         folders[:] = sorted(folders) if len(here.parts) < _DEPTH else []
-        files.update({(here / name).as_posix(): partial(_open, Path(place) / name) for name in sorted(names)})
+        files.update({(here / name).as_posix(): _file(Path(place) / name) for name in sorted(names)})
     return files
 
 
@@ -261,7 +296,7 @@ def _zipped(archive: zipfile.ZipFile) -> Files:
     """In the order of the archive, in which a compressed archive in an archive is read but once."""
     entries = sorted(archive.infolist(), key=lambda entry: entry.header_offset)
     return {
-        entry.filename: partial(archive.open, entry)
+        entry.filename: File(partial(archive.open, entry), entry.file_size)
         for entry in entries
         if not entry.is_dir() and not entry.filename.startswith("__MACOSX/")
     }

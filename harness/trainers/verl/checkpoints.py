@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from harness.errors import UserError
+from harness.policies.weights import damage
 from harness.results.folder import RunFolder
 
 MARKER = "latest_checkpointed_iteration.txt"
@@ -36,3 +37,20 @@ def drop_broken(folder: RunFolder) -> None:
     for checkpoint in folder.checkpoints.glob(f"{PREFIX}*"):
         if not (checkpoint / "data.pt").exists() and checkpoint.name != f"{PREFIX}{newest}":  # it is written last
             shutil.rmtree(checkpoint)
+
+
+def check(folder: RunFolder, checkpoint: Path) -> None:
+    """Hold a checkpoint against its checksums before torch loads it, which takes changed weights as they are.
+
+    Raises:
+        UserError: A file of it is missing or damaged; the message offers an older checkpoint.
+    """
+    for file in sorted({*checkpoint.rglob("*.pt"), checkpoint / "data.pt"}):
+        if wrong := damage(file, every_byte=True):
+            step = int(checkpoint.name.removeprefix(PREFIX))
+            older = max((one for one in checkpoints(folder) if one < step), default=None)
+            advice = "There is no older checkpoint: copy it again, or train anew"
+            if older is not None:
+                advice = f"Take the older one (--step {older}); to train on from it, write {older} into "
+                advice += str(folder.checkpoints / MARKER)
+            raise UserError(f"{file} is damaged: {wrong}. {advice}")

@@ -27,7 +27,7 @@ def export(checkpoint: Path, target: Path) -> None:
     command = [sys.executable, "-m", "verl.model_merger", "merge", "--backend", "fsdp"]
     command += ["--local_dir", str(checkpoint / "actor"), "--target_dir", str(temporary)]
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", env=environment)
     if done.returncode != 0 or not (temporary / "config.json").is_file():
         raise RunFailed(f"merging {checkpoint} failed: {last_line(done.stderr or done.stdout)[:300]}")
     if (temporary / "lora_adapter").is_dir():

@@ -20,7 +20,7 @@ def main() -> None:
     told = dict(argument.removeprefix("--").split("=", 1) for argument in sys.argv[1:] if "=" in argument)
     for port in PORTS:
         path = os.path.join(told["session-dir"], f"{port}_{told['node-id']}")
-        with open(f"{path}.new", "w") as file:
+        with open(f"{path}.new", "w", encoding="utf-8") as file:
             file.write("-1")
         os.rename(f"{path}.new", path)
     while True:

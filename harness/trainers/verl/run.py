@@ -89,7 +89,7 @@ _WARNS = re.compile(r"warn", re.IGNORECASE)
 
 def last_error(log: Path, status: int = 1) -> str:
     """Why verl's process ended: from its status where it was killed, else the line of its log that names the cause."""
-    lines = [line for line in log.read_text(errors="replace").splitlines()[-400:] if line.strip()]
+    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-400:] if line.strip()]
     told = [line for line in lines if not _WARNS.search(line)]
     for pattern in _NAMES_A_CAUSE[:3] if status < 0 else _NAMES_A_CAUSE:
         if found := [index for index, line in enumerate(told) if pattern.search(line)]:

@@ -49,7 +49,7 @@ class SessionFile:
                     f"no {path} after {timeout_s:g} s: every node must see the run's folder at the same path"
                 )
             await asyncio.sleep(0.05)
-        return cls(**json.loads(path.read_text()))
+        return cls(**json.loads(path.read_text(encoding="utf-8")))
 
     def session(self) -> Session:
         """A session over the services that the file names."""

@@ -23,7 +23,7 @@ from harness.results.folder import RunFolder
 from harness.rollout.processes import RUN_MARK, end_group, no_orphans, stop_process
 from harness.trainers import Standby, Trainer
 from harness.trainers.verl import forks
-from harness.trainers.verl.checkpoints import checkpoints, drop_broken
+from harness.trainers.verl.checkpoints import check, checkpoints, drop_broken
 from harness.trainers.verl.compose import chosen, verl_settings, write_agent_loop
 from harness.trainers.verl.limits import checkpoint_bytes
 from harness.trainers.verl.names import LOST_FILE, SESSION_FILE
@@ -66,16 +66,20 @@ class VerlTrainer(Trainer):
     def export(self, folder: RunFolder, checkpoint: Path, target: Path) -> None:
         from harness.trainers.verl.models import export
 
+        check(folder, checkpoint)
         export(checkpoint, target)
 
     def policy(self, folder: RunFolder, checkpoint: Path) -> Any:
         from harness.trainers.verl.models import trained_policy
 
+        check(folder, checkpoint)
         return trained_policy(checkpoint)
 
     def prepare(self, run: LiveRun) -> int:
         if find_spec("verl") is None:
             raise EnvironmentProblem(f"training needs verl: {how_to_install('cpu')}")
+        if run.done:
+            check(run.folder, checkpoints(run.folder)[run.done])
         drop_broken(run.folder)
         _settings(run)
         return checkpoint_bytes(run.config, run.model, run.steps)

@@ -1,0 +1,50 @@
+"""Files of weights, looked at before a library loads them: whole, and no larger in memory than on the disk."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from pathlib import Path
+
+KINDS = (".safetensors", ".bin", ".pt")
+
+
+def damage(file: Path, *, every_byte: bool = False) -> str:
+    """What is wrong with a file of weights; empty where nothing is seen.
+
+    torch writes zip archives in which nothing is compressed. A `.bin` may be something else; then it passes.
+
+    Args:
+        every_byte: Hold an archive against its checksums too, about a second for each GiB. torch does not.
+    """
+    try:
+        if file.suffix == ".safetensors":
+            return _of_safetensors(file)
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            if stream.read(2) != b"PK":
+                return "it is not torch's, or empty" if file.suffix == ".pt" else ""
+        with zipfile.ZipFile(file) as archive:
+            unpacked = sum(entry.file_size for entry in archive.infolist())
+            if unpacked > size:
+                return (
+                    f"it unpacks from {size / 2**20:,.1f} MiB to {unpacked / 2**20:,.1f}, and torch compresses nothing"
+                )
+            bad = archive.testzip() if every_byte else None
+            return f"{bad} in it is not what was written" if bad else ""
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError):
+        return "it is cut off, or was overwritten"
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}"
+
+
+def _of_safetensors(file: Path) -> str:
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError:
+        return ""  # what needs it says what to install
+    try:
+        with safe_open(file, framework="np"):  # reads its header, which must cover the file to its end
+            return ""
+    except SafetensorError as error:
+        return f"it is cut off, or was overwritten: {error}"

@@ -1,0 +1,91 @@
+"""Text of others on a terminal: shown, never obeyed."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import re
+import sqlite3
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.cli import _PlainFormatter
+from harness.cli.common import emit_json, progress_console, results, table
+from harness.cli.dev import tree
+from harness.records import Attempt, ToolCall, Verdict
+from harness.wording import printable
+
+REPO = Path(__file__).resolve().parents[2]
+Command = Callable[..., subprocess.CompletedProcess[str]]
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\rgone\x9b31m\u202etxt.exe [/red] :smile:"
+SHOWN = r"\x1b]0;owned\x07\x1b[2J\rgone\x9b31m\u202etxt.exe [/red] :smile:"
+OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
+
+
+def test_consoles_show_text_and_tables_of_others(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = table("head", title=HOSTILE)
+    shown.add_row(HOSTILE)
+    for console in (results(), progress_console()):
+        console.print(HOSTILE)
+        console.print(shown)
+        console.out(HOSTILE)
+    said = capsys.readouterr()
+    for text in said:
+        assert not OBEYED.search(text) and text.count(SHOWN) == 4, text
+
+
+def test_a_tree_of_an_attempt_shows_what_the_model_said(capsys: pytest.CaptureFixture[str]) -> None:
+    call = ToolCall(HOSTILE, {"sql": HOSTILE}, HOSTILE, True, 0.0, 0.1)
+    attempt = Attempt("ro-1", "at-1", "agent_error", HOSTILE, HOSTILE, (), (), (call,), 0.0, 1.0)
+    results().print(tree(attempt, Verdict(0.7, HOSTILE, {HOSTILE: 0.4}, (HOSTILE,), {HOSTILE: 0.2})), markup=True)
+    said = capsys.readouterr().out
+    assert not OBEYED.search(said) and said.count(SHOWN) == 8, said
+    assert "[bold]" not in said
+
+
+def test_json_means_what_it_did(capsys: pytest.CaptureFixture[str]) -> None:
+    emit_json({"text": HOSTILE})
+    said = capsys.readouterr().out
+    assert not OBEYED.search(said) and json.loads(said) == {"text": HOSTILE}
+
+
+def test_a_log_line_is_shown() -> None:
+    record = logging.LogRecord("x", logging.INFO, "", 0, HOSTILE, None, None)
+    assert _PlainFormatter("%(message)s").format(record) == SHOWN
+    assert printable("a\tb\nçé😀") == "a\tb\nçé😀"
+
+
+def test_questions_and_databases_of_others_are_checked_and_named(tmp_path: Path, command: Command) -> None:
+    connection = sqlite3.connect(tmp_path / "shop.sqlite")
+    connection.executescript("CREATE TABLE t (a)")
+    connection.close()
+    file = tmp_path / "questions.csv"
+    with file.open("w", newline="") as out:
+        writer = csv.writer(out)
+        writer.writerow(["question", "query", "database", "id"])
+        writer.writerows([[f"q{n}", f"SELECT '{HOSTILE}' FROM nowhere{HOSTILE}", "shop", f"{n}"] for n in range(4)])
+        writer.writerow(["q", "SELECT 1", HOSTILE, "5"])
+    done = command("data", "check", file)
+    assert done.returncode == 1 and not OBEYED.search(done.stdout + done.stderr), done
+    assert r"\x1b]0;owned\x07" in done.stdout
+    done = command("data", "check", file, "--json")
+    assert not OBEYED.search(done.stdout) and json.loads(done.stdout)["ok"] is False
+    done = command("score", "--db", tmp_path / "shop.sqlite", "--gold", "SELECT 1", "--pred", f"SELECT {HOSTILE}")
+    assert not OBEYED.search(done.stdout + done.stderr) and r"\x1b" in done.stdout
+    done = command("runs", "show", f"no{HOSTILE}")
+    assert done.returncode == 2 and not OBEYED.search(done.stderr) and SHOWN in done.stderr
+
+
+def test_no_command_prints_past_what_escapes() -> None:
+    writes = re.compile(r"typer\.echo|click\.echo|^\s*print\(|sys\.std(out|err)\.write|[^n]Console\(")
+    found = [
+        f"{file.name}: {line.strip()}"
+        for file in sorted((REPO / "harness" / "cli").glob("*.py"))
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if writes.search(line) and "printable" not in line
+    ]
+    assert found == ['__init__.py: sys.stdout.write(f"harness {harness.__version__}\\n")'], found
