@@ -35,7 +35,7 @@ class SeenIds:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        # Hashes take a third of the strings' memory; that two of a million collide: 1 in 30 million.
+        # Hashes take a third of the strings' memory, and two of these never collide in practice.
         self._seen: set[int] = set()
         self._order: deque[int] = deque()
 

@@ -51,8 +51,8 @@ class GatewaySettings:
     max_header_bytes: int = 64 * 2**10
     max_headers: int = 100
     max_connections: int = 16_384
-    remembered_ids: int = 1_000_000
-    remembered_attempts: int = 100_000
+    remembered_ids: int = 20_000
+    remembered_attempts: int = 5_000
     linger_s: float = 600.0
 
     @property

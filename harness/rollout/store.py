@@ -36,6 +36,7 @@ class RunStore(InMemoryLightningStore):
                 if rollout is None or not is_finished(rollout):
                     continue
                 await kept.attempts.delete(await self._unlocked_query_attempts_for_rollout(kept, rollout_id))
+                kept.attempts._items.pop(rollout_id, None)  # the empty mapping that is left
                 await kept.rollouts.delete([rollout])
                 await kept.span_sequence_ids.pop(rollout_id)
                 await self._evict_spans_for_rollout(kept, rollout_id)

@@ -121,7 +121,10 @@ def test_a_rollout_that_was_read_is_forgotten_and_one_under_way_is_not() -> None
             assert left.rollout_id == taken[3].rollout_id
             counts: Any = await store.statistics()
             assert counts["total_rollouts"] == counts["total_attempts"] == 1 and counts["total_span_bytes"] == 0, counts
-            assert {len(kept) for kept in (store._completion_events, store._start_time_by_rollout)} == {1}
+            attempts: Any = store.collections.attempts
+            assert {
+                len(kept) for kept in (store._completion_events, store._start_time_by_rollout, attempts._items)
+            } == {1}
             await client.forget([left.rollout_id, "never-seen"])  # it has not ended
             assert len(await store.query_rollouts()) == 1
             asked[[not task.done() for task in asked].index(True)].cancel()
