@@ -76,6 +76,12 @@ def unread(rollouts: int, of: int) -> str:
     )
 
 
+def spoilt(result: Mapping[str, Any]) -> str:
+    """What stands behind the scores of a run under which its tasks changed; empty where nothing did."""
+    changed = result.get("data_changed")
+    return f"; this means nothing: {', '.join(changed)} changed during the run" if changed else ""
+
+
 def failed_itself(result: Mapping[str, Any], graded: bool) -> str:
     """How much the agent itself failed, and why most often."""
     counted_as = f"counted as {'0' if graded else 'wrong'}"

@@ -25,7 +25,7 @@ from harness.layers import at, nested
 from harness.policies import fetched, tool_parser
 from harness.records import AGENT_OUTCOMES
 from harness.results.folder import RunFolder
-from harness.wording import duration, failed_itself, mean, measured, unread
+from harness.wording import duration, failed_itself, mean, measured, spoilt, unread
 
 if TYPE_CHECKING:
     from harness.results.model import Parent, RunRecord
@@ -124,10 +124,12 @@ def evaluate(
             record = _measure(resolved, folder, url, policy, None, True, policy, parent)
     if json_:
         emit_json(record)
-        return
-    _show(folder, record)
+    else:
+        _show(folder, record)
+    if spoilt(record["result"] or {}):
+        raise typer.Exit(1)
     asked = resolved.task.val_limit
-    if trained is not None and limit is None and asked is not None and asked < known:
+    if not json_ and trained is not None and limit is None and asked is not None and asked < known:
         results().print(
             f"{asked} of the {known} tasks of {resolved.task.val_split!r}, as in the training (task.val_limit): "
             f"--limit {known} asks all"
@@ -170,7 +172,7 @@ def _show(folder: RunFolder, record: Mapping[str, Any]) -> None:
     out.print(
         f"{record['agent']}: {name} {mean(result['accuracy'], graded)} "
         f"(95 % interval {mean(low, graded)} to {mean(high, graded)}) on {result['scored']} scored of "
-        f"{asked}, {duration(result['wall_s'])}"
+        f"{asked}, {duration(result['wall_s'])}{spoilt(result)}"
     )
     if several:
         from harness.compare.sampled import lines

@@ -19,7 +19,7 @@ from harness.cli.logs import followed
 from harness.config import Config, cache_dir, load_config, resolve_device
 from harness.errors import UserError
 from harness.results.folder import RunFolder, replace_text
-from harness.wording import duration, failed_itself, mean, measured, percent
+from harness.wording import duration, failed_itself, mean, measured, percent, spoilt
 
 if TYPE_CHECKING:
     from harness.run import Data
@@ -128,6 +128,8 @@ def train(
         emit_json(record)
     else:
         summary(folder, record)
+    if spoilt(record["result"] or {}):
+        raise typer.Exit(1)
 
 
 def default_preset(task: str | None, device: str) -> str:
@@ -223,7 +225,7 @@ def summary(folder: RunFolder, record: Mapping[str, Any]) -> None:
     out.print(f"{record['agent']}: {record['status']} after {result['steps']} steps, {duration(result['wall_s'])}")
     if result["val_accuracy_final"] is not None:
         first, last = (mean(result[f"val_accuracy_{when}"], graded) for when in ("initial", "final"))
-        out.print(f"validation {measured(graded)} {first} -> {last}   (by step: {curve})")
+        out.print(f"validation {measured(graded)} {first} -> {last}   (by step: {curve}){spoilt(result)}")
     if result.get("agent_failed"):
         out.print(f"of the last validation {failed_itself(result, graded)}")
     if result.get("no_signal"):

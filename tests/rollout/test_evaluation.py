@@ -23,6 +23,7 @@ from harness.records import Attempt, Verdict
 from harness.scripted.server import ReceivedRequest, Reply
 from harness.tasks.pocket import PocketTasks
 from harness.testing.fixtures import StartServer
+from harness.wording import spoilt
 
 NAMED = ("OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_API_KEY", "MODEL")
 
@@ -183,9 +184,11 @@ def test_eval_whose_databases_change_under_it_says_so(
         *("eval", "--plugin", "reference_sql", "--endpoint", server.base_url),
         *("--limit", "4", "--runs-dir", tmp_path / "runs", "--json"),
     )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["result"]["data_changed"] == [Path(path).stem for path in databases]
+    assert done.returncode == 1, done.stderr
+    result = json.loads(done.stdout)["result"]
+    assert result["data_changed"] == [Path(path).stem for path in databases]
     assert done.stderr.count("the task set changed during the run") == 1
+    assert f"; this means nothing: {Path(databases[0]).stem}" in spoilt(result)
 
 
 def test_dev_shows_every_call(command: Command, scripted_server: StartServer) -> None:
