@@ -23,7 +23,17 @@ from harness.rollout.processes import die_with_parent, stop_process
 
 
 @contextmanager
-def served(model: str, device: str, max_length: int, log: Path, parser: str = "") -> Iterator[str]:
+def served(
+    model: str,
+    device: str,
+    max_length: int,
+    log: Path,
+    parser: str = "",
+    *,
+    port: int = 0,
+    name: str = "",
+    key: str = "",
+) -> Iterator[str]:
     """The endpoint's base URL, ending in `/v1`. Both kinds report token ids.
 
     The server ends with the block, and with this process however that ends. Use it in the main thread.
@@ -34,47 +44,56 @@ def served(model: str, device: str, max_length: int, log: Path, parser: str = ""
         max_length: Prompt and response together, in tokens.
         log: Where the server's output goes.
         parser: vLLM's name of the form of tool calls, where requests offer tools; harness's own server reads Hermes.
+        port: 0 for a free one.
+        name: What callers call the model; by default as it is named here.
+        key: What callers have to say; empty: nothing.
 
     Raises:
         EnvironmentProblem: What the device needs is not installed.
         RunFailed: The server ended before it was ready.
     """
     environment = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    keyed = "HARNESS_POLICY_KEY" if device == "cpu" else "VLLM_API_KEY"
+    environment = {**environment, keyed: key} if key else {k: v for k, v in environment.items() if k != keyed}
     if Path(model).exists():
         environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     log.parent.mkdir(parents=True, exist_ok=True)
     if device == "cpu":
-        process, address = _own(model, max_length, environment, log)
+        process, address = _own(model, max_length, environment, log, port, name)
     else:
-        process, address = _vllm(model, max_length, environment, log, parser)
+        process, address = _vllm(model, max_length, environment, log, parser, port, name)
     try:
         yield f"http://{address}/v1"
     finally:
         _stop(process)
 
 
-def _own(model: str, max_length: int, environment: Mapping[str, str], log: Path) -> tuple[subprocess.Popen[bytes], str]:
-    command = ["-m", "harness.policies.server", model, str(max_length)]
+def _own(
+    model: str, max_length: int, environment: Mapping[str, str], log: Path, port: int, name: str
+) -> tuple[subprocess.Popen[bytes], str]:
+    command = ["-m", "harness.policies.server", model, str(max_length), str(port), name or model]
     process = _start(command, environment, log, stdout=subprocess.PIPE)
     with _stopped_on_error(process):
         return process, _address(process, log)
 
 
 def _vllm(
-    model: str, max_length: int, environment: Mapping[str, str], log: Path, parser: str
+    model: str, max_length: int, environment: Mapping[str, str], log: Path, parser: str, wanted: int, name: str
 ) -> tuple[subprocess.Popen[bytes], str]:
     command = ["-m", "harness.policies.serve", str(os.getpid()), "--model", model, "--max-model-len", str(max_length)]
+    if name:
+        command += ["--served-model-name", name]
     if parser:
         command += ["--enable-auto-tool-choice", "--tool-call-parser", parser]
     for last in (False, True):
-        port, known = _free_port(), log.stat().st_size if log.exists() else 0
+        port, known = wanted or _free_port(), log.stat().st_size if log.exists() else 0
         process = _start([*command, "--host", "127.0.0.1", "--port", str(port)], environment, log)
         try:
             with _stopped_on_error(process):
-                return process, _ready(process, model, port, log)
+                return process, _ready(process, name or model, port, log, environment.get("VLLM_API_KEY", ""))
         except RunFailed:
             # vLLM takes no socket of ours, so another process may have taken the port meanwhile.
-            if last or b"Address already in use" not in log.read_bytes()[known:]:
+            if last or wanted or b"Address already in use" not in log.read_bytes()[known:]:
                 raise
     raise AssertionError
 
@@ -117,11 +136,15 @@ def _address(process: subprocess.Popen[bytes], log: Path, timeout_s: float = 300
     return line
 
 
-def _ready(process: subprocess.Popen[bytes], model: str, port: int, log: Path, timeout_s: float = 900.0) -> str:
+def _ready(
+    process: subprocess.Popen[bytes], model: str, port: int, log: Path, key: str, timeout_s: float = 900.0
+) -> str:
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    asked = urllib.request.Request(f"http://127.0.0.1:{port}/v1/models", headers=headers)
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v1/models", timeout=2) as answer:
+            with urllib.request.urlopen(asked, timeout=2) as answer:
                 if model in [one["id"] for one in json.load(answer)["data"]]:  # else not ours: it took the port first
                     return f"127.0.0.1:{port}"
         except (OSError, ValueError, KeyError):

@@ -2,18 +2,19 @@
 
 It answers `return_token_ids` and `logprobs` as vLLM does, and reads tool calls in the Hermes form (`hermes`). Response
 ids are random, never reused.
-`python -m harness.policies.server MODEL` serves one and prints its address.
+`python -m harness.policies.server MODEL [LENGTH [PORT [NAME]]]` serves one and prints its address.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import os
 import socket
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from harness.policies.decoder import Generation
     from harness.serving import Limits
 
+    Handler = Callable[[Request], Awaitable[Response]]
+
+KEY = "HARNESS_POLICY_KEY"
+"""Environment variable: what callers of the server have to say."""
 MAX_BODY_BYTES = 64 * 2**20
 """Largest body of a request, as the gateway's."""
 
@@ -40,10 +45,19 @@ class PolicyServer:
         slots: Requests decoded at once.
         response_length: Tokens of a response where a request names no limit.
         max_length: Prompt and response together, in tokens.
+        name: What the model is called; by default its path.
+        key: What callers have to say; empty: nothing.
     """
 
     def __init__(
-        self, path: str, slots: int, response_length: int, max_length: int, trust_remote_code: bool = False
+        self,
+        path: str,
+        slots: int,
+        response_length: int,
+        max_length: int,
+        trust_remote_code: bool = False,
+        name: str = "",
+        key: str = "",
     ) -> None:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -58,7 +72,8 @@ class PolicyServer:
         self.decoder = Decoder(model.eval(), slots, max_length, stops)
         self.max_length = max_length
         self.response_length = response_length
-        self.model_name = path
+        self.model_name = name or path
+        self._key = f"Bearer {key}" if key else ""
         tags = {OPEN, CLOSE}
         added = self.tokenizer.added_tokens_decoder
         self._hidden = {number for number, token in added.items() if token.special and token.content not in tags}
@@ -110,11 +125,20 @@ class PolicyServer:
 
         return Starlette(
             routes=[
-                Route("/v1/chat/completions", self._chat, methods=["POST"]),
-                Route("/v1/models", self._models),
+                Route("/v1/chat/completions", self._keyed(self._chat), methods=["POST"]),
+                Route("/v1/models", self._keyed(self._models)),
                 Route("/health", self._models),
             ]
         )
+
+    def _keyed(self, answer: Handler) -> Handler:
+        async def checked(request: Request) -> Response:
+            given = request.headers.get("authorization", "")
+            if self._key and not hmac.compare_digest(given.encode(), self._key.encode()):
+                return _json({"error": {"message": "wrong or missing bearer key", "code": "invalid_api_key"}}, 401)
+            return await answer(request)
+
+        return checked
 
     async def _models(self, request: Request) -> Response:
         return _json({"object": "list", "data": [{"id": self.model_name, "object": "model"}]})
@@ -232,9 +256,14 @@ def _set(finished: asyncio.Future[None]) -> None:
         finished.set_result(None)
 
 
-async def _serve(path: str, max_length: int) -> None:
-    server = PolicyServer(path, slots=64, response_length=256, max_length=max_length)
-    sys.stdout.write(await server.launch() + "\n")
+async def _serve(path: str, max_length: int, port: int, name: str) -> None:
+    key = os.environ.get(KEY, "")
+    server = PolicyServer(path, slots=64, response_length=256, max_length=max_length, name=name, key=key)
+    try:
+        address = await server.launch(port)
+    except OSError as error:
+        sys.exit(f"cannot listen on port {port}: {error.strerror}; name another, or none for a free one")
+    sys.stdout.write(address + "\n")
     sys.stdout.flush()
     await asyncio.Event().wait()
 
@@ -246,7 +275,8 @@ def main() -> None:
 
     die_with_parent()
     raise_descriptors()
-    asyncio.run(_serve(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 2048))
+    path, length, port, name = [*sys.argv[1:], *("2048", "0", "")[len(sys.argv) - 2 :]]
+    asyncio.run(_serve(path, int(length), int(port), name))
 
 
 if __name__ == "__main__":
