@@ -24,6 +24,12 @@ def task_sets(incomplete: str) -> list[str]:
     return _begin(_names("task set"), incomplete)
 
 
+def policies(incomplete: str) -> list[str]:
+    from harness.policies.catalogue import catalogue
+
+    return _begin(catalogue(), incomplete)
+
+
 def presets(incomplete: str) -> list[str]:
     from harness.config import presets
 
