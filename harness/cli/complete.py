@@ -25,9 +25,9 @@ def task_sets(incomplete: str) -> list[str]:
 
 
 def policies(incomplete: str) -> list[str]:
-    from harness.policies.catalogue import catalogue
+    from harness.policies.catalogue import by_name
 
-    return _begin(catalogue(), incomplete)
+    return _begin(by_name(), incomplete)
 
 
 def presets(incomplete: str) -> list[str]:

@@ -12,7 +12,7 @@ import typer
 from harness.cli import complete
 from harness.cli.common import emit_json, interrupt, progress_console, results, table
 from harness.errors import UserError
-from harness.policies.catalogue import Named, catalogue, named
+from harness.policies.catalogue import Named, by_name, named
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="List, fetch and show policies by name.")
 
@@ -23,7 +23,7 @@ _FROM_MANIFEST = ("source", "precision", "quantisation_cost", "quantisation_cost
 @app.command("list")
 def list_(json_: complete.Json = False) -> None:
     """Show which policies have a name, and whether they are here."""
-    rows = [_row(policy) for policy in catalogue().values()]
+    rows = [_row(policy) for policy in by_name().values()]
     if json_:
         emit_json(rows)
         return

@@ -8,14 +8,14 @@ from pathlib import Path
 
 from harness.config import PolicyConfig
 from harness.errors import ConfigError, EnvironmentProblem, nearest
-from harness.policies.catalogue import catalogue, find
+from harness.policies.catalogue import by_name, find
 
 
 def resolve(name_or_path: str) -> str:
     """What to load a policy from.
 
     Args:
-        name_or_path: A name of `catalogue`, a local folder, or a Hugging Face id.
+        name_or_path: A name of `catalogue.by_name`, a local folder, or a Hugging Face id.
 
     Returns:
         A folder's path for the first two; a Hugging Face id as it is.
@@ -74,7 +74,7 @@ def _downloaded(name: str, revision: str | None) -> str:
             f"policy.path: {name} is gated. Accept its terms on https://huggingface.co/{name}, then set HF_TOKEN"
         ) from error
     except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
-        own = list(catalogue())
+        own = list(by_name())
         raise ConfigError(
             f"policy.path: {name!r} is neither a folder nor one of {', '.join(own)}, and huggingface.co has none of "
             f"that name that HF_TOKEN may see{nearest(name, own)}"
@@ -86,7 +86,7 @@ def _downloaded(name: str, revision: str | None) -> str:
         raise EnvironmentProblem(
             f"policy.path: {name} is not in this machine's cache{f' at {revision}' if revision else ''}, and "
             f"huggingface.co does not answer ({said}). Download it where there is a network, and name its folder"
-            f"{nearest(name, catalogue())}"
+            f"{nearest(name, by_name())}"
         ) from error
 
 

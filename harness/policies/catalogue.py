@@ -141,14 +141,14 @@ def cached_dir(name: str) -> Path:
     return cache_dir() / "policies" / name
 
 
-def catalogue() -> dict[str, Named]:
+def by_name() -> dict[str, Named]:
     """All policies that have a name on this machine: those of `KNOWN`, and those converted here from other files."""
     return KNOWN | {named.name: named for named in _own()}
 
 
 def find(name: str) -> Named | None:
     """The policy of that name, if there is one."""
-    return catalogue().get(name) if PLAIN.fullmatch(name) else None
+    return by_name().get(name) if PLAIN.fullmatch(name) else None
 
 
 def named(name: str) -> Named:
@@ -159,7 +159,7 @@ def named(name: str) -> Named:
     """
     found = find(name)
     if found is None:
-        names = list(catalogue())
+        names = list(by_name())
         hint = nearest(name, names, f"; there are {', '.join(names)}")
         raise ConfigError(f"no policy is called {name!r}{hint}")
     return found
