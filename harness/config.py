@@ -54,7 +54,7 @@ class RewardConfig(Section):
 
 class PolicyConfig(Section):
     path: str = "pocket-sql"
-    """`pocket-sql` (bundled), a local folder, or a Hugging Face id."""
+    """A name of `harness policy list` (`pocket-sql` is bundled), a local folder, or a Hugging Face id."""
     revision: str | None = None
     """Branch, tag or commit of a Hugging Face id; unset: its newest."""
     trust_remote_code: bool = False

@@ -1,12 +1,11 @@
 """Fine-tunes pre-trained weights on what the reference agent should have said to the questions of a task set.
 
-`python -m recipes.finetune --base smollm2-135m --on spider [--name NAME] [--device cuda] [--until 0.30]
-[--minutes M | --steps N] [--seed S]`
+`python -m recipes.finetune --base NAME --on spider [--name NAME] [--device cuda] [--until 0.30] [--minutes M]`
 
-`--base` is a policy by name, a folder or an id on Hugging Face whose chat template is ChatML. `--on` names the questions:
-`spider` (split `train_a`, in ever new variations; needs `harness data spider`) or `pocket` (random databases).
-`--until` ends the training at a share of right drafts on held-out questions: reinforcement needs room. The policy is kept
-under `--name`, where `policy.path` finds it.
+`--base` is a policy by name, a folder or an id on Hugging Face whose chat template is ChatML. `--on` names the
+questions: `spider` (split `train_a`, in ever new variations; needs `harness data spider`) or `pocket` (random
+databases). `--until` ends the training at a share of right drafts on held-out questions: reinforcement needs room. The
+policy is kept under `--name`, where `policy.path` finds it.
 """
 
 from __future__ import annotations
@@ -19,13 +18,14 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.config import PolicyConfig
+from harness.records import Task
 from recipes.pocket_sql.data import Source
 from recipes.pocket_sql.evaluate import Pocket, Policy, share
 from recipes.pocket_sql.pretrain import add_options, fit, main, write_manifest
@@ -59,7 +59,10 @@ class Course:
 
 @contextmanager
 def spider(arguments: argparse.Namespace) -> Iterator[Course]:
-    """Questions of `train_a` in variations; held out are `train_b` and `dev`, whose databases it never sees."""
+    """Questions of `train_a` in variations. Held out are databases that it never sees: those of `train_b` and `dev`.
+
+    `--until` looks at questions of `dev` that are not in `dev_500`, so that this sample decides nothing.
+    """
     from harness.tasks.spider import SpiderTasks
     from recipes.spider_sql.pretrain import MAX_NEW_TOKENS, SCHEMA, drafts
     from recipes.spider_sql.questions import prepare
@@ -68,9 +71,7 @@ def spider(arguments: argparse.Namespace) -> Iterator[Course]:
     tasks = SpiderTasks(arguments.data_dir, **SCHEMA)  # type: ignore[arg-type]
     questions = prepare(tasks.load("train_a"), arguments.workers)
 
-    def of(split: str) -> Callable[[Policy, int | None], float]:
-        whole = tasks.load(split)
-
+    def of(whole: Sequence[Task]) -> Callable[[Policy, int | None], float]:
         def measure(policy: Policy, most: int | None) -> float:
             policy.max_new_tokens = MAX_NEW_TOKENS
             return share(drafts(policy, tasks, spread(whole, most)))
@@ -80,9 +81,12 @@ def spider(arguments: argparse.Namespace) -> Iterator[Course]:
     with tempfile.TemporaryDirectory() as temporary:
         file = Path(temporary) / "questions.pickle"
         file.write_bytes(pickle.dumps(questions))
-        held_out = {split: of(split) for split in ("train_b", "dev_500")}
+        sample = tasks.load("dev_500")
+        known = {task.id for task in sample}
+        others = [task for task in tasks.load("dev") if task.id not in known]
+        held_out = {"train_b": of(tasks.load("train_b")), "dev_others": of(others), "dev_500": of(sample)}
         about = {"questions": len(questions), "schema": SCHEMA}
-        yield Course(SpiderExamples(arguments.seed, str(file)), held_out, "dev_500", about)
+        yield Course(SpiderExamples(arguments.seed, str(file)), held_out, "dev_others", about)
 
 
 @contextmanager
@@ -168,7 +172,7 @@ def finetune(arguments: argparse.Namespace) -> dict[str, Any]:
     return manifest
 
 
-def spread(whole: Any, most: int | None) -> Any:
+def spread(whole: Sequence[Task], most: int | None) -> Sequence[Task]:
     """So many of a list, evenly over all of it."""
     return whole if most is None or most >= len(whole) else [whole[i * len(whole) // most] for i in range(most)]
 

@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plugins": ("harness.cli.plugins", "List, scaffold and isolate plugins."),
     "tasks": ("harness.cli.tasks", "List task sets and describe one."),
     "data": ("harness.cli.data", "Prepare and verify data sets."),
+    "policy": ("harness.cli.policy", "List, fetch and show policies by name."),
     "reward": ("harness.cli.reward", "Audit the reward."),
     "score": ("harness.cli.score", "Score one query against its gold."),
     "config": ("harness.cli.config", "Show presets and resolved configurations."),

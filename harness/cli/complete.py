@@ -24,6 +24,12 @@ def task_sets(incomplete: str) -> list[str]:
     return _begin(_names("task set"), incomplete)
 
 
+def policies(incomplete: str) -> list[str]:
+    from harness.policies.catalogue import by_name
+
+    return _begin(by_name(), incomplete)
+
+
 def presets(incomplete: str) -> list[str]:
     from harness.config import presets
 

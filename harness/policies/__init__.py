@@ -1,4 +1,4 @@
-"""Policies: the bundled seed policy, local folders and Hugging Face ids, all by name."""
+"""Policies: those that have a name, local folders and Hugging Face ids."""
 
 from __future__ import annotations
 
@@ -6,48 +6,28 @@ from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
 
-from harness.config import PolicyConfig, cache_dir
+from harness.config import PolicyConfig
 from harness.errors import ConfigError, EnvironmentProblem, nearest
+from harness.policies.catalogue import by_name, find
 from harness.policies.weights import KINDS, damage
-
-BUNDLED = {
-    "pocket-sql": Path(__file__).parent / "pocket_sql" / "model",
-    "medical-tools": Path(__file__).parent / "medical_tools" / "model",
-}
-
-MADE = {
-    "spider-sql": "python -m recipes.spider_sql.pretrain --device cuda` (7 minutes on an H200)",
-}
-"""Not shipped, one command of a checkout away."""
-
-
-def made_dir(name: str) -> Path:
-    """Where a policy of `MADE` is made."""
-    return cache_dir() / "policies" / name
 
 
 def resolve(name_or_path: str) -> str:
     """What to load a policy from.
 
     Args:
-        name_or_path: One of `BUNDLED`, one of `MADE` (made on this machine), a local folder, or a Hugging Face id.
+        name_or_path: A name of `catalogue.by_name`, a local folder, or a Hugging Face id.
 
     Returns:
-        A folder's path for the first three; a Hugging Face id as it is.
+        A folder's path for the first two; a Hugging Face id as it is.
 
     Raises:
-        ConfigError: One of `MADE` has not been made yet, or a folder is not there or holds no policy.
+        ConfigError: The policy of that name is not on this machine yet, or a folder is not there or holds no policy.
     """
-    if name_or_path in BUNDLED:
-        return str(BUNDLED[name_or_path])
-    if name_or_path in MADE:
-        made = made_dir(name_or_path)
-        if not (made / "manifest.json").is_file():
-            raise ConfigError(
-                f"policy {name_or_path!r} is not in {made}: make it in a checkout of the repository with "
-                f"`{MADE[name_or_path]}"
-            )
-        return str(made)
+    if named := find(name_or_path):
+        if not named.there:
+            raise ConfigError(f"policy {named.name!r} is not in {named.folder}: {named.how}")
+        return str(named.folder)
     path = Path(name_or_path).expanduser()
     if path.exists():
         if not (path / "config.json").is_file():
@@ -103,7 +83,7 @@ def _downloaded(name: str, revision: str | None) -> str:
             f"policy.path: {name} is gated. Accept its terms on https://huggingface.co/{name}, then set HF_TOKEN"
         ) from error
     except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
-        own = [*BUNDLED, *MADE]
+        own = list(by_name())
         raise ConfigError(
             f"policy.path: {name!r} is neither a folder nor one of {', '.join(own)}, and huggingface.co has none of "
             f"that name that HF_TOKEN may see{nearest(name, own)}"
@@ -115,6 +95,7 @@ def _downloaded(name: str, revision: str | None) -> str:
         raise EnvironmentProblem(
             f"policy.path: {name} is not in this machine's cache{f' at {revision}' if revision else ''}, and "
             f"huggingface.co does not answer ({said}). Download it where there is a network, and name its folder"
+            f"{nearest(name, by_name())}"
         ) from error
 
 

@@ -15,11 +15,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from harness.policies import BUNDLED
+from harness.policies import resolve
 from recipes.pocket_sql.data import HASHED_BLOCKS, drafts_digest, make_block, start_worker
 from recipes.pocket_sql.samples import PocketExamples
 
-MODEL = BUNDLED["pocket-sql"]
+MODEL = Path(resolve("pocket-sql"))
 
 
 def damaged(folder: Path = MODEL) -> list[str]:

@@ -54,13 +54,13 @@ MAX_NEW_TOKENS = 96
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
-    from harness.policies import made_dir
+    from harness.policies.catalogue import cached_dir
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", help="the prepared Spider folder; else $VERL_SPIDER_DATA_DIR or the cache folder")
     parser.add_argument("--tokenizer-texts", type=int, default=12_000)
     parser.add_argument("--layers", type=int, default=ARCHITECTURE["num_hidden_layers"])
-    add_options(parser, out=made_dir("spider-sql"), learning_rate=1e-3, minutes=6.0, replays=0)
+    add_options(parser, out=cached_dir("spider-sql"), learning_rate=1e-3, minutes=6.0, replays=0)
     return parser.parse_args(argv)
 
 

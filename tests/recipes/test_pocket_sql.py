@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from harness.policies import BUNDLED, resolve
+from harness.policies import resolve
+from harness.policies.catalogue import KNOWN, Named
 from harness.programs.self_correcting_sql.prompts import APPROVED, PROMPTS, REJECTED
 from harness.tasks.pocket import PocketTasks
 from recipes.pocket.generate import bundled_domains
@@ -37,11 +38,11 @@ def test_names_resolve_to_the_bundle_a_folder_or_a_hugging_face_id(tmp_path: Pat
     assert resolve("Qwen/Qwen2.5-Coder-1.5B-Instruct") == "Qwen/Qwen2.5-Coder-1.5B-Instruct"
 
 
-@pytest.mark.parametrize("name", BUNDLED)
-def test_shipped_files_have_the_manifests_hashes(name: str) -> None:
-    assert verify.damaged(BUNDLED[name]) == []
-    assert verify.read_manifest(BUNDLED[name])["policy"] == name
-    assert sum(f.stat().st_size for f in BUNDLED[name].iterdir()) <= 10_000_000
+@pytest.mark.parametrize("policy", [one for one in KNOWN.values() if one.bundled], ids=lambda policy: policy.name)
+def test_shipped_files_have_the_manifests_hashes(policy: Named) -> None:
+    assert verify.damaged(policy.folder) == []
+    assert verify.read_manifest(policy.folder)["policy"] == policy.name
+    assert sum(f.stat().st_size for f in policy.folder.iterdir()) <= 10_000_000
 
 
 def test_a_changed_file_is_found(tmp_path: Path) -> None:

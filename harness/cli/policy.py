@@ -1,0 +1,109 @@
+"""`harness policy`: list, fetch and show the policies that have a name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from harness.cli import complete
+from harness.cli.common import emit_json, interruptible, progress_console, results, table
+from harness.errors import UserError
+from harness.policies.catalogue import Named, by_name, named
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="List, fetch and show policies by name.")
+
+NameArgument = Annotated[str, typer.Argument(help="As in `harness policy list`.", autocompletion=complete.policies)]
+_FROM_MANIFEST = ("source", "precision", "quantisation_cost", "quantisation_cost_note", "mended", "measured")
+
+
+@app.command("list")
+def list_(json_: complete.Json = False) -> None:
+    """Show which policies have a name, and whether they are here."""
+    rows = [_row(policy) for policy in by_name().values()]
+    if json_:
+        emit_json(rows)
+        return
+    shown = table("policy", "state", "parameters", "licence", "what")
+    for row in rows:
+        many = "" if row["parameters"] is None else f"{row['parameters'] / 1e6:.1f} M"
+        shown.add_row(row["name"], row["state"], many, row["licence"], row["summary"])
+    results().print(shown)
+
+
+@app.command()
+def fetch(
+    name: Annotated[
+        str, typer.Argument(help="As in `harness policy list`, or a GGUF file.", autocompletion=complete.policies)
+    ],
+    as_: Annotated[str | None, typer.Option("--name", help="What the policy of a GGUF file is called.")] = None,
+) -> None:
+    """Bring a policy into the cache: from the package index by its name, or from a GGUF file of yours."""
+    from harness.policies.convert import convert
+    from harness.policies.convert import fetch as fetch_named
+
+    interruptible()
+    file = Path(name).expanduser()
+    if file.suffix.lower() == ".gguf":
+        if as_ is None:
+            raise UserError(f"{name} needs a name: harness policy fetch {name} --name NAME")
+        if not file.is_file():
+            raise UserError(f"there is no file {file} (from {Path.cwd()})")
+        folder = convert(file, as_)
+        as_said = as_
+    else:
+        policy = named(name)
+        if as_ is not None:
+            raise UserError(f"--name is for a GGUF file; {name} has its name")
+        if policy.package is not None and not policy.there:
+            progress_console().print(f"{name}: {_pedigree(policy)}")
+        folder = fetch_named(policy)
+        as_said = name
+    results().print(f"{as_said}: {folder}")
+
+
+@app.command()
+def show(name: NameArgument, json_: complete.Json = False) -> None:
+    """Show where a policy comes from, under which licence, and what was changed in it."""
+    policy = named(name)
+    manifest = policy.manifest()
+    if json_:
+        emit_json(_row(policy) | {"manifest": manifest or None})
+        return
+    for key, value in _row(policy).items():
+        results().print(f"{key}: {value}")
+    if policy.package is not None:
+        results().print(f"from: {_pedigree(policy)}")
+    if not policy.there:
+        results().print(f"to have it: {policy.how}")
+    for key in _FROM_MANIFEST:
+        if key in manifest:
+            results().print(f"{key}: {_said(manifest[key])}")
+
+
+def _row(policy: Named) -> dict[str, Any]:
+    return {
+        "name": policy.name,
+        "state": policy.state,
+        "parameters": policy.parameters,
+        "licence": policy.licence,
+        "summary": policy.summary,
+        "folder": str(policy.folder),
+    }
+
+
+def _pedigree(policy: Named) -> str:
+    package = policy.package
+    assert package is not None
+    return (
+        f"{package.model}, licence {policy.licence}, in the package {package.name} {package.version} "
+        f"({package.wheel_bytes / 1e6:.0f} MB)"
+    )
+
+
+def _said(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {inner}" for key, inner in value.items())
+    return "; ".join(value) if isinstance(value, list) else value if isinstance(value, str) else json.dumps(value)

