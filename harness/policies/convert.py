@@ -255,7 +255,7 @@ def _tokenizer(file: Path, said: _File) -> tuple[PreTrainedTokenizerFast, list[s
         "clean_up_tokenization_spaces": (False, found.clean_up_tokenization_spaces),
         "split before merges": (said.split, "another" if _split(found.backend_tokenizer, said.split) else said.split),
     }
-    mended = [f"{what}: {right or 'none'}, was {was or 'none'}" for what, (right, was) in meant.items() if right != was]
+    mended = [f"{what}: {_word(right)}, was {_word(was)}" for what, (right, was) in meant.items() if right != was]
     made = PreTrainedTokenizerFast(
         tokenizer_object=found.backend_tokenizer,
         bos_token=token(said.begin),
@@ -266,6 +266,10 @@ def _tokenizer(file: Path, said: _File) -> tuple[PreTrainedTokenizerFast, list[s
         chat_template=said.template,
     )
     return made, mended
+
+
+def _word(value: str | bool | None) -> str:
+    return "none" if value is None else str(value)
 
 
 def _split(backend: Tokenizer, split: str) -> bool:

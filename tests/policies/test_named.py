@@ -181,7 +181,13 @@ def test_what_is_fetched_by_name_has_its_pedigree_beside_it(command: Command, ca
         "file": "tiny.gguf",
         "sha256": package.file_sha256,
     }
-    assert "end of turn: <|im_end|>, was <|im_start|>" in manifest["mended"]
+    assert manifest["mended"] == [
+        "end of turn: <|im_end|>, was <|im_start|>",
+        "padding: <|endoftext|>, was <|im_end|>",
+        "beginning of text: none, was <|im_start|>",
+        "clean_up_tokenization_spaces: False, was True",
+        "split before merges: smollm, was another",
+    ]
     for name, digest in manifest["sha256"].items():
         assert download.sha256(cache / "tiny" / name) == digest
     assert (cache / "tiny" / "LICENSE.txt").read_text() == "As you like.\n"
