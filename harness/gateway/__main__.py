@@ -33,7 +33,7 @@ class _AnnouncedServer(BoundedServer):
             # What was built up to here lives as long as the process. An answer's thousand short-lived
             # objects would start a collection each; none of them is in a cycle.
             gc.freeze()
-            gc.set_threshold(50_000, 20, 50)
+            gc.set_threshold(50_000, 10, 5)
             timeline.mark("serves")
             sys.stdout.write(json.dumps({"port": sockets[0].getsockname()[1]}) + "\n")
             sys.stdout.flush()
