@@ -126,4 +126,6 @@ def emit_json(data: Any, indent: int | None = 2) -> None:
     """One JSON document on stdout."""
     ascii_only = not (sys.stdout.encoding or "").lower().startswith("utf")  # what a locale lacks has an escape in JSON
     text = json.dumps(data, indent=indent, ensure_ascii=ascii_only, default=str)
+    if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):  # no encoding has half a pair
+        text = json.dumps(data, indent=indent, default=str)
     sys.stdout.write(printable_json(text) + "\n")

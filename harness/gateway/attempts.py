@@ -15,8 +15,8 @@ from harness.gateway.failures import Refusal, deadline_passed
 from harness.gateway.settings import GatewaySettings
 from harness.records import CallFailure, Transition
 
-ENDED = ("client_disconnect", "attempt_timeout", "attempt_closed", "upstream_timeout")
-"""Codes of what may end a call at any time."""
+ENDED = ("client_disconnect", "attempt_closed", "upstream_timeout")
+"""Codes of what may end a call at any time, but for the attempt's deadline, which says for itself who is late."""
 
 
 def call_seed(seed: int, role: str, draw: int) -> int:
@@ -157,7 +157,9 @@ class Call:
         if self.outcome:
             return
         latency_s = self._end(refusal.code)
-        if self.draw is not None:
+        if self.draw is None:
+            latency_s = 0.0  # nobody waited for an answer
+        else:
             self.log.give_back(self.role, self.draw)
         self.log.failures.append(
             CallFailure(

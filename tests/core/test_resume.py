@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from harness.cli.train import app
@@ -89,8 +90,9 @@ def test_a_run_goes_on_with_the_policy_and_the_agent_that_it_began_with(run: Pat
     other = tmp_path / "other"
     shutil.copytree(resolve("pocket-sql"), other)
     same_parts(RunFolder(run), load_config("cpu", None, [f"policy.path={other}"], agent="reference_sql"), PocketTasks())
-    with (other / "model.safetensors").open("ab") as weights:
-        weights.write(b"x")
+    weights = load_file(other / "model.safetensors")
+    weights["model.norm.weight"][0] += 1
+    save_file(weights, other / "model.safetensors")
     done = CliRunner().invoke(app, ["--resume", str(run), "--set", f"policy.path={other}"])
     assert isinstance(done.exception, UserError) and "the policy is not the one" in str(done.exception)
     RunFolder(run).update(agent_source="0123456789abcdef")

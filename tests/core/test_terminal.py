@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from harness.cli import _PlainFormatter
-from harness.cli.common import emit_json, progress_console, results, table
+from harness.cli.common import emit_json, table
+from harness.cli.console import PlainConsole
 from harness.cli.dev import tree
 from harness.records import Attempt, ToolCall, Verdict
 from harness.wording import printable
@@ -29,7 +30,7 @@ OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
 def test_consoles_show_text_and_tables_of_others(capsys: pytest.CaptureFixture[str]) -> None:
     shown = table("head", title=HOSTILE)
     shown.add_row(HOSTILE)
-    for console in (results(), progress_console()):
+    for console in (PlainConsole(width=200), PlainConsole(width=200, stderr=True)):
         console.print(HOSTILE)
         console.print(shown)
         console.out(HOSTILE)
@@ -41,7 +42,8 @@ def test_consoles_show_text_and_tables_of_others(capsys: pytest.CaptureFixture[s
 def test_a_tree_of_an_attempt_shows_what_the_model_said(capsys: pytest.CaptureFixture[str]) -> None:
     call = ToolCall(HOSTILE, {"sql": HOSTILE}, HOSTILE, True, 0.0, 0.1)
     attempt = Attempt("ro-1", "at-1", "agent_error", HOSTILE, HOSTILE, (), (), (call,), 0.0, 1.0)
-    results().print(tree(attempt, Verdict(0.7, HOSTILE, {HOSTILE: 0.4}, (HOSTILE,), {HOSTILE: 0.2})), markup=True)
+    wide = PlainConsole(width=200)
+    wide.print(tree(attempt, Verdict(0.7, HOSTILE, {HOSTILE: 0.4}, (HOSTILE,), {HOSTILE: 0.2})), markup=True)
     said = capsys.readouterr().out
     assert not OBEYED.search(said) and said.count(SHOWN) == 8, said
     assert "[bold]" not in said

@@ -326,13 +326,19 @@ async def test_half_a_body_is_the_agents_own_failure(attempt: Attempt, end: str)
     assert attack.answers()
     if end == "deadline":
         answer = await asyncio.to_thread(peer.recv, 2**16)
-        assert answer.startswith(b"HTTP/1.1 400 ") and b"deadline passed" in answer
+        assert answer.startswith(b"HTTP/1.1 504 ") and b"deadline passed" in answer
     elif end == "hanging up":
         peer.close()
         await asyncio.to_thread(attack.assert_unharmed)
     transitions, (failure,) = await attempt.close()
     assert transitions == [] and (failure.index, failure.role) == (0, "write_query")
-    assert failure.detail.startswith("bad_request: the request was not whole: ")
+    whose = (
+        ("deadline", "attempt_timeout: ")
+        if end == "deadline"
+        else ("agent", "bad_request: the request was not whole: ")
+    )
+    assert failure.cause == whose[0] and failure.detail.startswith(whose[1])
+    assert failure.latency_s == 0  # so that the time counts as the agent's
     if end == "close":
         assert b"the attempt was closed" in await asyncio.to_thread(peer.recv, 2**16)
     attack.close()
