@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("harness.cli.train", "Train an agent with GRPO."),
     "eval": ("harness.cli.evaluate", "Measure accuracy of a run's checkpoint or of any endpoint."),
     "dev": ("harness.cli.dev", "Dry run on a few tasks, every span shown."),
+    "serve": ("harness.cli.serve", "Serve a policy or a run's checkpoint to any OpenAI client."),
     "runner": ("harness.cli.runner", "Run agents for a run on another machine."),
     "run": ("harness.cli.ask", "Ask one question, every turn shown."),
     "parity": ("harness.cli.parity", "Prove that plugins run the same agent."),

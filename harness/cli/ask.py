@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from harness.cli import complete
-from harness.cli.common import emit_json, named_endpoint, results
+from harness.cli.common import emit_json, results
+from harness.cli.serve import answered, preset_of, to_serve
 from harness.config import load_config
 from harness.errors import RunFailed, UserError
 from harness.records import Attempt, Task
@@ -25,7 +26,12 @@ def run(
     endpoint: Annotated[
         str | None, typer.Option(help="An OpenAI-compatible URL, ending in /v1; by default OPENAI_BASE_URL.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Its model; by default the first that it lists.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="The endpoint's model, by default the first that it lists; or a policy or a run to serve here."
+        ),
+    ] = None,
     plugin: Annotated[str, typer.Option(help="The agent.", autocompletion=complete.agents)] = "langgraph_sql",
     api_key_env: Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")] = "OPENAI_API_KEY",
     set_: complete.Settings = None,
@@ -36,20 +42,20 @@ def run(
 
     if not db.is_file():
         raise UserError(f"no database at {db}; --db takes a SQLite file")
-    resolved = load_config("endpoint", None, set_ or [], agent=plugin)
+    here = to_serve(model, endpoint)
+    resolved = load_config(*preset_of(here, None), set_ or [], agent=plugin)
     from harness.environments.sql.environment import DATABASE
     from harness.environments.sql.schema import schema_text
     from harness.plugins import agent_spec, checked_options, load, task_set_spec
     from harness.rollout.request import RolloutRequest
 
-    url, name, key = named_endpoint(endpoint, model, api_key_env)
     options = checked_options(task_set_spec(resolved.task.name), resolved.task.options, "task.options")
     agent = load(agent_spec(plugin))()
     schema = schema_text(db, limit_chars=options.get("schema_chars", 8000))
     task = Task("question", "", "", question, "", db.stem, data={DATABASE: str(db)})
     request = RolloutRequest.build(task, {"schema": schema}, resolved, "val")
 
-    async def ask() -> Attempt:
+    async def ask(url: str, name: str, key: str | None) -> Attempt:
         import httpx
 
         from harness.gateway.server import GatewayServer
@@ -65,7 +71,8 @@ def run(
         finally:
             await asyncio.to_thread(gateway.stop)
 
-    attempt = asyncio.run(ask())
+    with answered(here, resolved, endpoint, model, api_key_env) as (url, name, key):
+        attempt = asyncio.run(ask(url, name, key))
     if json_:
         emit_json(asdict(attempt))
     else:

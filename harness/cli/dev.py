@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from harness.cli import complete
-from harness.cli.common import emit_json, named_endpoint, results
+from harness.cli.common import emit_json, results
+from harness.cli.serve import answered, preset_of, to_serve
 from harness.config import Config, load_config
 from harness.records import Attempt, CallFailure, Task, ToolCall, Transition, Verdict
 
@@ -24,10 +25,17 @@ def dev(
     endpoint: Annotated[
         str | None, typer.Option(help="An OpenAI-compatible URL, ending in /v1; by default OPENAI_BASE_URL.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Its model; by default the first that it lists.")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="The endpoint's model, by default the first that it lists; or a policy or a run to serve here."
+        ),
+    ] = None,
     api_key_env: Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")] = "OPENAI_API_KEY",
     tasks: Annotated[int, typer.Option(min=1, max=10, help="How many tasks.")] = 3,
-    task: Annotated[str, typer.Option(help="The task set.", autocompletion=complete.task_sets)] = "pocket",
+    task: Annotated[
+        str | None, typer.Option(help="The task set; by default pocket, or a run's.", autocompletion=complete.task_sets)
+    ] = None,
     split: Annotated[str | None, typer.Option(help="The split; by default the one of validation.")] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file.")] = None,
     set_: complete.Settings = None,
@@ -39,16 +47,19 @@ def dev(
     from harness.run import check
     from harness.trainers.order import validation_order
 
-    overrides = [f"task.name={task}", f"task.val_limit={tasks}", *(set_ or [])]
+    here = to_serve(model, endpoint)
+    preset, file = preset_of(here, task)
+    overrides = [f"task.name={task}"] if task is not None else []
+    overrides += [f"task.val_limit={tasks}", *(set_ or [])]
     if split is not None:
         overrides.append(f"task.val_split={split}")
-    resolved = load_config("endpoint", config, overrides, agent=plugin)
+    resolved = load_config(preset, config or file, overrides, agent=plugin)
     check(resolved, trains=False)
-    url, name, key = named_endpoint(endpoint, model, api_key_env)
     task_set = make_task_set(resolved)
     chosen = validation_order(task_set.load(resolved.task.val_split), resolved)
     requests = [RolloutRequest.build(one, task_set.context(one), resolved, "val").dump() for one in chosen]
-    spans = _run(resolved, requests, url, name, key)
+    with answered(here, resolved, endpoint, model, api_key_env) as (url, name, key):
+        spans = _run(resolved, requests, url, name, key)
     from harness.rollout.spans import from_spans
 
     ended = [

@@ -1,0 +1,167 @@
+"""`harness serve`, and what other commands need to have a policy answer here."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli import complete
+from harness.cli.common import emit_json, environment_endpoint, interruptible, named_endpoint, progress_console, results
+from harness.config import Config, PolicyConfig, load_config, resolve_device
+from harness.errors import RunFailed, UserError
+from harness.layers import at, nested
+from harness.results.folder import RunFolder
+
+app = typer.Typer(add_completion=False)
+
+LOOK_S = 5.0
+"""How often a server that nobody asks is asked whether it still answers."""
+
+
+@app.command()
+def serve(
+    policy: Annotated[
+        str,
+        typer.Argument(
+            help="A run folder, whose newest checkpoint is served, or a policy: a name of `harness policy list`, a "
+            "folder, an id on Hugging Face.",
+            autocompletion=complete.runs,
+        ),
+    ],
+    step: Annotated[int | None, typer.Option(help="A checkpoint other than the newest.")] = None,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of this machine alone; by default a free one.")] = 0,
+    device: Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU where there is one.")] = "auto",
+    max_length: Annotated[
+        int | None, typer.Option(min=2, help="Prompt and answer together, in tokens; by default the run's, or 2048.")
+    ] = None,
+    api_key_env: Annotated[
+        str, typer.Option(help="Variable that holds the key that callers have to say; unset: one is made.")
+    ] = "HARNESS_SERVE_KEY",
+    json_: complete.Json = False,
+) -> None:
+    """Serve a policy at an OpenAI-compatible endpoint of this machine, until Ctrl-C.
+
+    Any client of OpenAI's API takes the three variables that it prints: a framework of yours, `harness dev`, `curl`.
+    """
+    interruptible()
+    here = to_serve(policy)
+    if here is None:
+        here = policy
+    if isinstance(here, str) and step is not None:
+        raise UserError(f"--step is of a run's checkpoints, and {policy} is no run folder")
+    config = load_config("endpoint" if isinstance(here, str) else None, _config_of(here), [f"device={device}"])
+    if max_length is None and isinstance(here, str):
+        max_length = 2048
+    key = os.environ.get(api_key_env) or secrets.token_urlsafe(24)
+    with serving(here, config, step, port=port, max_length=max_length, key=key) as (url, name):
+        told = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": key, "MODEL": name}
+        if json_:
+            emit_json(told, indent=None)
+        else:
+            results().print(f"{policy} answers at {url} until Ctrl-C:", markup=False)
+            results().print("  " + " ".join(f"{variable}={value}" for variable, value in told.items()), soft_wrap=True)
+        try:
+            while True:
+                time.sleep(LOOK_S)
+                if not _answers(url, key):
+                    raise RunFailed(f"the policy server at {url} has ended (log: {_log()})")
+        except KeyboardInterrupt:
+            progress_console().print("ended")
+
+
+def to_serve(model: str | None, endpoint: str | None = None) -> RunFolder | str | None:
+    """What answers here where a command names a model: a run's checkpoint or a policy. None: an endpoint does.
+
+    A model is the endpoint's where one is named, by an option or by `OPENAI_BASE_URL`; but for run folders, and for
+    policies that have a name, which no endpoint serves by it.
+    """
+    from harness.policies.catalogue import find
+
+    if model is None or endpoint is not None:
+        return None
+    if (Path(model) / "run.json").is_file():
+        return RunFolder.open(Path(model))
+    return model if find(model) or environment_endpoint() is None else None
+
+
+def preset_of(here: RunFolder | str | None, task: str | None) -> tuple[str | None, Path | None]:
+    """Preset and file that a command's configuration is made of, by what answers."""
+    from harness.cli.train import default_preset
+
+    if isinstance(here, RunFolder):
+        return None, here.path / "config.yaml"
+    return ("endpoint" if here is None else default_preset(task, resolve_device("auto"))), None
+
+
+@contextmanager
+def answered(
+    here: RunFolder | str | None, config: Config, endpoint: str | None, model: str | None, api_key_env: str
+) -> Iterator[tuple[str, str, str | None]]:
+    """URL, model and key of what answers: an endpoint, or a policy that is served here as long as this lasts."""
+    if here is None:
+        yield named_endpoint(endpoint, model, api_key_env)
+        return
+    interruptible()
+    key = secrets.token_urlsafe(24)
+    progress_console().print(f"{model} is being served on {resolve_device(config.device)}", markup=False)
+    with serving(here, config, key=key) as (url, name):
+        yield url, name, key
+
+
+@contextmanager
+def serving(
+    here: RunFolder | str,
+    config: Config,
+    step: int | None = None,
+    *,
+    port: int = 0,
+    max_length: int | None = None,
+    key: str,
+) -> Iterator[tuple[str, str]]:
+    """URL and name of a policy that answers as long as this lasts."""
+    from harness.plugins import program, program_of
+    from harness.policies import fetched, tool_parser
+    from harness.policies.export import checkpoint_dir, checkpoint_model
+    from harness.policies.serve import served
+    from harness.run import check_device
+
+    check_device(config)
+    if isinstance(here, RunFolder):
+        name = f"{here.id}/{checkpoint_dir(here, step)[0]}"
+        folder = str(checkpoint_model(here, step))
+    else:
+        name, folder = here, fetched(PolicyConfig(path=here, revision=config.policy.revision))
+    named = at(nested(config.verl), "actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser")
+    parser = named or tool_parser(folder) if program(program_of(config.agent)).calls_tools else ""
+    length = max_length or config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
+    device = resolve_device(config.device)
+    with served(folder, device, length, _log(), parser, port=port, name=name, key=key) as url:
+        yield url, name
+
+
+def _config_of(here: RunFolder | str) -> Path | None:
+    return here.path / "config.yaml" if isinstance(here, RunFolder) else None
+
+
+def _log() -> Path:
+    """Of this process's policy server; it outlives the server, so that it can be read."""
+    return Path(tempfile.gettempdir()) / f"harness-serve-{os.getpid()}.log"
+
+
+def _answers(url: str, key: str) -> bool:
+    asked = urllib.request.Request(f"{url}/models", headers={"Authorization": f"Bearer {key}"})
+    try:
+        with urllib.request.urlopen(asked, timeout=60) as answer:
+            return bool(json.load(answer)["data"])
+    except (OSError, ValueError, KeyError):
+        return False
