@@ -8,6 +8,9 @@ from collections.abc import Collection, Mapping
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
+from harness.errors import ConfigError
+from harness.wording import shown
+
 if TYPE_CHECKING:
     from yaml import Node
 
@@ -92,9 +95,15 @@ def merge(into: dict[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def nested(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted keys as nested ones; later keys win."""
+    """Dotted keys as nested ones; later keys win.
+
+    Raises:
+        ConfigError: A key has more parts than there may be levels.
+    """
     result: dict[str, Any] = {}
     for key, value in options.items():
+        if (parts := str(key).count(".") + 1) > LEVELS:
+            raise ConfigError(f"the key {shown(str(key))} has {parts:,} parts; {LEVELS} at most")
         layer: Any = nested(value) if isinstance(value, Mapping) else value
         for part in reversed(str(key).split(".")):
             layer = {part: layer}
