@@ -9,7 +9,6 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import ConfigError
-from harness.wording import shown
 
 if TYPE_CHECKING:
     from yaml import Node
@@ -103,7 +102,7 @@ def nested(options: Mapping[str, Any]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for key, value in options.items():
         if (parts := str(key).count(".") + 1) > LEVELS:
-            raise ConfigError(f"the key {shown(str(key))} has {parts:,} parts; {LEVELS} at most")
+            raise ConfigError(f"the key {str(key)[:40]!r}... has {parts:,} parts; {LEVELS} at most")
         layer: Any = nested(value) if isinstance(value, Mapping) else value
         for part in reversed(str(key).split(".")):
             layer = {part: layer}

@@ -20,7 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 import harness
 from harness.cli.common import complain
 from harness.cli.complete import right_form
-from harness.errors import EnvironmentProblem, RunFailed, UserError
+from harness.errors import EnvironmentProblem, RunFailed, UserError, nearest
 from harness.wording import printable
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -71,7 +71,11 @@ class _LazyGroup(TyperGroup):
 
     def resolve_command(self, context: Any, args: list[str]) -> Any:
         """The command that is called, whole."""
-        name, named, rest = super().resolve_command(context, args)
+        try:
+            name, named, rest = super().resolve_command(context, args)
+        except _UsageError as error:  # Typer looks for what is like it among commands that are imported
+            error.message = f"No such command {args[0]!r}{nearest(args[0], COMMANDS, '.')}"
+            raise
         if named is None:
             return name, named, rest
         command = typer.main.get_command(importlib.import_module(COMMANDS[str(named.name)][0]).app)

@@ -45,7 +45,14 @@ def plugins(
 @app.command()
 def new(
     name: Annotated[str, typer.Argument(help="Name of the plugin and its part, for example my_framework_sql.")],
-    kind: Annotated[str, typer.Option("--kind", help="agent, task, reward or environment.")] = "agent",
+    kind: Annotated[
+        str,
+        typer.Option(
+            "--kind",
+            help="agent, task, reward or environment.",
+            autocompletion=complete.one_of("agent", "task", "reward", "environment"),
+        ),
+    ] = "agent",
     folder: Annotated[Path, typer.Option("--dir", help="Where the package's folder is made.")] = Path("."),
 ) -> None:
     """Write a package that passes the contract suite as it stands; put what is yours in its place."""

@@ -42,7 +42,7 @@ def test_layers_override_each_other_in_order(tmp_path: Path) -> None:
         (f"policy.path=[{'9, ' * 10_000}]", "'policy.path'.*characters"),
         ("verl.a=[&a [*a]]", "an alias in line 1 stands in what it is an alias of"),
         (f"verl.a={'[' * 5000}{']' * 5000}", "nested more than 100 levels"),
-        (f"reward.options{'.a' * 5000}=1", r"the key 'reward\.options\.a.* \(10014 characters\) has 5,002 parts"),
+        (f"reward.options{'.a' * 5000}=1", r"the key 'reward\.options\.a.*'\.\.\. has 5,002 parts"),
     ],
 )
 def test_a_bad_setting_is_refused_in_one_line(setting: str, message: str) -> None:
