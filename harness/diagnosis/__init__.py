@@ -61,7 +61,7 @@ def _python() -> Iterator[Finding]:
 
 
 def _libraries() -> Iterator[Finding]:
-    wanted = ("agentlightning", *TRAINING, "vllm", "openai", "opentelemetry-sdk")
+    wanted: tuple[str, ...] = ("agentlightning", *TRAINING, "vllm", "openai", "opentelemetry-sdk")
     found = {name: _version(name) for name in wanted}
     if not any(found[name] for name in TRAINING):  # an installation that measures and compares, and is whole
         wanted = ("agentlightning", "openai", "opentelemetry-sdk")
