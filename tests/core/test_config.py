@@ -77,6 +77,27 @@ def test_a_file_that_grows_without_end_is_refused_in_one_line(tmp_path: Path, te
         assert "\n" not in str(caught.value) and "mine.yaml" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"train:\n  steps: [1, 2\nseed: 3\n", r"line 3: expected ',' or '\]', but got ':'.* begins in line 2"),
+        (b"seed: 1\nname: *nope\n", "line 2: found undefined alias 'nope'"),
+        (b"seed: 1\ntrain: {since: 2026-99-99}\n", "line 2: month must be in"),
+        (b"seed: 1\nname: \xff\n", "line 2: not UTF-8"),
+        (b"seed: 1\nname: a\0b\n", "line 2: .* not allowed"),
+        (b"seed: 1\n\tname: x\n", "line 2: found character"),
+    ],
+)
+def test_a_file_that_is_no_yaml_is_told_with_line_and_cause(tmp_path: Path, content: bytes, message: str) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_bytes(content)
+    for read in (lambda: load_config(file=file), lambda: read_study(file), lambda: select([file])):
+        with pytest.raises(UserError, match=message) as caught:
+            read()
+        said = str(caught.value)
+        assert "\n" not in said and "mine.yaml" in said and "unicode string" not in said
+
+
 def test_aliases_and_merges_are_written_out(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("train: &t {steps: 3}\nverl: {a: &a [1, 2], b: *a, c: {<<: *t, x: 1}}\n")
