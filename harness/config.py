@@ -321,7 +321,7 @@ def resolve_device(device: str) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        data = parse_yaml(path.read_text(encoding="utf-8"))
+        data = parse_yaml(path.read_bytes())
     except OSError as error:
         raise ConfigError(f"cannot read configuration {path}: {error.strerror}") from error
     except ValueError as error:

@@ -17,10 +17,15 @@ Anything else is a bug and keeps its traceback.
 
 from __future__ import annotations
 
+import json
+import shlex
+import shutil
 import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib.metadata import distribution
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import harness
 
@@ -33,13 +38,43 @@ def how_to_install(extra: str) -> str:
     checkout = Path(__file__).parents[1]
     also = " (or gpu)" if extra == "cpu" else ""
     if (checkout / "uv.lock").is_file():
-        return f"`uv sync --inexact --extra {extra}`{also} in {checkout}"
-    return f"`{with_overrides()} '{harness.DISTRIBUTION}[{extra}]'`{also}"
+        if Path(sys.prefix) == checkout / ".venv":
+            return f"`{_uv()} sync --inexact --extra {extra}`{also} in {checkout}"
+        return f"`{with_overrides()} -e {shlex.quote(f'{checkout}[{extra}]')}`{also}"
+    wanted = f"{harness.DISTRIBUTION}[{extra}]"
+    if wheel := installed_from(harness.DISTRIBUTION):
+        return f"`{with_overrides()} {shlex.quote(f'{wanted} @ {wheel.as_uri()}')}`{also}"
+    return f"`{with_overrides()} --find-links FOLDER '{wanted}'`{also}, FOLDER being where its wheel is"
 
 
 def with_overrides() -> str:
     """The beginning of a command that adds to this environment and leaves what harness needs."""
-    return f"uv pip install --python {sys.executable} --overrides {OVERRIDES}"
+    return f"{_uv()} pip install --python {shlex.quote(sys.executable)} --overrides {shlex.quote(str(OVERRIDES))}"
+
+
+def find_uv() -> str | None:
+    """The `uv` of this environment, of the checkout, or on PATH."""
+    own = (Path(sys.executable).with_name("uv"), Path(__file__).parents[1] / ".uv" / "bin" / "uv")
+    return next((str(one) for one in own if one.is_file()), None) or shutil.which("uv")
+
+
+def _uv() -> str:
+    """How uv is called from a shell here; where there is none, it is installed first."""
+    found, python = find_uv(), shlex.quote(sys.executable)
+    if found is None:
+        return f"{python} -m pip install uv && {python} -m uv"
+    return "uv" if found == shutil.which("uv") else shlex.quote(found)
+
+
+def installed_from(package: str) -> Path | None:
+    """The folder or file that a distribution was installed from, where it is still there.
+
+    Raises:
+        PackageNotFoundError: It is not installed.
+    """
+    parts = urlsplit(json.loads(distribution(package).read_text("direct_url.json") or "{}").get("url", ""))
+    path = Path(unquote(parts.path))
+    return path if parts.scheme == "file" and path.exists() else None
 
 
 def nearest(word: str, known: Iterable[str], otherwise: str = "", likeness: float = 0.6) -> str:

@@ -6,10 +6,13 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping
 from datetime import date
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from harness.errors import ConfigError
+
 if TYPE_CHECKING:
-    from yaml import Node
+    from yaml import Node, SafeLoader
 
 VALUES = 100_000
 """Of one YAML document, each alias counted as what it stands for."""
@@ -20,16 +23,18 @@ DIGITS = 100
 _TOO_DEEP = f"it is nested more than {LEVELS} levels deep"
 
 
-def parse_yaml(text: str) -> Any:
+def parse_yaml(text: str | bytes) -> Any:
     """Plain data from YAML, its aliases expanded to no more than so many values.
 
     Raises:
         ValueError: It is no YAML, holds itself, or is nested or grows beyond the bounds; says so in one line.
     """
-    import yaml
+    from yaml import MarkedYAMLError
+    from yaml.reader import ReaderError
 
     try:
-        loader = yaml.SafeLoader(text)
+        text = text.decode() if isinstance(text, bytes) else text
+        loader = _loader()(text)
         node = loader.get_single_node()
         if node is None:
             return None
@@ -37,8 +42,18 @@ def parse_yaml(text: str) -> Any:
         return loader.construct_document(node)
     except RecursionError as error:
         raise ValueError(_TOO_DEEP) from error
-    except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from error
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"line {line}: not UTF-8 ({error.reason})") from error
+    except MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        began = f" {error.context}" if error.context else ""
+        if began and error.context_mark and error.context_mark.line + 1 != line:
+            began += f" that begins in line {error.context_mark.line + 1}"
+        raise ValueError(" ".join(f"line {line}: {error.problem}{began}".split())) from error
+    except ReaderError as error:
+        line = str(text).count("\n", 0, error.position) + 1
+        raise ValueError(f"line {line}: the character {chr(int(error.character))!r} is not allowed") from error
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -58,6 +73,23 @@ def parse_json(text: str | bytes) -> Any:
             return data
         level = [below for one in deeper for below in (one.values() if isinstance(one, dict) else one)]
     raise ValueError(_TOO_DEEP)
+
+
+@cache
+def _loader() -> type[SafeLoader]:
+    """YAML's loader of plain data, which tells the line of what reads as a date, say, and is none."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_object(self, node: Node, deep: bool = False) -> Any:
+            try:
+                return super().construct_object(node, deep)
+            except ValueError as error:
+                if not isinstance(node, yaml.ScalarNode):
+                    raise
+                raise ValueError(f"line {node.start_mark.line + 1}: {error}") from error
+
+    return Loader
 
 
 def _measured(node: Node, depth: int, known: dict[Node, int]) -> int:
@@ -92,9 +124,15 @@ def merge(into: dict[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def nested(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted keys as nested ones; later keys win."""
+    """Dotted keys as nested ones; later keys win.
+
+    Raises:
+        ConfigError: A key has more parts than there may be levels.
+    """
     result: dict[str, Any] = {}
     for key, value in options.items():
+        if (parts := str(key).count(".") + 1) > LEVELS:
+            raise ConfigError(f"the key {str(key)[:40]!r}... has {parts:,} parts; {LEVELS} at most")
         layer: Any = nested(value) if isinstance(value, Mapping) else value
         for part in reversed(str(key).split(".")):
             layer = {part: layer}

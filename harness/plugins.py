@@ -104,7 +104,7 @@ class Registry:
             problem = _one_line(error)
         except (Exception, SystemExit) as error:
             said = f"{type(error).__name__}: {_one_line(error)}"
-            problem = f"failed to import: {said}. Reinstall it: pip install {distribution}"
+            problem = f"failed to import: {said}. Reinstall {distribution}"
         self.states.append(PluginState(name, distribution, dist_version, problem))
 
     def _register(self, name: str, module: ModuleType) -> None:

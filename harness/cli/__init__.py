@@ -20,7 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 import harness
 from harness.cli.common import complain
 from harness.cli.complete import right_form
-from harness.errors import EnvironmentProblem, RunFailed, UserError
+from harness.errors import EnvironmentProblem, RunFailed, UserError, nearest
 from harness.wording import printable
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -51,6 +51,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 ADDRESSES = 3 * 2**29
 """Bytes of addresses (`ulimit -v`) that polars and pyarrow take to start; with less they abort, or wait for ever."""
+LIGHT = (("config",), ("plugins",), ("runs", "list"))
+"""Commands, by how they begin, that import neither."""
 _UNDECODED = re.compile("[\udc80-\udcff]")
 """Bytes that are no character in the locale's encoding."""
 
@@ -73,9 +75,15 @@ class _LazyGroup(TyperGroup):
 
     def resolve_command(self, context: Any, args: list[str]) -> Any:
         """The command that is called, whole."""
-        name, named, rest = super().resolve_command(context, args)
+        try:
+            name, named, rest = super().resolve_command(context, args)
+        except _UsageError as error:  # Typer looks for what is like it among commands that are imported
+            error.message = f"No such command {args[0]!r}{nearest(args[0], COMMANDS, '.')}"
+            raise
         if named is None:
             return name, named, rest
+        if not context.resilient_parsing:  # which a shell's completion is
+            _check_memory(str(named.name), *rest[:1])
         command = typer.main.get_command(importlib.import_module(COMMANDS[str(named.name)][0]).app)
         command.name = named.name
         return name, command, rest
@@ -91,18 +99,27 @@ class _LazyGroup(TyperGroup):
             raise typer.Exit(130) from error
 
 
-def _check_process() -> None:
+def _check_memory(*words: str) -> None:
     """Refuse what libraries, imported later, would answer with a crash or without end.
 
     Raises:
-        EnvironmentProblem: A limit on memory that is too small, or names that the locale cannot tell.
+        EnvironmentProblem: The limit on memory is too small for a command that imports them.
     """
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit != resource.RLIM_INFINITY and limit < ADDRESSES:
+    heavy = not any(words[: len(light)] == light for light in LIGHT)
+    if heavy and limit != resource.RLIM_INFINITY and limit < ADDRESSES:
         raise EnvironmentProblem(
             f"this process may use {limit / 2**20:.0f} MiB of addresses (ulimit -v) and its libraries need "
             f"{ADDRESSES / 2**20:.0f} MiB: ulimit -v unlimited"
         )
+
+
+def _check_process() -> None:
+    """Refuse what every command would stumble over.
+
+    Raises:
+        EnvironmentProblem: There is no current folder, or the locale cannot tell a name.
+    """
     try:
         here = os.getcwd()
     except FileNotFoundError as error:

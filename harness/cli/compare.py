@@ -25,7 +25,10 @@ def compare(
         typer.Argument(help="Runs, folders of runs, or a study (its file or folder).", autocompletion=complete.runs),
     ],
     baseline: complete.Baseline = None,
-    form: Annotated[str, typer.Option("--format", help=f"One of {', '.join(FORMATS)}.")] = "table",
+    form: Annotated[
+        str,
+        typer.Option("--format", help=f"One of {', '.join(FORMATS)}.", autocompletion=complete.one_of(*FORMATS)),
+    ] = "table",
     allow: Annotated[
         list[str] | None, typer.Option(help="A key that may differ though it should not; repeatable.")
     ] = None,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 
 def agents(incomplete: str) -> list[str]:
@@ -43,10 +46,25 @@ def runs(incomplete: str) -> list[str]:
 
 
 def settings(incomplete: str) -> list[str]:
-    """Settings whose values have names."""
+    """Settings: with each value where these have names, else up to where the value goes."""
+    from harness.config import Config
+    from harness.layers import flatten
+
     kinds = {"train.trainer": "trainer", "task.name": "task set", "reward.name": "reward", "agent": "agent"}
-    found = [f"{key}={name}" for key, kind in kinds.items() for name in _names(kind)]
-    return _begin([*found, *(f"device={device}" for device in ("auto", "cpu", "cuda", "npu"))], incomplete)
+    found = []
+    for key, value in flatten(Config().model_dump()).items():
+        names = _names(kinds[key]) if key in kinds else _choices(Config, key)
+        found += [f"{key}={name}" for name in names] or [f"{key}{'.' if value == {} else '='}"]
+    return _begin(found, incomplete)
+
+
+def one_of(*values: str) -> Callable[[str], list[str]]:
+    """The completion of an option that takes these."""
+
+    def complete(incomplete: str) -> list[str]:
+        return _begin(values, incomplete)
+
+    return complete
 
 
 Settings = Annotated[
@@ -87,6 +105,15 @@ def _names(kind: str) -> list[str]:
     from harness.plugins import registry
 
     return [spec.name for spec in registry().specs(kind)]
+
+
+def _choices(section: type[BaseModel], key: str) -> list[str]:
+    """The values of a setting that takes no others."""
+    first, _, rest = key.partition(".")
+    annotation: Any = section.model_fields[first].annotation
+    if rest:
+        return _choices(annotation, rest) if hasattr(annotation, "model_fields") else []
+    return [value for value in get_args(annotation) if isinstance(value, str)]
 
 
 def _begin(names: Iterable[str], incomplete: str) -> list[str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 SHOWN = 5
-"""Mismatches shown of one agent."""
+"""Differences shown of one agent."""
+_CALL = re.compile(r"call \d+ \([^)]*\) ")
 
 
 @app.command()
@@ -159,9 +161,8 @@ def _show(report: dict[str, Any]) -> None:
         table.add_row("certificate", *((row.get("certificate") or "none")[:12] for row in strict.values()))
         console.print(table)
         for name, row in strict.items():
-            found = row.get("mismatches", [])
-            for one in found[:SHOWN]:
-                text = f"{one['scenario']}: {one['place']}: expected {one['expected']}, got {one['got']}"
+            found = _differences(row["mismatches"], row["calls_compared"], len(scenarios))
+            for text in found[:SHOWN]:
                 console.print(f"{name}: {text}")
             if len(found) > SHOWN:
                 console.print(f"{name}: and {len(found) - SHOWN} more differences (--json shows all)")
@@ -188,6 +189,25 @@ def _show(report: dict[str, Any]) -> None:
     for name, row in report["agents"].items():
         if "error" in row:
             console.print(f"{name}: {row['error']}")
+
+
+def _differences(mismatches: Sequence[Mapping[str, str]], calls: int, scenarios: int) -> list[str]:
+    """A line for each difference; one that calls, or scenarios, have in common is told once."""
+    same: dict[tuple[object, ...], list[Mapping[str, str]]] = {}
+    for one in mismatches:
+        together = one["scenario"].endswith("(together)")
+        same.setdefault((_CALL.sub("", one["place"]), one["expected"], one["got"], together), []).append(one)
+    lines = []
+    for (what, *_), found in same.items():
+        first = found[0]
+        where = f"{first['scenario']}: {first['place']}"
+        kind, of = ("scenario", scenarios) if what == first["place"] else ("call", calls)
+        if len(found) == of > 1:
+            where = f"in every {kind}: {what}"
+        elif len(found) > 1:
+            where = f"in {len(found)} of {of} {kind}s, first in {where}"
+        lines.append(f"{where}: expected {first['expected']}, got {first['got']}")
+    return lines
 
 
 def _cell(scenario: str, failed: list[str]) -> str:

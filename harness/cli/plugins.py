@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
+import importlib.util
+import shlex
+import shutil
 import sys
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import unquote, urlsplit
 
 import typer
 
 import harness
 from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results
-from harness.errors import PluginError, with_overrides
+from harness.errors import PluginError, installed_from, with_overrides
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 
@@ -45,7 +46,14 @@ def plugins(
 @app.command()
 def new(
     name: Annotated[str, typer.Argument(help="Name of the plugin and its part, for example my_framework_sql.")],
-    kind: Annotated[str, typer.Option("--kind", help="agent, task, reward or environment.")] = "agent",
+    kind: Annotated[
+        str,
+        typer.Option(
+            "--kind",
+            help="agent, task, reward or environment.",
+            autocompletion=complete.one_of("agent", "task", "reward", "environment"),
+        ),
+    ] = "agent",
     folder: Annotated[Path, typer.Option("--dir", help="Where the package's folder is made.")] = Path("."),
 ) -> None:
     """Write a package that passes the contract suite as it stands; put what is yours in its place."""
@@ -53,7 +61,13 @@ def new(
 
     target = write_package(name, folder, kind)
     use = SCAFFOLDS[kind].use.replace("@NAME@", name)
-    results().print(f"{target}\n  {with_overrides()} -e {target.resolve()}\n  pytest {target}\n  {use}")
+    python, tests = shlex.quote(sys.executable), shlex.quote(str(target))
+    also = "" if importlib.util.find_spec("pytest") else " pytest"
+    installing = f"{with_overrides()} -e {shlex.quote(str(target.resolve()))}{also}"
+    beside = Path(sys.executable).with_name("harness")
+    called = "harness" if shutil.which("harness") == str(beside) else f"{python} -m harness"
+    use = use.replace("harness", called, 1)
+    results().print(f"{target}\n  {installing}\n  {python} -m pytest {tests}\n  {use}", soft_wrap=True)
 
 
 @app.command()
@@ -125,14 +139,8 @@ def _plugin(name: str) -> tuple[str, str]:
 def _source_of(package: str) -> str:
     """Where a distribution was installed from: a folder or file that is still there, else `name==version`."""
     try:
-        installed = distribution(package)
+        return str(installed_from(package) or f"{package}=={version(package)}")
     except PackageNotFoundError as error:
         raise PluginError(
-            f"distribution {package!r} is not installed. Install it with: pip install {package}"
+            f"distribution {package!r} is not installed. Install its folder or wheel: {with_overrides()} PATH"
         ) from error
-    origin = installed.read_text("direct_url.json")
-    if origin:
-        parts = urlsplit(json.loads(origin)["url"])
-        if parts.scheme == "file" and Path(unquote(parts.path)).exists():
-            return unquote(parts.path)
-    return f"{package}=={installed.version}"

@@ -28,7 +28,12 @@ RunsDir = Annotated[Path, typer.Option(help="The folder of runs; studies inside 
 def list_(
     runs_dir: RunsDir = Path("runs"),
     plugin: Annotated[str | None, typer.Option(help="Only runs of this agent.", autocompletion=complete.agents)] = None,
-    status: Annotated[str | None, typer.Option(help="Only finished, failed, interrupted or running ones.")] = None,
+    status: Annotated[
+        str | None,
+        typer.Option(
+            help="Only finished, failed, interrupted or running ones.", autocompletion=complete.one_of(*STATUSES)
+        ),
+    ] = None,
     json_: complete.Json = False,
 ) -> None:
     """All runs, oldest first."""

@@ -37,8 +37,9 @@ README = """\
 
 A plugin of harness: @WHAT@.
 
-    uv pip install --overrides "$(python -c 'import harness; print(*harness.__path__)')/overrides.txt" -e .
-    pytest
+    python -m pip install uv pytest
+    python -m uv pip install --overrides "$(python -c 'import harness; print(*harness.__path__)')/overrides.txt" -e .
+    python -m pytest
     @USE@
 """
 

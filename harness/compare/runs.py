@@ -375,7 +375,7 @@ def _find(path: Path, runs_dir: Path) -> Path:
         return path
     if path.suffix in (".yaml", ".yml") and path.is_file():
         try:
-            described = parse_yaml(path.read_text(encoding="utf-8"))
+            described = parse_yaml(path.read_bytes())
         except (OSError, ValueError) as error:
             raise UserError(f"{path} is no study that can be read: {error}. Correct it there") from error
         folder: Path = runs_dir / str(described.get("name", path.stem) if isinstance(described, dict) else path.stem)

@@ -32,6 +32,10 @@ _CLASHES = (
 """Distribution, first version known to break, and what to do."""
 
 
+_ASKS = {"packaging": "tensordict", "rich": "crewai"}
+"""What asks for a library that is overridden. Without it harness runs with what pip takes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One line of the report."""
@@ -57,15 +61,28 @@ def _python() -> Iterator[Finding]:
 
 
 def _libraries() -> Iterator[Finding]:
-    for name in ("agentlightning", *TRAINING, "vllm", "openai", "opentelemetry-sdk"):
-        try:
-            found = version(name)
-        except PackageNotFoundError:
+    wanted: tuple[str, ...] = ("agentlightning", *TRAINING, "vllm", "openai", "opentelemetry-sdk")
+    found = {name: _version(name) for name in wanted}
+    if not any(found[name] for name in TRAINING):  # an installation that measures and compares, and is whole
+        wanted = ("agentlightning", "openai", "opentelemetry-sdk")
+        advice = f"endpoints are measured and runs compared without it. To train: {how_to_install('cpu')}"
+        yield Finding("training", "note", "not installed", advice)
+    for name in wanted:
+        have = found[name]
+        if have is None:
+            needed = name == "agentlightning" or (name in TRAINING and found["verl"] is not None)
             advice = f"only with an extra: {how_to_install('cpu' if name in TRAINING else 'gpu')}"
-            yield Finding(name, "problem" if name == "agentlightning" else "note", "not installed", advice)
+            yield Finding(name, "problem" if needed else "note", "not installed", advice)
             continue
-        clash = next((c for c in _CLASHES if c[0] == name and Version(found) >= Version(c[1])), None)
-        yield Finding(name, "problem" if clash else "ok", found, clash[2] if clash else "")
+        clash = next((c for c in _CLASHES if c[0] == name and Version(have) >= Version(c[1])), None)
+        yield Finding(name, "problem" if clash else "ok", have, clash[2] if clash else "")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def _overrides() -> Iterator[Finding]:
@@ -74,9 +91,8 @@ def _overrides() -> Iterator[Finding]:
 
     lines = OVERRIDES.read_text(encoding="utf-8").splitlines()
     for wanted in (Requirement(line) for line in lines if line and not line.startswith("#")):
-        try:
-            found = version(wanted.name)
-        except PackageNotFoundError:
+        found = _version(wanted.name)
+        if found is None or _version(_ASKS[wanted.name]) is None:
             continue
         fine = wanted.specifier.contains(found, prereleases=True)
         advice = "" if fine else f"something was installed without --overrides: {with_overrides()} '{wanted}'"

@@ -35,12 +35,14 @@ class Likeness:
     Attributes:
         failed: Labels of the recordings with a mismatch, in order: scenarios, some of them `(together)`.
         accepted: Names of the accepted wire differences that were met.
+        calls_compared: Calls that were held against the reference's, scenarios played alone.
     """
 
     agent: str
     mismatches: tuple[Mismatch, ...]
     failed: tuple[str, ...]
     accepted: tuple[str, ...]
+    calls_compared: int
 
     @property
     def passed(self) -> bool:
@@ -87,7 +89,8 @@ def compare(agent: str, recordings: Sequence[Recording], reference: Sequence[Rec
             told.add(recording.scenario)
             mismatches += found
     failed = tuple(dict.fromkeys(mismatch.scenario for mismatch in mismatches))
-    return Likeness(agent, tuple(mismatches), failed, tuple(sorted(accepted)))
+    compared = sum(min(len(one.calls), len(expected[name].calls)) for name, one in _alone(recordings).items())
+    return Likeness(agent, tuple(mismatches), failed, tuple(sorted(accepted)), compared)
 
 
 def changed_together(recordings: Sequence[Recording]) -> list[Mismatch]:

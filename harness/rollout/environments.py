@@ -12,7 +12,7 @@ from pathlib import Path
 
 import harness
 from harness.config import cache_dir
-from harness.errors import EnvironmentProblem, last_line
+from harness.errors import EnvironmentProblem, find_uv, last_line
 
 _RECORD = "environment.json"
 
@@ -44,7 +44,7 @@ def sync(plugin_name: str, requirements: Sequence[str]) -> str:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     python = folder / "venv" / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    uv = shutil.which("uv")
+    uv = find_uv()
     if uv:
         _run([uv, "venv", "--quiet", "--python", sys.executable, str(folder / "venv")], plugin_name)
         overrides = str(Path(harness.__file__).with_name("overrides.txt"))

@@ -43,6 +43,10 @@ from harness.toolbox import Agent
 
 PROMPT_END_S = 2.0
 """How long a cancelled agent may take to end."""
+IDLE_S = 1.0
+"""For so long a process does next to nothing before it is idle; clients of telemetry gather for half a second."""
+WATCHED_S = 5.0
+"""How long after the answer an agent that is never idle is watched."""
 
 
 @dataclass
@@ -146,6 +150,7 @@ class AgentContract(Contract):
             before = dict(os.environ)
             with _no_other_sockets(stage):
                 attempt = await stage.attempt(loaded, "solve", stage.request())
+                await _until_idle()
             assert attempt.outcome == "ok", attempt.detail
             assert isinstance(attempt.answer, str) and attempt.answer
             assert attempt.answer == attempt.answer.strip()
@@ -285,21 +290,23 @@ async def _stage(
 
 @contextlib.contextmanager
 def _no_other_sockets(stage: Stage) -> Iterator[None]:
-    """Fails on a connection that leads neither to the tap, nor to the gateway, nor to the scripted model."""
+    """Fails on what any thread sends neither to the tap, nor to the gateway, nor to the scripted model."""
     ours = {int(url.split(":")[2].split("/")[0]) for url in (stage.tap.base_url, stage.gateway.base_url)}
     ours.add(int(stage.server.base_url.split(":")[2].split("/")[0]))
-    strangers: list[str] = []
+    strangers: dict[str, None] = {}
     active = True
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
         if not active:
             return
-        if event == "socket.connect":
+        if event in ("socket.connect", "socket.sendto"):
             where = arguments[1]
             if isinstance(where, tuple) and (where[0] not in ("127.0.0.1", "::1") or where[1] not in ours):
-                strangers.append(f"{where[0]}:{where[1]}")
-        elif event == "socket.getaddrinfo" and arguments[0] not in ("127.0.0.1", "localhost", "::1", None):
-            strangers.append(str(arguments[0]))
+                strangers[f"{where[0]}:{where[1]}"] = None
+        elif event in ("socket.getaddrinfo", "socket.gethostbyname"):
+            name = arguments[0].decode(errors="replace") if isinstance(arguments[0], bytes) else arguments[0]
+            if name not in ("127.0.0.1", "localhost", "::1", None):
+                strangers[str(name)] = None
 
     sys.addaudithook(watch)  # cannot be taken away again, only silenced
     try:
@@ -307,6 +314,16 @@ def _no_other_sockets(stage: Stage) -> Iterator[None]:
         assert not strangers, f"spoke to {', '.join(strangers)}"
     finally:
         active = False
+
+
+async def _until_idle() -> None:
+    """Until what the agent left to a thread is done: the process has used next to no processor time for a moment."""
+    ends = time.monotonic() + WATCHED_S
+    while time.monotonic() < ends:
+        used = time.process_time()
+        await asyncio.sleep(IDLE_S)
+        if time.process_time() - used < IDLE_S / 20:
+            return
 
 
 def _agent_tasks(stage: Stage) -> set[Any]:

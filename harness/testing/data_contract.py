@@ -9,7 +9,8 @@
         reward = "my_reward"
 
 The tests cannot be overridden, the fixtures can: `options` for a part that cannot be made without, `tasks` and
-`unscorable` for a reward of tasks of another kind. Needs pytest and nothing else.
+`unscorable` for a reward of tasks of another kind; of scope `class` or wider, since a part is made once for all tests.
+Needs pytest and nothing else.
 """
 
 from __future__ import annotations

@@ -16,6 +16,16 @@ StartServer = Callable[..., ScriptedServer]
 @pytest.fixture
 def scripted_server() -> Iterator[StartServer]:
     """Starts scripted model servers, as in `scripted_server(["reply"], token_ids=False)`, and stops them."""
+    yield from _starting()
+
+
+@pytest.fixture(scope="session")
+def scripted_server_factory() -> Iterator[StartServer]:
+    """The same for fixtures of a class, module or session, such as a contract's `options`; stops with the session."""
+    yield from _starting()
+
+
+def _starting() -> Iterator[StartServer]:
     with ExitStack() as servers:
 
         def start(script: Script, **options: Any) -> ScriptedServer:

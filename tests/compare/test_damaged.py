@@ -100,6 +100,13 @@ def test_a_process_that_libraries_would_crash_in_is_refused(
     assert ("ulimit -v unlimited" if limit else "set LC_ALL=C.UTF-8") in said
 
 
+def test_commands_that_import_no_library_of_tables_take_little_memory(good: Path) -> None:
+    for command in (f"runs list --runs-dir {good.parent}", "config show cpu", "plugins"):
+        call = f"ulimit -v 400000; exec {sys.executable} -m harness {command}"
+        done = subprocess.run(["bash", "-c", call], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "") and done.stdout, (command, done.stderr)
+
+
 @pytest.mark.parametrize("kind", ["episodes", "steps", "transitions"])
 @pytest.mark.parametrize("junk", [b"", b"junk", b"PAR1 not quite PAR1"])
 def test_a_damaged_table_is_named_and_its_rows_are_read_once_it_is_gone(

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from harness.cli import app as harness
 from harness.cli import display, evaluate, logs, main
+from harness.cli.complete import settings
 from harness.cli.train import _advice, _keep_start_s, _start_s
 from harness.config import load_config
 from harness.errors import ConfigError, EnvironmentProblem
@@ -171,6 +172,9 @@ def shell(tmp_path: Path) -> Callable[[str], list[str]]:
         ("harness train --preset gpu-", ["gpu-spider"]),
         ("harness tasks --name poc", ["pocket"]),
         ("harness train --set train.tr", ["train.trainer=verl"]),
+        ("harness train --set train.st", ["train.steps="]),
+        ("harness runs list --status f", ["finished", "failed"]),
+        ("harness compare --format la", ["latex"]),
         ("harness train --resume ru", ["runs/20261122-reference_sql-ab12"]),
         ("harness compare ru", ["runs/20261122-reference_sql-ab12"]),
         ("harness plugins sync langg", ["langgraph_sql"]),
@@ -178,6 +182,23 @@ def shell(tmp_path: Path) -> Callable[[str], list[str]]:
 )
 def test_bash_completes(shell: Callable[[str], list[str]], line: str, found: list[str]) -> None:
     assert shell(line) == found
+
+
+def test_settings_complete_to_their_values_or_to_where_these_go() -> None:
+    assert settings("dev") == ["device=auto", "device=cpu", "device=cuda", "device=npu"]
+    assert settings("train.cred") == ["train.credit=shared", "train.credit=turn", "train.credit=role"]
+    assert settings("reward.op") == ["reward.options."] and settings("see") == ["seed="]
+
+
+@pytest.mark.parametrize(("near", "hint"), [("trian", "; did you mean 'train'?"), ("zzz", ".")])
+def test_a_misspelt_command_is_answered_with_the_nearest(
+    near: str, hint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["harness", near])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == f"harness: No such command {near!r}{hint} Try: harness --help\n"
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,7 @@ def test_layers_override_each_other_in_order(tmp_path: Path) -> None:
         (f"policy.path=[{'9, ' * 10_000}]", "'policy.path'.*characters"),
         ("verl.a=[&a [*a]]", "an alias in line 1 stands in what it is an alias of"),
         (f"verl.a={'[' * 5000}{']' * 5000}", "nested more than 100 levels"),
+        (f"reward.options{'.a' * 5000}=1", r"the key 'reward\.options\.a.*'\.\.\. has 5,002 parts"),
     ],
 )
 def test_a_bad_setting_is_refused_in_one_line(setting: str, message: str) -> None:
@@ -74,6 +75,27 @@ def test_a_file_that_grows_without_end_is_refused_in_one_line(tmp_path: Path, te
         with pytest.raises(UserError, match=message) as caught:
             read()
         assert "\n" not in str(caught.value) and "mine.yaml" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"train:\n  steps: [1, 2\nseed: 3\n", r"line 3: expected ',' or '\]', but got ':'.* begins in line 2"),
+        (b"seed: 1\nname: *nope\n", "line 2: found undefined alias 'nope'"),
+        (b"seed: 1\ntrain: {since: 2026-99-99}\n", "line 2: month must be in"),
+        (b"seed: 1\nname: \xff\n", "line 2: not UTF-8"),
+        (b"seed: 1\nname: a\0b\n", "line 2: .* not allowed"),
+        (b"seed: 1\n\tname: x\n", "line 2: found character"),
+    ],
+)
+def test_a_file_that_is_no_yaml_is_told_with_line_and_cause(tmp_path: Path, content: bytes, message: str) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_bytes(content)
+    for read in (lambda: load_config(file=file), lambda: read_study(file), lambda: select([file])):
+        with pytest.raises(UserError, match=message) as caught:
+            read()
+        said = str(caught.value)
+        assert "\n" not in said and "mine.yaml" in said and "unicode string" not in said
 
 
 def test_aliases_and_merges_are_written_out(tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from harness import diagnosis
 from harness.cli import app
 from harness.config import load_config
 from harness.diagnosis import Finding, deep
@@ -73,3 +75,28 @@ def test_a_policy_that_may_not_be_downloaded_is_said(monkeypatch: pytest.MonkeyP
     one = found(["policy.path=meta-llama/Llama-3.2-1B-Instruct"], "policy")
     assert one.state == "problem" and "HF_TOKEN" in one.advice
     assert found([], "policy").state == "ok"
+
+
+def test_an_installation_without_extras_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    def installed(name: str) -> str:
+        if name in (*diagnosis.TRAINING, "vllm", "crewai"):
+            raise PackageNotFoundError(name)
+        return {"packaging": "24.2", "rich": "13.9.4"}.get(name) or version(name)
+
+    monkeypatch.setattr(diagnosis, "version", installed)
+    found = {one.check: one for one in [*diagnosis._libraries(), *diagnosis._overrides()]}
+    assert not [one for one in found.values() if one.state == "problem"]
+    note = found["training"]
+    assert (note.state, note.found) == ("note", "not installed") and "To train: `" in note.advice
+    assert "torch" not in found and "packaging" not in found
+
+
+def test_training_without_its_overrides_or_in_part_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    def installed(name: str) -> str:
+        if name == "ray":
+            raise PackageNotFoundError(name)
+        return {"packaging": "24.2", "verl": "0.9.1", "tensordict": "0.10.0"}.get(name) or version(name)
+
+    monkeypatch.setattr(diagnosis, "version", installed)
+    found = {one.check: one for one in [*diagnosis._libraries(), *diagnosis._overrides()]}
+    assert found["ray"].state == found["packaging"].state == "problem"

@@ -6,12 +6,13 @@ import asyncio
 import json
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.cli.parity import _differences
 from harness.parity.comparison import compare, measure
 from harness.parity.recorder import Recording, record
 from harness.programs.self_correcting_sql.prompts import Prompt
@@ -81,9 +82,18 @@ def test_a_changed_temperature_is_named(reference: list[Recording], monkeypatch:
         return original(replace(llm, sampling={**llm.sampling, "temperature": 0.0}), toolbox)
 
     monkeypatch.setattr(agent, "chat_model", chat_model)
-    verdict = compare("langgraph_sql", langgraph_recordings(CHOSEN[:1]), reference)
+    verdict = compare("langgraph_sql", langgraph_recordings(), reference)
     places = [(one.place, one.expected, one.got) for one in verdict.mismatches]
     assert ("call 0 (write_query) temperature", "0.7", "0.0") in places
+    rows = [asdict(one) for one in verdict.mismatches]
+    assert len(rows) == verdict.calls_compared > 3
+    lines = _differences(rows, verdict.calls_compared, len(CHOSEN))
+    assert lines == ["in every call: temperature: expected 0.7, got 0.0"]
+    (line,) = _differences(rows[1:], verdict.calls_compared, len(CHOSEN))
+    shared = f"in {len(rows) - 1} of {len(rows)} calls, first in wrong_then_fixed: call 1 (check_query) temperature: "
+    assert line == f"{shared}expected 0.7, got 0.0"
+    (line,) = _differences(rows[:1], verdict.calls_compared, len(CHOSEN))
+    assert line == "wrong_then_fixed: call 0 (write_query) temperature: expected 0.7, got 0.0"
 
 
 class Skips(ReferenceSQL):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import tomllib
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import harness
-from harness.errors import how_to_install
+from harness.errors import how_to_install, installed_from, with_overrides
 
 REPO = Path(__file__).parents[2]
 OVERRIDES = REPO / "harness" / "overrides.txt"
@@ -42,7 +43,55 @@ def test_plugins_carry_the_licence_itself() -> None:
 
 
 def test_an_extra_is_added_as_harness_was_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert how_to_install("gpu") == f"`uv sync --inexact --extra gpu` in {REPO}"
+    monkeypatch.setattr("harness.errors.find_uv", lambda: "/there/uv")
+    monkeypatch.setattr(sys, "prefix", str(REPO / ".venv"))
+    assert how_to_install("gpu") == f"`/there/uv sync --inexact --extra gpu` in {REPO}"
+    command = f"/there/uv pip install --python {sys.executable} --overrides {REPO / 'harness' / 'overrides.txt'}"
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    assert how_to_install("gpu") == f"`{command} -e '{REPO}[gpu]'`"
     monkeypatch.setattr("harness.errors.__file__", str(tmp_path / "harness" / "errors.py"))
-    command = f"uv pip install --python {sys.executable} --overrides {REPO / 'harness' / 'overrides.txt'}"
-    assert how_to_install("cpu") == f"`{command} 'agent-rl-harness[cpu]'` (or gpu)"
+    wheel = tmp_path / "agent_rl_harness-0.1.0-py3-none-any.whl"
+    wheel.touch()
+    monkeypatch.setattr("harness.errors.installed_from", lambda package: wheel)
+    assert how_to_install("cpu") == f"`{command} 'agent-rl-harness[cpu] @ {wheel.as_uri()}'` (or gpu)"
+    monkeypatch.setattr("harness.errors.installed_from", lambda package: None)
+    assert how_to_install("gpu").startswith(f"`{command} --find-links FOLDER 'agent-rl-harness[gpu]'`")
+
+
+def test_what_a_distribution_was_installed_from_is_found_while_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel, about = tmp_path / "a wheel.whl", tmp_path / "planted-1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: planted\nVersion: 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert installed_from("planted") is None
+    (about / "direct_url.json").write_text(json.dumps({"url": wheel.as_uri(), "archive_info": {}}))
+    assert installed_from("planted") is None
+    wheel.touch()
+    assert installed_from("planted") == wheel
+
+
+def test_uv_is_called_as_it_is_there_and_installed_first_where_it_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.errors.__file__", str(tmp_path / "harness" / "errors.py"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    python = sys.executable
+    assert with_overrides().startswith(f"{python} -m pip install uv && {python} -m uv pip install --python {python} ")
+    (tmp_path / ".uv" / "bin").mkdir(parents=True)
+    (tmp_path / ".uv" / "bin" / "uv").touch()
+    assert with_overrides().startswith(f"{tmp_path}/.uv/bin/uv pip install ")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "uv").touch(0o755)
+    assert with_overrides().startswith("uv pip install ")
+    monkeypatch.setenv("PATH", "")
+    assert with_overrides().startswith(f"{tmp_path}/bin/uv pip install ")
+
+
+def test_pages_say_that_no_index_has_it() -> None:
+    for page in ("README.md", "docs/installing.md"):
+        text = " ".join((REPO / page).read_text(encoding="utf-8").split())
+        assert "No package index has it" in text or "no package index has it" in text
+        assert not re.search(r"pip install (harness-|agent-rl-harness)", text), page

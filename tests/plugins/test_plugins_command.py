@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -79,6 +80,19 @@ def test_list_is_quick_and_imports_no_framework(site: Path) -> None:
         "openai",
     ):
         assert framework not in done.stdout.split()
+
+
+def test_what_a_new_plugin_is_used_with_is_there(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "harness", "plugins", "new", "my_sql", "--dir", str(tmp_path)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env=os.environ | {"PATH": "/usr/bin:/bin"}
+    )
+    target, *lines = (line.strip() for line in done.stdout.splitlines())
+    assert target == str(tmp_path / "my_sql") and len(lines) == 3
+    assert lines[0].endswith(f" -e {target}") and f"--python {sys.executable} " in lines[0]
+    assert lines[1:] == [f"{sys.executable} -m pytest {target}", f"{sys.executable} -m harness parity my_sql"]
+    for line in lines:
+        assert shutil.which(line.split()[0], path="/usr/bin:/bin"), line
 
 
 def test_builtin_parts_need_no_environment() -> None:

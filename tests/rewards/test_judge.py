@@ -49,11 +49,8 @@ class TestContract(RewardContract):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def options(cls, request: pytest.FixtureRequest) -> Mapping[str, Any]:
-        from harness.scripted.server import ScriptedServer
-
-        server = ScriptedServer(grading(is_gold)).start()
-        request.addfinalizer(server.stop)
+    def options(cls, scripted_server_factory: StartServer) -> Mapping[str, Any]:
+        server = scripted_server_factory(grading(is_gold))
         return {"endpoint": server.base_url, "model": "scripted"}
 
     @pytest.fixture(scope="class")

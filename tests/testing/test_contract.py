@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import queue
 import socket
 import subprocess
 import sys
+import threading
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -43,6 +46,26 @@ class Telemetry(ReferenceSQL):
             other.settimeout(0.1)
             other.connect_ex(("127.0.0.1", 9))
         return await super().solve(problem, toolbox)
+
+
+class LateTelemetry(ReferenceSQL):
+    """Hands what it tells of a rollout to a thread, which gathers before it sends, as PostHog's client does."""
+
+    def __init__(self) -> None:
+        self.events: queue.Queue[str] = queue.Queue()
+        threading.Thread(target=self.send, daemon=True).start()
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        answer = await super().solve(problem, toolbox)
+        self.events.put(problem.question)
+        return answer
+
+    def send(self) -> None:
+        self.events.get()
+        with contextlib.suppress(queue.Empty):
+            self.events.get(timeout=0.5)
+        with contextlib.suppress(OSError):
+            socket.create_connection(("telemetry.invalid", 443), timeout=0.1)
 
 
 class Warmer(ReferenceSQL):
@@ -87,6 +110,7 @@ class Mixes(ReferenceSQL):
     [
         (Environment, "test_solves_the_scripted_episode", {}),
         (Telemetry, "test_solves_the_scripted_episode", {}),
+        (LateTelemetry, "test_solves_the_scripted_episode", {}),
         (Warmer, "test_solves_the_scripted_episode", {}),
         (Lingers, "test_cancellation_ends_promptly_and_leaves_nothing_running", {}),
         (Mixes, "test_concurrent_rollouts_stay_apart", {}),
