@@ -193,8 +193,16 @@ class Run:
         """Where it stands: as its record says of a finished one, as the rows on disk say of any other."""
         record, result = self.record, self.record["result"]
         known = result.get("steps", 0) if result else 0
-        if self.finished:
-            return Progress(record["status"], step=known, total_steps=record["identity"]["steps"])
+        if self.finished and result:
+            curve = {int(step): value for step, value in result.get("val_curve", {}).items()}
+            curve |= {} if (measured := result.get("accuracy")) is None else {0: measured}
+            return Progress(
+                record["status"],
+                step=known,
+                total_steps=record["identity"]["steps"],
+                val_curve=curve,
+                graded=result.get("graded", record.get("graded", False)),
+            )
         found = follower(self.folder, record).look()
         found.step = max(found.step, known)
         if record["status"] != "running":

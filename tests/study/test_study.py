@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -42,6 +43,9 @@ def test_a_study_runs_once_and_a_second_start_repeats_nothing(
 ) -> None:
     done = harness("study", str(study_file), "--seeds", "0")
     assert done.returncode == 0, done.stderr
+    said = done.stderr.splitlines()
+    assert [line.split()[0] for line in said if line.endswith(": started")] == ["[1/2]", "[2/2]"]
+    assert sum(": finished, accuracy " in line for line in said) == 2
     found = records(tmp_path / "runs" / "small")
     assert [(record["status"], record["config"]["max_turns"]) for record in found] == [("finished", 2), ("finished", 1)]  # type: ignore[index]
     again = harness("study", str(study_file), "--dry-run", "--json")
@@ -81,15 +85,20 @@ def test_ctrl_c_ends_promptly_and_the_next_start_resumes(
     harness: Harness, start: Callable[..., subprocess.Popen[str]], study_file: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "runs" / "small"
-    process = start("study", str(study_file), "--only", "max_turns=two turns", "--set", "verl.sleep_s=0.7")
-    wait_until(lambda: any((path.parent / "checkpoints").glob("*.txt") for path in folder.glob("*/run.json")))
+    called = ("study", str(study_file), "--only", "max_turns=two turns", "--set", "verl.sleep_s=0.9")
+    process = start(*called)
+    assert process.stderr is not None
+    assert any("step 0 of 3, accuracy " in line for line in process.stderr), "it never said how far the run is"
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
+    _, said = process.communicate(timeout=20)
     assert process.returncode == 130 and time.monotonic() - began < 10
+    assert (
+        f"0 of 2 runs are done, and what the others have is kept. Go on: {shlex.join(['harness', *called])}\n" in said
+    )
     assert [record["status"] for record in records(folder)] == ["interrupted"]
     done = harness(
-        "study", str(study_file), "--only", "max_turns=two turns", "--seeds", "0", "--set", "verl.sleep_s=0.7"
+        "study", str(study_file), "--only", "max_turns=two turns", "--seeds", "0", "--set", "verl.sleep_s=0.9"
     )
     assert done.returncode == 0, done.stderr
     (record,) = records(folder)
