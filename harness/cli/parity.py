@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -49,8 +49,7 @@ def parity(
     if out is not None:
         out.write_text(json.dumps(report, indent=2, ensure_ascii=False), encoding="utf-8")
     emit_json(report) if json_ else _show(report)
-    failed = [name for name, row in report["agents"].items() if row["passed"] is False]
-    if failed:
+    if failed := failures(report):
         raise RunFailed(f"not the same agent: {', '.join(failed)}")
 
 
@@ -111,6 +110,19 @@ def run_parity(names: list[str], scenarios: list[str], say: Any = lambda text: N
     }
 
 
+def failures(report: Mapping[str, Any]) -> dict[str, str]:
+    """Why strict agents of a report did not pass, by agent: its error, or the first difference."""
+    return {
+        name: row.get("error") or _difference(row["mismatches"][0])
+        for name, row in report["agents"].items()
+        if row["passed"] is False
+    }
+
+
+def _difference(one: Mapping[str, str]) -> str:
+    return f"{one['scenario']}: {one['place']}: expected {one['expected']}, got {one['got']}"
+
+
 def _names(named: list[str], everything: bool, only: str | None) -> list[str]:
     from harness.plugins import agent_spec, agents_of, program, registry
 
@@ -161,8 +173,7 @@ def _show(report: dict[str, Any]) -> None:
         for name, row in strict.items():
             found = row.get("mismatches", [])
             for one in found[:SHOWN]:
-                text = f"{one['scenario']}: {one['place']}: expected {one['expected']}, got {one['got']}"
-                console.print(f"{name}: {text}")
+                console.print(f"{name}: {_difference(one)}")
             if len(found) > SHOWN:
                 console.print(f"{name}: and {len(found) - SHOWN} more differences (--json shows all)")
         met = sorted({name for row in strict.values() for name in row.get("accepted", [])})

@@ -51,6 +51,7 @@ class Plan(TypedDict):
     without_estimate: int
     differences: dict[str, dict[str, Any]]
     uncertified: NotRequired[list[str]]
+    """Strict agents whose parity certificates are made first."""
 
 
 @app.command()
@@ -69,7 +70,7 @@ def study(
     runs_dir: Annotated[Path, typer.Option(help="Where the study's folder is made.")] = Path("runs"),
     any_code: Annotated[bool, typer.Option("--any-code", help="Keep finished runs that other code has made.")] = False,
     without_parity: Annotated[
-        bool, typer.Option("--without-parity", help="Start although agents lack a parity certificate.")
+        bool, typer.Option("--without-parity", help="Make no parity certificates that agents lack, and start.")
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="The plan, or what came of it, as JSON on stdout.")] = False,
 ) -> None:
@@ -100,12 +101,9 @@ def study(
     for step in steps:
         if step.action != "skip":
             check_device(step.job.config)
-    if lacking and not without_parity:
-        raise UserError(
-            f"no parity certificate for {', '.join(lacking)}: a comparison would be refused after all that time. "
-            f"Run `harness parity {' '.join(lacking)}` first, or say --without-parity"
-        )
     interruptible()
+    if lacking and not without_parity and plan["to_run"]:
+        _certify(lacking)
     with folder.locked():
         shutil.copyfile(study_path(file), folder.path / "study.yaml")
         with StudyDisplay(plan, progress_console()) as display:
@@ -204,6 +202,28 @@ def _uncertified(jobs: list[Job]) -> list[str]:
     return [name for name in strict if certificate_for(name) is None]
 
 
+def _certify(agents: list[str]) -> None:
+    """Make the certificates that a comparison will ask for, as `harness parity` does.
+
+    Raises:
+        UserError: An agent does not do what its reference does, or cannot be recorded.
+    """
+    from harness.cli.parity import failures, run_parity
+
+    progress_console().print(f"no parity certificate for {', '.join(agents)}: made first, from scripted episodes")
+    try:
+        report = run_parity(agents, [])
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"no run was started yet. Go on: {as_called()}") from None
+    if failed := failures(report):
+        (name, why), *others = failed.items()
+        more = f" (and so do {', '.join(other for other, _ in others)})" if others else ""
+        raise UserError(
+            f"{name} fails parity{more}, so a comparison would be refused after all that time: {why[:400]}. "
+            f"`harness parity {' '.join(failed)}` shows all; --without-parity starts anyway"
+        )
+
+
 def _show_plan(plan: Plan) -> None:
     out = results()
     shown = table(title=f"Study {plan['study']}, in this order")
@@ -230,8 +250,8 @@ def _show_plan(plan: Plan) -> None:
         text += f"; for {plan['without_estimate']} no run was measured yet, so no estimate"
     out.print(text + ".")
     if plan.get("uncertified"):
-        names = " ".join(plan["uncertified"])
-        out.print(f"No parity certificate: {names}. Run `harness parity {names}` first.")
+        names = ", ".join(plan["uncertified"])
+        out.print(f"No parity certificate: {names}. Made first, where a run is to be made (not with --without-parity).")
 
 
 def _show_end(name: str, path: Path, standings: list[Standing]) -> None:
