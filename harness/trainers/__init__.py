@@ -43,7 +43,8 @@ class Progress:
         val_so_far: Mean reward of those that have one.
         graded: Whether means of rewards are no accuracy, as the reward says or a value other than 0 and 1.
         rollouts_per_s: Finished rollouts per second since the first of this launch; 0 in the first second.
-        remaining_s: Estimate for the steps left, from the median of the last ones; of an evaluation for its rollouts.
+        remaining_s: Estimate for the steps left, from the median of the last ones, or for the validation under way
+            where that takes longer; of an evaluation for its rollouts.
         remark: What the user should know of the training's course; empty where there is nothing.
         warning: What is wrong with how it is set up, said once.
     """

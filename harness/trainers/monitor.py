@@ -57,7 +57,7 @@ class Follower:
         self._step_s: list[float] = []
         self._first: float | None = None
         self._fresh = 0
-        self._span: tuple[float, float] | None = None  # of an evaluation: from its first start to its last end
+        self._spans: dict[int, tuple[float, float]] = {}  # of validations: from the first start to the last end
         self.progress = Progress(total_steps=total_steps, graded=graded)
 
     def look(self) -> Progress:
@@ -66,13 +66,15 @@ class Follower:
         state = self.progress
         if self._first is not None and (since_s := time.time() - self._first) >= LEAST_S:
             state.rollouts_per_s = self._fresh / since_s
+        state.remaining_s = None
         if self._step_s:
             state.step_s = self._step_s[-1]
             left = state.total_steps - state.step
             state.remaining_s = left * statistics.median(self._step_s[-10:])
-        elif self._span is not None:
-            began, last = self._span
-            state.remaining_s = (last - began) / state.done * (state.expected - state.done)
+        if state.validating is not None and (self._step_s or not state.total_steps):
+            began, last = self._spans[state.validating]
+            rest_s = (last - began) / state.done * (state.expected - state.done)
+            state.remaining_s = max(rest_s, state.remaining_s or 0.0)
         so_far = self._rewards[("val", state.validating)] if state.validating is not None else []
         state.val_so_far = statistics.fmean(so_far) if so_far else None
         return state
@@ -117,9 +119,9 @@ class Follower:
         state.validating = step if phase == "val" and not whole else None
         if phase == "val" and whole and self._rewards[key]:
             state.val_curve[step] = statistics.fmean(self._rewards[key])
-        if not state.total_steps:
-            began, last = self._span or (row["started_s"], 0.0)
-            self._span = min(began, row["started_s"]), max(last, row["started_s"] + row["elapsed_s"])
+        if state.validating is not None:
+            began, last = self._spans.get(step, (row["started_s"], 0.0))
+            self._spans[step] = min(began, row["started_s"]), max(last, row["started_s"] + row["elapsed_s"])
         self._unread[key] += bool(row.get("unread_calls"))
         if row["outcome"] in AGENT_OUTCOMES:
             self._own[key][row["reward_reason"]] += 1

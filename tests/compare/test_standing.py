@@ -13,7 +13,7 @@ import pytest
 from harness.compare.runs import read_run, select
 from harness.plugins import load, task_set_spec
 from harness.report.page import write_report
-from harness.results.folder import RunFolder
+from harness.results.folder import RowLog, RunFolder
 from harness.trainers.order import validation_order
 
 from .synthetic import Writer, write_run
@@ -53,6 +53,13 @@ def test_a_running_training_shows_its_steps_and_what_is_left(training: RunFolder
     told = json.loads(command("runs", "show", training.path, "--json").stdout)
     assert told["progress"] == {key: row[key] for key in ("steps", "steps_total", "validating", "left_s")}
     assert list(told["figures"]["val_curve"]) == ["0", "2", "4"] and told["figures"]["steps"] == 4
+
+
+def test_what_is_left_of_the_last_validation_is_not_nothing(training: RunFolder) -> None:
+    RowLog(training, "steps").add([{"step": step, "data": {"step_s": 2.0}} for step in (5, 6, 7, 8)])
+    under_way(training, 8, 10)
+    progress = read_run(training.path).progress
+    assert (progress.step, progress.validating) == (8, 8) and progress.remaining_s == pytest.approx(10, 0.2)
 
 
 def test_rows_count_and_not_the_tables_of_an_earlier_launch(training: RunFolder) -> None:
