@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import sys
 from functools import cache
@@ -64,6 +65,11 @@ def interruptible() -> None:
 
     for number in endings():
         signal.signal(number, interrupt)
+
+
+def as_called() -> str:
+    """The command that runs, to be given again."""
+    return shlex.join(["harness", *sys.argv[1:]])
 
 
 def say_what_is_awaited(config: Config, folder: RunFolder) -> None:

@@ -51,8 +51,7 @@ def parity(
     if out is not None:
         out.write_text(json.dumps(report, indent=2, ensure_ascii=False), encoding="utf-8")
     emit_json(report) if json_ else _show(report)
-    failed = [name for name, row in report["agents"].items() if row["passed"] is False]
-    if failed:
+    if failed := failures(report):
         raise RunFailed(f"not the same agent: {', '.join(failed)}")
 
 
@@ -113,6 +112,19 @@ def run_parity(names: list[str], scenarios: list[str], say: Any = lambda text: N
     }
 
 
+def failures(report: Mapping[str, Any]) -> dict[str, str]:
+    """Why strict agents of a report did not pass, by agent: its error, or the first difference."""
+    return {
+        name: row.get("error") or _difference(row["mismatches"][0])
+        for name, row in report["agents"].items()
+        if row["passed"] is False
+    }
+
+
+def _difference(one: Mapping[str, str]) -> str:
+    return f"{one['scenario']}: {one['place']}: expected {one['expected']}, got {one['got']}"
+
+
 def _names(named: list[str], everything: bool, only: str | None) -> list[str]:
     from harness.plugins import agent_spec, agents_of, program, registry
 
@@ -161,7 +173,7 @@ def _show(report: dict[str, Any]) -> None:
         table.add_row("certificate", *((row.get("certificate") or "none")[:12] for row in strict.values()))
         console.print(table)
         for name, row in strict.items():
-            found = _differences(row["mismatches"], row["calls_compared"], len(scenarios))
+            found = _differences(row.get("mismatches", []), row.get("calls_compared", 0), len(scenarios))
             for text in found[:SHOWN]:
                 console.print(f"{name}: {text}")
             if len(found) > SHOWN:

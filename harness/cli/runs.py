@@ -13,11 +13,11 @@ from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results, table
 from harness.errors import UserError, nearest
 from harness.layers import flatten
-from harness.wording import duration, mean, measured, with_cores
+from harness.wording import duration, mean, measured, so_far, steps_of, with_cores
 
 if TYPE_CHECKING:
     from harness.compare.runs import Run
-    from harness.results.model import Launch, RunRecord, Study
+    from harness.results.model import Launch, Study
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 STATUSES = ("finished", "failed", "interrupted", "running")
@@ -48,7 +48,7 @@ def list_(
         run for run in everything if plugin in (None, run.record["agent"]) and status in (None, run.record["status"])
     ]
     if json_:
-        emit_json([_summary(run.record) | {"path": str(run.folder.path)} for run in found])
+        emit_json([_summary(run) | {"path": str(run.folder.path)} for run in found])
         return
     if not found:
         asked = {"of agent": plugin, "with status": status}
@@ -57,18 +57,22 @@ def list_(
         like = nearest(plugin, {run.record["agent"] for run in everything}, ".") if plugin else "."
         progress_console().print(f"no runs{which} under {runs_dir}{like} {advice}")
         return
-    graded = any(_summary(run.record)["graded"] for run in found)
+    rows = [_summary(run) for run in found]
+    graded = any(row["graded"] for row in rows)
     reached = "accuracy, or mean reward" if graded else "accuracy"
     heads = ("run", "kind", "agent", "trained roles", "seed", "status", "steps", reached, "time")
     shown = table(*heads, overflow="fold")
-    for run in found:
-        row = _summary(run.record)
-        accuracy = mean(row["accuracy_final"], row["graded"])
+    for run, row in zip(found, rows, strict=True):
+        validated = max(run.progress.val_curve, default=0)
+        accuracy = so_far(run.progress) or mean(row["accuracy_final"], row["graded"])
+        if validated and row["status"] == "running" and run.progress.validating is None:
+            accuracy = f"{mean(run.progress.val_curve[validated], row['graded'])} after step {validated}"
         if row["accuracy_initial"] is not None:
             accuracy = f"{mean(row['accuracy_initial'], row['graded'])} -> {accuracy}"
         place = run.folder.path.relative_to(runs_dir.absolute())
         cells = (str(place), row["kind"], row["agent"], row["agent_match"], str(row["seed"]), row["status"])
-        shown.add_row(*cells, str(row["steps"]), accuracy, duration(row["wall_s"]))
+        time = duration(row["wall_s"]) if row["left_s"] is None else f"left {duration(row['left_s'])}"
+        shown.add_row(*cells, steps_of(run.progress), accuracy, time)
     results().print(shown)
 
 
@@ -83,12 +87,12 @@ def show(
     from harness.compare.numbers import number, points
 
     one = _one(run, runs_dir)
-    figures = measure(one)
+    figures, progress = measure(one), one.progress
+    row = _summary(one)
     if json_:
-        emit_json({**one.record, "figures": figures})
+        emit_json({**one.record, "figures": figures, "progress": {key: row[key] for key in _PROGRESS}})
         return
     out, record = results(), one.record
-    row = _summary(record)
     out.print(f"{one.id}   {row['kind']} {row['status']}   {one.folder.path}")
     if record.get("reason"):
         out.print(record["reason"])
@@ -97,14 +101,15 @@ def show(
         **({"policy": f"of {parent['run']}, step {parent['step']}"} if (parent := record.get("parent")) else {}),
         "parity": figures["parity"],
         measured(one.graded): ", ".join(
-            f"{step}: {mean(value, one.graded)}" for step, value in figures["val_curve"].items()
+            [f"{step}: {mean(value, one.graded)}" for step, value in figures["val_curve"].items()]
+            + ([f"{progress.validating}: {so_far(progress)}"] if so_far(progress) else [])
         )
         or "-",
         "unscored": figures["unscored"],
         "calls per rollout": number(figures["transitions_per_rollout"], 2),
         "rewritten / helped / hurt": f"{figures['rewritten']} / {figures['helped']} / {figures['hurt']}",
         "failures": ", ".join(f"{name} {count}" for name, count in figures["failures"].items()) or "none",
-        "steps": f"{figures['steps']}, {number(figures['step_s'], 1)} s each",
+        "steps": f"{steps_of(progress)}, {number(figures['step_s'], 1)} s each",
         "share of a step": ", ".join(f"{part} {points(share)} %" for part, share in figures["shares"].items()) or "-",
         "framework per call": f"{number(figures['overhead_ms_per_call'], 2)} ms, waiting for the processor included",
         "trained": ", ".join(
@@ -118,6 +123,7 @@ def show(
             else {}
         ),
         "time": duration(figures["wall_s"]),
+        **({"left": f"about {duration(row['left_s'])}"} if row["left_s"] is not None else {}),
         "code": record["commit"]["hash"] if record["commit"] else "no checkout",
         "launches": figures["launches"],
         **({"study": _study(study, record["launches"][-1])} if (study := record.get("study")) else {}),
@@ -184,8 +190,20 @@ def _one(path: Path, runs_dir: Path) -> Run:
     return found[0]
 
 
-def _summary(record: RunRecord) -> dict[str, Any]:
+_PROGRESS = ("steps", "steps_total", "validating", "left_s")
+
+
+def _summary(run: Run) -> dict[str, Any]:
+    """What `docs/compare.md` describes."""
+    record, progress = run.record, run.progress
     result: Mapping[str, Any] = record["result"] or {}
+    validating = {
+        "step": progress.validating,
+        "rollouts": progress.done,
+        "of": progress.expected,
+        "mean": progress.val_so_far,
+    }
+    curve = progress.val_curve
     return {
         "id": record["id"],
         "kind": record["kind"],
@@ -193,10 +211,13 @@ def _summary(record: RunRecord) -> dict[str, Any]:
         "agent_match": record["agent_match"],
         "seed": record["seed"],
         "status": record["status"],
-        "steps": result.get("steps", 0),
-        "accuracy_initial": result.get("val_accuracy_initial"),
+        "steps": progress.step,
+        "steps_total": record["identity"]["steps"],
+        "validating": None if progress.validating is None else validating,
+        "left_s": progress.remaining_s,
+        "accuracy_initial": result.get("val_accuracy_initial", curve.get(0) if run.trained else None),
         "accuracy_final": result.get("accuracy", result.get("val_accuracy_final")),
-        "graded": result.get("graded", False),
+        "graded": result.get("graded", progress.graded),
         "wall_s": result.get("wall_s"),
     }
 

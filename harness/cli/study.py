@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import shutil
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
 
 import typer
 
 from harness.cli import complete
-from harness.cli.common import emit_json, interruptible, progress_console, results, table
+from harness.cli.common import as_called, emit_json, interruptible, progress_console, results, table
+from harness.cli.study_display import StudyDisplay, sharing
 from harness.errors import RunFailed, UserError
 from harness.layers import at, nested
-from harness.wording import duration, with_cores
+from harness.wording import duration
 
 if TYPE_CHECKING:
     from harness.study.execute import Standing
@@ -51,6 +51,7 @@ class Plan(TypedDict):
     without_estimate: int
     differences: dict[str, dict[str, Any]]
     uncertified: NotRequired[list[str]]
+    """Strict agents whose parity certificates are made first."""
 
 
 @app.command()
@@ -69,7 +70,7 @@ def study(
     runs_dir: Annotated[Path, typer.Option(help="Where the study's folder is made.")] = Path("runs"),
     any_code: Annotated[bool, typer.Option("--any-code", help="Keep finished runs that other code has made.")] = False,
     without_parity: Annotated[
-        bool, typer.Option("--without-parity", help="Start although agents lack a parity certificate.")
+        bool, typer.Option("--without-parity", help="Make no parity certificates that agents lack, and start.")
     ] = False,
     json_: Annotated[bool, typer.Option("--json", help="The plan, or what came of it, as JSON on stdout.")] = False,
 ) -> None:
@@ -100,16 +101,19 @@ def study(
     for step in steps:
         if step.action != "skip":
             check_device(step.job.config)
-    if lacking and not without_parity:
-        raise UserError(
-            f"no parity certificate for {', '.join(lacking)}: a comparison would be refused after all that time. "
-            f"Run `harness parity {' '.join(lacking)}` first, or say --without-parity"
-        )
     interruptible()
+    if lacking and not without_parity and plan["to_run"]:
+        _certify(lacking)
     with folder.locked():
         shutil.copyfile(study_path(file), folder.path / "study.yaml")
-        with _Display(plan) as display:
-            standings = StudyRun(folder, steps, display.show, slots, any_code).execute()
+        with StudyDisplay(plan, progress_console()) as display:
+            run = StudyRun(folder, steps, display.show, slots, any_code)
+            try:
+                standings = run.execute()
+            except KeyboardInterrupt:
+                done = sum(one.state in ("finished", "skipped") for one in run.standings)
+                kept = f"{done} of {len(steps)} runs are done, and what the others have is kept"
+                raise KeyboardInterrupt(f"{kept}. Go on: {as_called()}") from None
     failed = [one for one in standings if one.state == "failed"]
     if json_:
         emit_json([{"job": one.job.key, "state": one.state, "line": one.line} for one in standings])
@@ -118,7 +122,7 @@ def study(
     if failed:
         raise RunFailed(
             f"{len(failed)} of {len(standings)} runs failed, first {failed[0].job.key}: {failed[0].line[:200]} "
-            f"(logs: {folder.path / 'logs'}). Start the study again to resume them"
+            f"(logs: {folder.path / 'logs'}). Resume them: {as_called()}"
         )
 
 
@@ -198,6 +202,28 @@ def _uncertified(jobs: list[Job]) -> list[str]:
     return [name for name in strict if certificate_for(name) is None]
 
 
+def _certify(agents: list[str]) -> None:
+    """Make the certificates that a comparison will ask for, as `harness parity` does.
+
+    Raises:
+        UserError: An agent does not do what its reference does, or cannot be recorded.
+    """
+    from harness.cli.parity import failures, run_parity
+
+    progress_console().print(f"no parity certificate for {', '.join(agents)}: made first, from scripted episodes")
+    try:
+        report = run_parity(agents, [])
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"no run was started yet. Go on: {as_called()}") from None
+    if failed := failures(report):
+        (name, why), *others = failed.items()
+        more = f" (and so do {', '.join(other for other, _ in others)})" if others else ""
+        raise UserError(
+            f"{name} fails parity{more}, so a comparison would be refused after all that time: {why[:400]}. "
+            f"`harness parity {' '.join(failed)}` shows all; --without-parity starts anyway"
+        )
+
+
 def _show_plan(plan: Plan) -> None:
     out = results()
     shown = table(title=f"Study {plan['study']}, in this order")
@@ -216,7 +242,7 @@ def _show_plan(plan: Plan) -> None:
             shown.add_row(key, *(str(values.get(arm)) for arm in arms))
         out.print(shown)
     out.print("Everything else is the same in all runs; runs of one seed also share data order and sampling seeds.")
-    text = f"{plan['to_run']} of {len(plan['jobs'])} to run, {_sharing(plan)}"
+    text = f"{plan['to_run']} of {len(plan['jobs'])} to run, {sharing(plan)}"
     if plan["estimate_s"] is not None:
         source = next(row["estimate_from"] for row in plan["jobs"] if row["estimate_from"])
         text += f", about {duration(plan['estimate_s'])} by the steps measured in {source} and alike"
@@ -224,16 +250,8 @@ def _show_plan(plan: Plan) -> None:
         text += f"; for {plan['without_estimate']} no run was measured yet, so no estimate"
     out.print(text + ".")
     if plan.get("uncertified"):
-        names = " ".join(plan["uncertified"])
-        out.print(f"No parity certificate: {names}. Run `harness parity {names}` first.")
-
-
-def _sharing(plan: Plan) -> str:
-    """`4 at a time with 16 cores each`."""
-    text = f"{plan['runs_at_once']} at a time {with_cores(plan['cores_per_run'])}"
-    if plan["gpus"]:
-        text += f" on GPU {', '.join('+'.join(gpus) for gpus in dict.fromkeys(plan['gpus']))}"
-    return text
+        names = ", ".join(plan["uncertified"])
+        out.print(f"No parity certificate: {names}. Made first, where a run is to be made (not with --without-parity).")
 
 
 def _show_end(name: str, path: Path, standings: list[Standing]) -> None:
@@ -252,74 +270,3 @@ def _seeds(text: str) -> list[int]:
     if not found:
         raise UserError("--seeds names no seed")
     return found
-
-
-class _Display:
-    """The whole matrix live on a terminal; a line a change elsewhere."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._whole = plan
-        self._plan = {row["key"]: row for row in plan["jobs"]}
-        self._name = plan["study"]
-        self._console = progress_console()
-        self._at_once: int = plan["runs_at_once"]
-        self._states: dict[str, tuple[str, int]] = {}
-        self._live: Any = None
-
-    def __enter__(self) -> _Display:
-        if self._at_once > 1:
-            self._console.print(f"{self._name}: {_sharing(self._whole)}")
-            if self._whole["cores_per_run"] < 2:
-                self._console.print("With one core a run, Ray may not start in the 15 s that it gives itself.")
-        if self._console.is_terminal:
-            from rich.live import Live
-
-            self._live = Live(console=self._console, refresh_per_second=2, transient=True)
-            self._live.start()
-        return self
-
-    def __exit__(self, *unused: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def show(self, standings: list[Standing]) -> None:
-        if self._live is not None:
-            self._live.update(self._table(standings))
-            return
-        for index, one in enumerate(standings, 1):
-            seen = (one.state, one.tries)
-            if self._states.get(one.job.key) != seen and one.state != "waiting":
-                self._states[one.job.key] = seen
-                text = f"[{index}/{len(standings)}] {one.job.key}: {one.state}  {one.line[:160]}"
-                self._console.print(text)
-
-    def _table(self, standings: list[Standing]) -> Any:
-        from rich.text import Text
-
-        done = sum(one.state in ("finished", "skipped", "failed") for one in standings)
-        left = self._left_s(standings)
-        title = f"Study {self._name}: {done} of {len(standings)} done, left about {duration(left)}"
-        shown = table("arm", "seed", "state", "time", "", title=title, no_wrap=True)
-        colours = {"running": "bold cyan", "finished": "green", "skipped": "dim", "failed": "red"}
-        for one in standings:
-            spent = time.monotonic() - one.began if one.began is not None and one.wall_s is None else one.wall_s
-            state = Text(one.state, colours.get(one.state, "dim"))
-            shown.add_row(one.job.arm, str(one.job.seed), state, duration(spent), one.line[:100])
-        return shown
-
-    def _left_s(self, standings: list[Standing]) -> float | None:
-        from harness.study.timing import makespan_s
-
-        left: list[float] = []
-        for one in standings:
-            if one.state not in ("waiting", "running"):
-                continue
-            estimate = self._plan[one.job.key]["estimate_s"]
-            if estimate is None:
-                walls = [done.wall_s for done in standings if done.wall_s]
-                if not walls:
-                    return None
-                estimate = sum(walls) / len(walls)
-            spent = time.monotonic() - one.began if one.began is not None else 0.0
-            left.append(max(0.0, estimate - spent))
-        return makespan_s(left, self._at_once)

@@ -43,7 +43,7 @@ def measure(run: Run) -> Figures:
         "val_tasks": val["task_id"].n_unique(),
         "unscored": val["reward"].null_count(),
         "agent_failed": val["outcome"].is_in(AGENT_OUTCOMES).mean() if len(val) else None,
-        "steps": result.get("steps", 0) if result else 0,
+        "steps": run.progress.step,
         "wall_s": result["wall_s"] if result else None,
         "gpu_hours": gpu_hours(run.record),
         **behaviour(val),

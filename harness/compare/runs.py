@@ -17,7 +17,9 @@ from harness.records import AGENT_OUTCOMES
 from harness.results.folder import Kind, RunFolder, read_json
 from harness.results.model import Certificate, RunRecord, fault
 from harness.results.renamed import OLDER
+from harness.trainers import Progress
 from harness.trainers.measures import columns
+from harness.trainers.monitor import follower
 from harness.wording import is_graded, printable
 
 if TYPE_CHECKING:
@@ -186,18 +188,41 @@ class Run:
 
         return measure(self)
 
+    @cached_property
+    def progress(self) -> Progress:
+        """Where it stands: as its record says of a finished one, as the rows on disk say of any other."""
+        record, result = self.record, self.record["result"]
+        known = result.get("steps", 0) if result else 0
+        if self.finished and result:
+            curve = {int(step): value for step, value in result.get("val_curve", {}).items()}
+            curve |= {} if (measured := result.get("accuracy")) is None else {0: measured}
+            return Progress(
+                record["status"],
+                step=known,
+                total_steps=record["identity"]["steps"],
+                val_curve=curve,
+                graded=result.get("graded", record.get("graded", False)),
+            )
+        found = follower(self.folder, record).look()
+        found.step = max(found.step, known)
+        if record["status"] != "running":
+            found.remaining_s = None
+        return found
+
     @property
     def samples(self) -> int:
         """Rollouts of a validation task."""
         return self.record["identity"].get("samples", 1)
 
     def val_curve(self) -> dict[int, float]:
-        """Mean validation reward of scored episodes by step."""
+        """Mean validation reward of scored episodes by step; without a validation that an unfinished run is amid."""
         return dict(self._curve)
 
     @cached_property
     def _curve(self) -> dict[int, float]:
-        scored = {step: rows["reward"].drop_nulls() for step, rows in sorted(self._validated.items())}
+        least = 0 if self.finished else self.record["tasks"]["val"] * self.samples
+        whole = {step: rows for step, rows in sorted(self._validated.items()) if len(rows) >= least}
+        scored = {step: rows["reward"].drop_nulls() for step, rows in whole.items()}
         return {step: float(rewards.mean()) for step, rewards in scored.items() if len(rewards)}
 
     def _table(self, kind: Kind, drop: Sequence[str] = ()) -> pl.DataFrame:
@@ -207,7 +232,8 @@ class Run:
         path = self.folder.path / f"{kind}.parquet"
         advice = "Restore it from a copy, or remove it: where the run's logs/ still has the rows, they are read instead"
         try:
-            if path.is_file():
+            rows_count = self.record["status"] == "running" and any(self.folder.logs.glob(f"{kind}-*.jsonl"))
+            if path.is_file() and not rows_count:  # of a resumed run the tables are of its earlier launches
                 file = os.fsencode(path).decode()  # polars takes names for UTF-8, whatever the locale's encoding
                 wanted = [name for name in pl.read_parquet_schema(file) if name not in drop]
                 table = pl.read_parquet(file, columns=wanted)

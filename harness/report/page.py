@@ -18,10 +18,10 @@ from harness.compare.verdicts import verdict_text
 from harness.errors import NoSuchArm, NotComparable, UserError
 from harness.layers import flatten
 from harness.report.charts import charts
-from harness.wording import duration, mean
+from harness.wording import duration, mean, standing, steps_of
 
 if TYPE_CHECKING:
-    from harness.compare.model import Comparison, Figures
+    from harness.compare.model import Comparison
     from harness.compare.runs import Run, Selection
 
 HERE = Path(__file__).parent
@@ -103,7 +103,7 @@ def render(
         title=selection.name,
         about=_about(selection.runs),
         question=selection.study.get("question", ""),
-        headline=_headline(comparison, figures),
+        headline=_headline(comparison, arms),
         remarks=remarks,
         charts=data["charts"],
         tables=markup,
@@ -135,11 +135,16 @@ def _first(table: Table) -> Table:
     return replace(table, heads=[table.heads[i] for i in order], rows=[[row[i] for i in order] for row in table.rows])
 
 
-def _headline(comparison: Comparison | None, figures: Mapping[str, list[Figures]]) -> list[dict[str, Any]]:
+def _headline(comparison: Comparison | None, arms: Mapping[str, list[Run]]) -> list[dict[str, Any]]:
     """A few numbers that a reader looks for first."""
     if comparison is None:
         return [
-            {"label": arm, "value": runs[0]["status"], "more": [runs[0]["reason"]]} for arm, runs in figures.items()
+            {
+                "label": arm,
+                "value": runs[0].record["status"],
+                "more": list(filter(None, (runs[0].record.get("reason"), standing(runs[0].progress)))),
+            }
+            for arm, runs in arms.items()
         ]
     by_arm = {pair["arm"]: pair for pair in comparison["pairs"]}
     cards = []
@@ -163,7 +168,7 @@ def _headline(comparison: Comparison | None, figures: Mapping[str, list[Figures]
 
 
 def _runs(runs: Sequence[Run]) -> Table:
-    heads = ["run", "arm", "seed", "status", "launches", "time", "commit", "machine", "framework versions"]
+    heads = ["run", "arm", "seed", "status", "steps", "launches", "time", "commit", "machine", "framework versions"]
     rows = []
     for run in runs:
         record = run.record
@@ -171,9 +176,10 @@ def _runs(runs: Sequence[Run]) -> Table:
         code = f"{commit['hash'][:10]}{' (changed)' if commit['dirty'] else ''}" if commit else "no checkout"
         machine = f"{record['hardware']['processor']}, {record['hardware']['cores']} cores"
         versions = ", ".join(f"{name} {version}" for name, version in record["frameworks"].items())
-        wall_s = result["wall_s"] if result else None
-        cells = [run.id, run.arm, str(run.seed), record["status"], str(len(record["launches"]) or 1)]
-        rows.append([*cells, duration(wall_s), code, machine, versions or "none"])
+        left_s = run.progress.remaining_s
+        time = duration(result["wall_s"]) if result else "-" if left_s is None else f"left {duration(left_s)}"
+        cells = [run.id, run.arm, str(run.seed), record["status"], steps_of(run.progress)]
+        rows.append([*cells, str(len(record["launches"]) or 1), time, code, machine, versions or "none"])
     return Table("runs", "Runs", heads, rows)
 
 

@@ -16,13 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from harness.compare.runs import read_run
+from harness.errors import UserError
 from harness.plugins import make_trainer
 from harness.record import STUDY_VARIABLE
 from harness.results.folder import RunFolder, now, undisturbed
 from harness.study.plan import Job
 from harness.study.slots import Slot, make_slots, nearest
 from harness.study.state import Step, StudyFolder
-from harness.trainers import Standby
+from harness.trainers import Progress, Standby
+from harness.trainers.monitor import Follower, follower
 from harness.wording import mean, measured
 
 if TYPE_CHECKING:
@@ -45,6 +48,7 @@ class Standing:
     Attributes:
         state: `waiting`, `running`, `finished`, `failed`, `interrupted` or `skipped`.
         line: The newest line that its process printed, or what came of it.
+        progress: How far its run is by the rows on disk; None before there is a record.
     """
 
     job: Job
@@ -53,6 +57,7 @@ class Standing:
     began: float | None = None
     wall_s: float | None = None
     tries: int = 0
+    progress: Progress | None = None
 
 
 @dataclass(eq=False)
@@ -63,6 +68,8 @@ class _Active:
         slot: None for such a left one beyond the number of slots.
         since: Where in the log its lines begin, in bytes.
         run: Its folder, once the run has a record.
+        launches: How many the run had before this one.
+        follower: Reads the rows of the run, from this launch's record on.
     """
 
     step: Step
@@ -73,6 +80,8 @@ class _Active:
     log: Path
     since: int = 0
     run: Path | None = None
+    launches: int = 0
+    follower: Follower | None = None
 
     def ended(self) -> bool:
         import psutil
@@ -140,6 +149,9 @@ class StudyRun:
                 step = self._look_again(step)
             if step.action == "skip":
                 standing.state = "skipped"
+                if step.folder is not None:
+                    skipped = read_run(step.folder)
+                    standing.progress, standing.line = skipped.progress, _outcome(skipped.record)
                 folder.set(step.job, "finished", step.folder)
             else:
                 waiting.append((step, standing))
@@ -154,6 +166,7 @@ class StudyRun:
                     one.standing.line = last_line(one.log, one.since) or one.standing.line
                     if one.run is None and self._find_run(one) is not None:
                         folder.set(one.step.job, "running", one.run, one.process)
+                    _follow(one)
                 self._on_change(self.standings)
                 if self._active:
                     time.sleep(POLL_S)
@@ -203,7 +216,8 @@ class StudyRun:
                 env=self._environment(job, slot) | held,
                 start_new_session=True,  # Ctrl-C is ours to handle
             )
-        one = _Active(step, standing, slot, psutil.Process(child.pid), child, log, since, step.folder)
+        launches = len(RunFolder(step.folder).read()["launches"]) if step.folder is not None else 0
+        one = _Active(step, standing, slot, psutil.Process(child.pid), child, log, since, step.folder, launches)
         self._active.append(one)
         self._started = standing.began = time.monotonic()
         standing.tries += 1
@@ -245,6 +259,7 @@ class StudyRun:
             self._folder.set(job, "finished", again.folder)
             return None
         run = self._find_run(one)
+        _follow(one)
         record: Mapping[str, Any] = RunFolder(run).read() if run is not None else {}
         status, line = record.get("status", "failed"), last_line(one.log, one.since)
         done = status == "finished" and one.child.returncode == 0
@@ -348,6 +363,20 @@ def _bound_to(cores: frozenset[int]) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
+
+
+def _follow(one: _Active) -> None:
+    """Take in how far a job's run is. Where that cannot be read it is not shown; what is wrong, the run's end says."""
+    try:
+        if one.follower is None and one.run is not None:
+            folder = RunFolder(one.run)
+            record = folder.read()
+            if len(record["launches"]) > one.launches:  # by then the run has set aside what it does again
+                one.follower = follower(folder, record)
+        if one.follower is not None:
+            one.standing.progress = one.follower.look()
+    except (UserError, OSError, ValueError, LookupError):
+        one.standing.progress = None
 
 
 def _job_of(run: Path) -> str | None:

@@ -38,10 +38,13 @@ class Progress:
         phase: What is going on, in a word or two.
         done: Of the `expected` rollouts of this phase, so many ended.
         mixed: Share of the last step's groups, rollouts of one task, whose rewards differ; None where there is none.
-        val_curve: Mean validation reward by step; step 0 is before training.
+        val_curve: Mean validation reward by step, of whole validations; step 0 is before training.
+        validating: Step of the validation under way, `done` of whose `expected` rollouts ended; None outside of one.
+        val_so_far: Mean reward of those that have one.
         graded: Whether means of rewards are no accuracy, as the reward says or a value other than 0 and 1.
         rollouts_per_s: Finished rollouts per second since the first of this launch; 0 in the first second.
-        remaining_s: Estimate for the steps left, from the median of the last ones.
+        remaining_s: Estimate for the steps left, from the median of the last ones, or for the validation under way
+            where that takes longer; of an evaluation for its rollouts.
         remark: What the user should know of the training's course; empty where there is nothing.
         warning: What is wrong with how it is set up, said once.
     """
@@ -54,6 +57,8 @@ class Progress:
     reward: float | None = None
     mixed: float | None = None
     val_curve: dict[int, float] = field(default_factory=dict)
+    validating: int | None = None
+    val_so_far: float | None = None
     graded: bool = False
     rollouts: int = 0
     rollouts_per_s: float = 0.0

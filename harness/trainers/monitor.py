@@ -1,4 +1,4 @@
-"""Follows a run by the rows it writes: progress for the display, and a stop where rollouts fail silently."""
+"""Follows a run by the rows it writes: where it stands, and a stop where rollouts fail silently."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from harness.errors import RunFailed
 from harness.records import AGENT_OUTCOMES
 from harness.results.folder import RunFolder
-from harness.results.model import Episode, LoggedStep
+from harness.results.model import Episode, LoggedStep, RunRecord
 from harness.trainers import Progress
 from harness.trainers.measures import columns
 from harness.wording import is_graded, most_often, unread
@@ -23,12 +23,12 @@ FLAT_STEPS = 3
 """Steps in a row without a gradient after which the user is told."""
 
 
-class Monitor:
+class Follower:
     """Reads new rows of `episodes` and `steps` whenever asked.
 
     Args:
+        total_steps: Of the training; 0 of an evaluation.
         expected: Rollouts of one training step and of one validation.
-        max_failed_share: Larger shares of failed or unscored rollouts in a step stop the run.
         trainer: Whose steps these are.
         graded: Whether the reward says that its means are no accuracy.
     """
@@ -38,7 +38,6 @@ class Monitor:
         folder: RunFolder,
         total_steps: int,
         expected: dict[str, int],
-        max_failed_share: float,
         trainer: str,
         *,
         graded: bool = False,
@@ -46,7 +45,6 @@ class Monitor:
         self._folder = folder
         self._trainer = trainer
         self._expected = expected
-        self._max_failed_share = max_failed_share
         self._offsets: dict[Path, int] = {}
         self._rewards: dict[tuple[str, int], list[float]] = defaultdict(list)
         self._groups: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -59,44 +57,26 @@ class Monitor:
         self._step_s: list[float] = []
         self._first: float | None = None
         self._fresh = 0
+        self._spans: dict[int, tuple[float, float]] = {}  # of validations: from the first start to the last end
         self.progress = Progress(total_steps=total_steps, graded=graded)
-        self._read()  # rows of earlier launches: known, not counted as speed
-        self._fresh, self._first, self._step_s = 0, None, []
-        self.progress.phase, self.progress.remark, self.progress.warning, self._flat = "starting", "", "", []
-        self._failed.clear()  # whoever resumes has seen them
-        self._why.clear()
-        self._mute.clear()
 
-    def poll(self) -> Progress:
-        """Take in what is new.
-
-        Raises:
-            RunFailed: Too large a share of a step's rollouts failed, or the agent itself ended all before a call.
-        """
+    def look(self) -> Progress:
+        """Take in what is new."""
         self._read()
         state = self.progress
         if self._first is not None and (since_s := time.time() - self._first) >= LEAST_S:
             state.rollouts_per_s = self._fresh / since_s
+        state.remaining_s = None
         if self._step_s:
             state.step_s = self._step_s[-1]
             left = state.total_steps - state.step
             state.remaining_s = left * statistics.median(self._step_s[-10:])
-        for (phase, step), counts in self._failed.items():
-            failed = sum(counts.values())
-            if failed > self._max_failed_share * self._expected[phase]:
-                what = ", ".join(f"{name} {count}" for name, count in counts.most_common())
-                raise RunFailed(
-                    f"step {step} ({phase}): {failed} of {self._expected[phase]} rollouts brought no usable result "
-                    f"({what}), {over_the_limit(self._max_failed_share, self._why[(phase, step)])} "
-                    f"Details: `detail` in {self._folder.path / 'episodes.parquet'}"
-                )
-        for (phase, step), mute in self._mute.items():
-            if mute == self._expected[phase] > 1:
-                raise RunFailed(
-                    f"step {step} ({phase}): the agent itself ended all {mute} rollouts before the model "
-                    f"answered once, so there is nothing to learn from. {most_often(self._own[(phase, step)])} "
-                    f"Details: `detail` in {self._folder.path / 'episodes.parquet'}"
-                )
+        if state.validating is not None and (self._step_s or not state.total_steps):
+            began, last = self._spans[state.validating]
+            rest_s = (last - began) / state.done * (state.expected - state.done)
+            state.remaining_s = max(rest_s, state.remaining_s or 0.0)
+        so_far = self._rewards[("val", state.validating)] if state.validating is not None else []
+        state.val_so_far = statistics.fmean(so_far) if so_far else None
         return state
 
     def _read(self) -> None:
@@ -135,8 +115,13 @@ class Monitor:
         state.phase = f"validating ({step})" if phase == "val" else f"step {step}"
         done = len(self._rewards[key]) + sum(self._failed[key].values())
         state.done, state.expected = done, self._expected[phase]
-        if phase == "val" and done >= self._expected["val"] and self._rewards[key]:
-            state.val_curve[step] = sum(self._rewards[key]) / len(self._rewards[key])
+        whole = done >= self._expected[phase]
+        state.validating = step if phase == "val" and not whole else None
+        if phase == "val" and whole and self._rewards[key]:
+            state.val_curve[step] = statistics.fmean(self._rewards[key])
+        if state.validating is not None:
+            began, last = self._spans.get(step, (row["started_s"], 0.0))
+            self._spans[step] = min(began, row["started_s"]), max(last, row["started_s"] + row["elapsed_s"])
         self._unread[key] += bool(row.get("unread_calls"))
         if row["outcome"] in AGENT_OUTCOMES:
             self._own[key][row["reward_reason"]] += 1
@@ -173,6 +158,69 @@ class Monitor:
                 f"steps {self._flat[0]} to {step}: all rollouts of each task have equal rewards, so rewards give no "
                 "gradient. Try easier tasks, a larger rollout.group_size or a higher sampling.temperature"
             )
+
+
+class Monitor(Follower):
+    """Follows a run from within, and stops it where rollouts fail silently.
+
+    Args:
+        max_failed_share: Larger shares of failed or unscored rollouts in a step stop the run.
+    """
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        total_steps: int,
+        expected: dict[str, int],
+        max_failed_share: float,
+        trainer: str,
+        *,
+        graded: bool = False,
+    ) -> None:
+        super().__init__(folder, total_steps, expected, trainer, graded=graded)
+        self._max_failed_share = max_failed_share
+        self._read()  # rows of earlier launches: known, not counted as speed
+        self._fresh, self._first, self._step_s = 0, None, []
+        self.progress.phase, self.progress.remark, self.progress.warning, self._flat = "starting", "", "", []
+        self._failed.clear()  # whoever resumes has seen them
+        self._why.clear()
+        self._mute.clear()
+
+    def poll(self) -> Progress:
+        """Take in what is new.
+
+        Raises:
+            RunFailed: Too large a share of a step's rollouts failed, or the agent itself ended all before a call.
+        """
+        state = self.look()
+        for (phase, step), counts in self._failed.items():
+            failed = sum(counts.values())
+            if failed > self._max_failed_share * self._expected[phase]:
+                what = ", ".join(f"{name} {count}" for name, count in counts.most_common())
+                raise RunFailed(
+                    f"step {step} ({phase}): {failed} of {self._expected[phase]} rollouts brought no usable result "
+                    f"({what}), {over_the_limit(self._max_failed_share, self._why[(phase, step)])} "
+                    f"Details: `detail` in {self._folder.path / 'episodes.parquet'}"
+                )
+        for (phase, step), mute in self._mute.items():
+            if mute == self._expected[phase] > 1:
+                raise RunFailed(
+                    f"step {step} ({phase}): the agent itself ended all {mute} rollouts before the model "
+                    f"answered once, so there is nothing to learn from. {most_often(self._own[(phase, step)])} "
+                    f"Details: `detail` in {self._folder.path / 'episodes.parquet'}"
+                )
+        return state
+
+
+def follower(folder: RunFolder, record: RunRecord) -> Follower:
+    """Follows a run from outside, by what its record says of it."""
+    identity = record["identity"]
+    train = identity["train"]
+    rollouts = {
+        "train": train.get("batch_size", 0) * identity["group_size"],
+        "val": record["tasks"]["val"] * identity.get("samples", 1),
+    }
+    return Follower(folder, identity["steps"], rollouts, str(train.get("trainer")), graded=record.get("graded", False))
 
 
 def over_the_limit(max_failed_share: float, reasons: Counter[str]) -> str:

@@ -15,13 +15,31 @@ ROOT = Path(__file__).parents[2]
 TRAINER = """
 import sys, time
 sys.path.insert(0, {here!r})
-from harness.hookspecs import TrainerSpec, hookimpl
+from harness.hookspecs import AgentSpec, TrainerSpec, hookimpl
+from harness.programs.self_correcting_sql.reference import ReferenceSQL
 from harness.trainers import Trainer
 HARNESS_API = 1
 
 @hookimpl
 def harness_trainers():
     return [TrainerSpec("synthetic", "synthetic_trainer:Synthetic", "Writes a run without training.")]
+
+@hookimpl
+def harness_agents():
+    roles = ("write_query", "check_query", "rewrite_query")
+    return [
+        AgentSpec("same_sql", "synthetic_trainer:Same", "Does what the reference does.", roles=roles),
+        AgentSpec("skips_sql", "synthetic_trainer:Skips", "Does not.", roles=roles),
+    ]
+
+class Same(ReferenceSQL):
+    pass
+
+class Skips(ReferenceSQL):
+    async def solve(self, problem, toolbox):
+        sql = toolbox.prompts.parse_sql(await self._ask(toolbox, toolbox.prompts.write(problem)))
+        await toolbox.execute(sql + " ")
+        return sql
 
 class Synthetic(Trainer):
     def checkpoints(self, folder):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -42,6 +43,9 @@ def test_a_study_runs_once_and_a_second_start_repeats_nothing(
 ) -> None:
     done = harness("study", str(study_file), "--seeds", "0")
     assert done.returncode == 0, done.stderr
+    said = done.stderr.splitlines()
+    assert [line.split()[0] for line in said if line.endswith(": started")] == ["[1/2]", "[2/2]"]
+    assert sum(": finished, accuracy " in line for line in said) == 2
     found = records(tmp_path / "runs" / "small")
     assert [(record["status"], record["config"]["max_turns"]) for record in found] == [("finished", 2), ("finished", 1)]  # type: ignore[index]
     again = harness("study", str(study_file), "--dry-run", "--json")
@@ -81,15 +85,20 @@ def test_ctrl_c_ends_promptly_and_the_next_start_resumes(
     harness: Harness, start: Callable[..., subprocess.Popen[str]], study_file: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "runs" / "small"
-    process = start("study", str(study_file), "--only", "max_turns=two turns", "--set", "verl.sleep_s=0.7")
-    wait_until(lambda: any((path.parent / "checkpoints").glob("*.txt") for path in folder.glob("*/run.json")))
+    called = ("study", str(study_file), "--only", "max_turns=two turns", "--set", "verl.sleep_s=0.9")
+    process = start(*called)
+    assert process.stderr is not None
+    assert any("step 0 of 3, accuracy " in line for line in process.stderr), "it never said how far the run is"
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=20)
+    _, said = process.communicate(timeout=20)
     assert process.returncode == 130 and time.monotonic() - began < 10
+    assert (
+        f"0 of 2 runs are done, and what the others have is kept. Go on: {shlex.join(['harness', *called])}\n" in said
+    )
     assert [record["status"] for record in records(folder)] == ["interrupted"]
     done = harness(
-        "study", str(study_file), "--only", "max_turns=two turns", "--seeds", "0", "--set", "verl.sleep_s=0.7"
+        "study", str(study_file), "--only", "max_turns=two turns", "--seeds", "0", "--set", "verl.sleep_s=0.9"
     )
     assert done.returncode == 0, done.stderr
     (record,) = records(folder)
@@ -234,26 +243,50 @@ def test_a_margin_is_in_units_of_the_reward(tmp_path: Path, monkeypatch: pytest.
         jobs_of(read_study(path))
 
 
-def test_agents_without_certificate_are_refused_before_the_time_is_spent(
-    study_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text = (
-        study_file.read_text()
-        .replace("train.trainer: synthetic, ", "")
-        .replace(",\n      verl.sleep_s: 0.0", "")
-        .replace("two turns\nmargin", "reference_sql\nmargin")
-    )
-    study_file.write_text(
-        text.replace("max_turns: {two turns: 2, one turn: 1}", "agent: [reference_sql, langgraph_sql]")
-    )
+@pytest.fixture
+def agents_file(study_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """A study of the reference and another agent, where no certificate was made yet."""
     monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    from harness.cli.study import study
-    from harness.errors import UserError
 
-    with pytest.raises(UserError, match="no parity certificate for langgraph_sql"):
-        study(study_file, runs_dir=tmp_path / "runs")
-    assert not (tmp_path / "runs").exists()
+    def written(agent: str) -> Path:
+        text = study_file.read_text().replace("baseline: two turns", "baseline: reference_sql")
+        text = text.replace("max_turns: {two turns: 2, one turn: 1}", f"agent: [reference_sql, {agent}]")
+        study_file.write_text(text.replace("seed: [0, 1]", "seed: [0]"))
+        return study_file
+
+    return written
+
+
+def test_missing_parity_certificates_are_made_before_the_first_run(
+    harness: Harness, agents_file: Callable[[str], Path], tmp_path: Path
+) -> None:
+    file = str(agents_file("same_sql"))
+    planned = harness("study", file, "--dry-run")
+    assert "No parity certificate: same_sql. Made first" in planned.stdout and not (tmp_path / "cache").exists()
+    done = harness("study", file)
+    assert done.returncode == 0, done.stderr
+    first = done.stderr.splitlines()[0]
+    assert first == "no parity certificate for same_sql: made first, from scripted episodes"
+    (certificate,) = (tmp_path / "cache" / "parity").glob("same_sql-*.json")
+    found = {record["agent"]: record["parity"] for record in records(tmp_path / "runs" / "small")}
+    assert found["same_sql"] == json.loads(certificate.read_text())
+    again = harness("study", file, "--dry-run", "--json")
+    assert "uncertified" not in json.loads(again.stdout)
+
+
+def test_a_failing_parity_refuses_a_study_and_names_the_cause(
+    harness: Harness, agents_file: Callable[[str], Path], tmp_path: Path
+) -> None:
+    file = str(agents_file("skips_sql"))
+    refused = harness("study", file)
+    assert refused.returncode == 2 and not (tmp_path / "runs").exists()
+    last = refused.stderr.splitlines()[-1]
+    assert (
+        last.startswith("harness: skips_sql fails parity, so a comparison would be refused") and last in refused.stderr
+    )
+    assert ": sequence of roles: expected " in last and "`harness parity skips_sql` shows all" in last
+    anyway = harness("study", file, "--without-parity")
+    assert anyway.returncode == 0, anyway.stderr
 
 
 two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")

@@ -1,0 +1,189 @@
+"""How a study that runs is shown: its matrix live on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from harness.cli.common import table
+from harness.wording import duration, mean, measured, printable, standing, steps_of, with_cores
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from harness.cli.study import Plan
+    from harness.study.execute import Standing
+
+EVERY_S = 30.0
+"""Between lines on what goes on, where there is no terminal."""
+COLUMNS = ("arm", "seed", "state", "step", "reward", "accuracy", "mean reward", "left", "time", "")
+"""Of the live table; the last is what a run said last."""
+LEFT_OUT = {"time": 24, "reward": 16, "left": 12}
+"""What it does without where arms would have less room than this, first to last."""
+LINE_CHARS = 24
+"""A line that has less room says little."""
+STYLES = {"running": "bold cyan", "finished": "green", "skipped": "dim", "failed": "red"}
+
+
+class StudyDisplay:
+    """The whole matrix live on a terminal; elsewhere a line where a run begins, ends or was validated, and in time."""
+
+    def __init__(self, plan: Plan, console: Console) -> None:
+        self._whole = plan
+        self._plan = {row["key"]: row for row in plan["jobs"]}
+        self._name = plan["study"]
+        self._console = console
+        self._at_once: int = plan["runs_at_once"]
+        self._seen: dict[str, tuple[str, int]] = {}
+        self._validated: dict[str, int] = {}
+        self._said = time.monotonic()
+        self._live: Any = None
+
+    def __enter__(self) -> Self:
+        if self._at_once > 1:
+            self._console.print(f"{self._name}: {sharing(self._whole)}")
+            if self._whole["cores_per_run"] < 2:
+                self._console.print("With one core a run, Ray may not start in the 15 s that it gives itself.")
+        if self._console.is_terminal:
+            from rich.live import Live
+
+            self._live = Live(console=self._console, refresh_per_second=2, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, standings: list[Standing]) -> None:
+        """Bring the display up to date."""
+        if self._live is not None:
+            self._live.update(self._table(standings))
+            return
+        due = time.monotonic() - self._said >= EVERY_S
+        self._said = time.monotonic() if due else self._said
+        for index, one in enumerate(standings, 1):
+            key, seen = one.job.key, (one.state, one.tries)
+            validated = len(one.progress.val_curve) if one.progress is not None else 0
+            running = one.state == "running"
+            if self._seen.get(key) != seen and one.state != "waiting":
+                said = "started" if running and one.tries else f"{one.state}, {one.line[:160]}".rstrip(", ")
+                if one.wall_s is not None:
+                    said += f", {duration(one.wall_s)}"
+            elif running and (due or validated > self._validated.get(key, 0)):
+                said = self._standing(one)
+            else:
+                continue
+            self._seen[key], self._validated[key] = seen, validated
+            self._console.print(f"[{index}/{len(standings)}] {key}: {said}")
+        if due:
+            self._console.print(self._title(standings))
+
+    def _title(self, standings: list[Standing]) -> str:
+        done = sum(one.state in ("finished", "skipped", "failed") for one in standings)
+        left_s = self._left_s(standings)
+        left = "" if left_s is None else f", left about {duration(left_s)}"
+        return f"Study {self._name}: {done} of {len(standings)} done{left}"
+
+    @staticmethod
+    def _standing(one: Standing) -> str:
+        """How far a run is; what it says and for how long where it is still being started."""
+        if one.progress is not None and one.progress.rollouts:
+            return standing(one.progress)
+        return f"{one.line[:120] or 'starting'}, since {duration(_spent_s(one))}"
+
+    def _table(self, standings: list[Standing]) -> Table:
+        return fitted([_cells(one) for one in standings], self._title(standings), self._console.width)
+
+    def _left_s(self, standings: list[Standing]) -> float | None:
+        from harness.study.timing import makespan_s
+
+        left: list[float] = []
+        for one in standings:
+            if one.state not in ("waiting", "running"):
+                continue
+            if one.state == "running" and one.progress is not None and one.progress.remaining_s is not None:
+                left.append(one.progress.remaining_s)
+                continue
+            estimate = self._plan[one.job.key]["estimate_s"]
+            if estimate is None:
+                walls = [done.wall_s for done in standings if done.wall_s]
+                if not walls:
+                    return None
+                estimate = sum(walls) / len(walls)
+            left.append(max(0.0, estimate - (_spent_s(one) or 0.0)))
+        return makespan_s(left, self._at_once)
+
+
+def _spent_s(one: Standing) -> float | None:
+    return time.monotonic() - one.began if one.began is not None and one.wall_s is None else one.wall_s
+
+
+def _cells(one: Standing) -> dict[str, str]:
+    """A row of the live table, by column."""
+    state = one.progress
+    spent_s = _spent_s(one)
+    shown = {"arm": one.job.arm, "seed": str(one.job.seed), "state": one.state}
+    shown["time"] = "" if spent_s is None else duration(spent_s)
+    if state is not None:
+        last = max(state.val_curve, default=None)
+        value = "" if last is None else mean(state.val_curve[last], state.graded)
+        if state.validating is not None:
+            value = f"{mean(state.val_so_far, state.graded)} so far ({state.done})"
+        shown["step"] = steps_of(state)
+        shown["reward"] = "" if state.reward is None else f"{state.reward:.3f}"
+        shown[measured(state.graded)] = value
+        if one.state == "running" and state.remaining_s is not None:
+            shown["left"] = duration(state.remaining_s)
+    return shown | {"": one.line}
+
+
+def fitted(rows: Sequence[Mapping[str, str]], title: str, width: int) -> Table:
+    """A table no wider than a terminal: what matters least is left out, and arms are shortened in the middle."""
+    from rich.cells import cell_len
+    from rich.text import Text
+
+    heads = [head for head in COLUMNS if head == "" or any(row.get(head) for row in rows)]
+
+    def widest(head: str) -> int:
+        return max(cell_len(head), *(cell_len(row.get(head, "")) for row in rows))
+
+    def room() -> int:
+        """What is left for the arm, whose column is any width, with borders of 3 a column and 1 more."""
+        return width - 1 - 3 * len(heads) - sum(widest(head) for head in heads if head not in ("arm", ""))
+
+    heads.remove("")
+    arm = widest("arm")
+    for head, least in LEFT_OUT.items():
+        if head in heads and room() < min(arm, least):
+            heads.remove(head)
+    arm = min(arm, max(room(), 8))
+    if (line := room() - arm - 3) >= LINE_CHARS:
+        heads.append("")
+    shown = table(*heads, title=title, no_wrap=True)
+    for row in rows:
+        cells = {**row, "arm": _shortened(row["arm"], arm), "": row.get("", "")[:line]}
+        shown.add_row(*(Text(printable(cells.get(head, "")), _style(head, row)) for head in heads))
+    return shown
+
+
+def _style(head: str, row: Mapping[str, str]) -> str:
+    return STYLES.get(row["state"], "dim") if head == "state" else ""
+
+
+def _shortened(text: str, chars: int) -> str:
+    """A text without its middle: ends of names tell more arms apart."""
+    if len(text) <= chars:
+        return text
+    kept = chars - 2
+    return f"{text[: kept - kept // 2]}..{text[len(text) - kept // 2 :]}"
+
+
+def sharing(plan: Plan) -> str:
+    """`4 at a time with 16 cores each`."""
+    text = f"{plan['runs_at_once']} at a time {with_cores(plan['cores_per_run'])}"
+    if plan["gpus"]:
+        text += f" on GPU {', '.join('+'.join(gpus) for gpus in dict.fromkeys(plan['gpus']))}"
+    return text

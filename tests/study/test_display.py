@@ -1,0 +1,102 @@
+"""What a study shows while it runs: a table that keeps to the terminal, lines where there is none."""
+
+from __future__ import annotations
+
+from io import StringIO
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from harness.cli import study_display
+from harness.cli.console import PlainConsole
+from harness.cli.study_display import StudyDisplay
+from harness.config import load_config
+from harness.study.execute import Standing
+from harness.study.plan import Job
+from harness.trainers import Progress
+
+ARMS = ("langgraph_sql with the schema in its prompt", "langgraph_sql with the schema as a tool", "short")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(study_display, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+@pytest.fixture
+def standings() -> list[Standing]:
+    jobs = [Job(f"arm{index}-seed0", arm, load_config("cpu")) for index, arm in enumerate(ARMS)]
+    return [Standing(job) for job in jobs]
+
+
+def display(standings: list[Standing], **console: Any) -> tuple[StudyDisplay, StringIO]:
+    out = StringIO()
+    rows = [{"key": one.job.key, "estimate_s": 60.0} for one in standings]
+    plan: Any = {"study": "small", "jobs": rows, "runs_at_once": 1, "cores_per_run": 4, "gpus": None}
+    return StudyDisplay(plan, PlainConsole(file=out, **console)), out
+
+
+def under_way() -> Progress:
+    done = {"rollouts": 200, "done": 112, "expected": 240, "validating": 5, "val_so_far": 0.534}
+    return Progress(
+        "validating (5)", step=4, total_steps=20, reward=0.25, val_curve={0: 0.3}, remaining_s=200.0, **done
+    )
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_the_live_table_keeps_to_the_terminal(width: int, clock: list[float], standings: list[Standing]) -> None:
+    view, out = display(standings, width=width, force_terminal=True, color_system=None)
+    running = standings[0]
+    running.state, running.tries, running.began, running.progress = "running", 1, 40.0, under_way()
+    running.line = "step 4/20  reward 0.250  val(0) 30.0 %  40 s/step  12 rollouts/s  left 3 min 20 s  and so on"
+    with view:
+        view.show(standings)
+        view._live.refresh()
+        lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    assert max(map(len, lines)) <= width
+    row = next(line for line in lines if "running" in line)
+    for cell in ("4 of 20", "53.4 % so far (112)", "3 min 20 s"):
+        assert cell in row, row
+    assert row.strip().startswith({80: "langgr..prompt ", 100: "langgraph_s", 160: ARMS[0]}[width])
+    names = {line.split("  ")[1] for line in lines if "waiting" in line or "running" in line}
+    assert len(names) == 3  # shortened, they still differ
+    assert ("1 min" in row) == (width == 160) == ("step 4/20" in row) and "…" not in out.getvalue()
+
+
+def test_without_a_terminal_a_study_says_what_begins_ends_and_stands(
+    clock: list[float], standings: list[Standing]
+) -> None:
+    view, out = display(standings, width=80)
+    first = standings[0]
+
+    def said() -> list[str]:
+        view.show(standings)
+        lines = out.getvalue().splitlines()
+        out.seek(out.truncate(0))
+        return lines
+
+    with view:
+        first.state, first.tries, first.began, first.line = "running", 1, 100.0, "verl is being started"
+        assert said() == ["[1/3] arm0-seed0: started"]
+        assert said() == []
+        clock[0] += study_display.EVERY_S
+        assert said() == [
+            "[1/3] arm0-seed0: verl is being started, since 30 s",
+            "Study small: 0 of 3 done, left about 2 min 30 s",
+        ]
+        first.progress = Progress("step 1", total_steps=20, rollouts=8)
+        assert said() == []
+        first.progress = Progress("step 1", total_steps=20, rollouts=8, val_curve={0: 0.3})
+        assert said() == ["[1/3] arm0-seed0: step 0 of 20, accuracy 30.0 % after step 0"]
+        first.progress = under_way()
+        clock[0] += study_display.EVERY_S
+        assert said()[0] == (
+            "[1/3] arm0-seed0: step 4 of 20, reward 0.250, accuracy 30.0 % after step 0, "
+            "53.4 % so far (112 of 240) after step 5, left 3 min 20 s"
+        )
+        first.state, first.wall_s, first.line = "finished", 61.0, "accuracy 30.0 % -> 60.0 %"
+        assert said() == ["[1/3] arm0-seed0: finished, accuracy 30.0 % -> 60.0 %, 1 min 01 s"]
+        assert said() == []
