@@ -24,6 +24,8 @@ from harness.results.folder import RunFolder
 
 app = typer.Typer(add_completion=False)
 
+ROOM = 2048
+"""Tokens of prompt and answer together, where the policy reads so many."""
 LOOK_S = 5.0
 """How often a server that nobody asks is asked whether it still answers."""
 
@@ -42,7 +44,7 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Of this machine alone; by default a free one.")] = 0,
     device: Annotated[str, typer.Option(help="cpu, cuda, or auto: a GPU where there is one.")] = "auto",
     max_length: Annotated[
-        int | None, typer.Option(min=2, help="Prompt and answer together, in tokens; by default the run's, or 2048.")
+        int | None, typer.Option(min=2, help="Prompt and answer together, in tokens; by default 2048, or the run's.")
     ] = None,
     api_key_env: Annotated[
         str, typer.Option(help="Variable that holds the key that callers have to say; unset: one is made.")
@@ -60,8 +62,6 @@ def serve(
     if isinstance(here, str) and step is not None:
         raise UserError(f"--step is of a run's checkpoints, and {policy} is no run folder")
     config = load_config("endpoint" if isinstance(here, str) else None, _config_of(here), [f"device={device}"])
-    if max_length is None and isinstance(here, str):
-        max_length = 2048
     key = os.environ.get(api_key_env) or secrets.token_urlsafe(24)
     with serving(here, config, step, port=port, max_length=max_length, key=key) as (url, name):
         told = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": key, "MODEL": name}
@@ -130,7 +130,7 @@ def serving(
 ) -> Iterator[tuple[str, str]]:
     """URL and name of a policy that answers as long as this lasts."""
     from harness.plugins import program, program_of
-    from harness.policies import fetched, tool_parser
+    from harness.policies import fetched, longest, tool_parser
     from harness.policies.export import checkpoint_dir, checkpoint_model
     from harness.policies.serve import served
     from harness.run import check_device
@@ -143,7 +143,8 @@ def serving(
         name, folder = here, fetched(PolicyConfig(path=here, revision=config.policy.revision))
     named = at(nested(config.verl), "actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser")
     parser = named or tool_parser(folder) if program(program_of(config.agent)).calls_tools else ""
-    length = max_length or config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
+    own = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
+    length = max_length or max(own, min(ROOM, longest(folder) or ROOM))  # questions of one's own may be longer
     device = resolve_device(config.device)
     with served(folder, device, length, _log(), parser, port=port, name=name, key=key) as url:
         yield url, name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
@@ -121,3 +122,11 @@ def tool_parser(model: str) -> str:
     told = "".join(file.read_text(encoding="utf-8") for file in files if file.is_file())
     llama = "<|python_tag|>" in told if told else "llama" in model.lower()
     return "llama3_json" if llama and "<tool_call>" not in told else "hermes"
+
+
+def longest(folder: str) -> int | None:
+    """Tokens that a policy reads and writes together; None where its folder does not say."""
+    file = Path(folder) / "config.json"
+    told = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    most = told.get("text_config", told).get("max_position_embeddings")
+    return None if most is None else int(most)
