@@ -120,6 +120,8 @@ def run_on_forks(config: Any) -> None:
     try:
         ray.get(runner.run.remote(config))
     except ray.exceptions.ActorDiedError as error:  # Ray's own text begins with what follows from it
+        if isinstance(error, ray.exceptions.RayTaskError):  # another actor's death, as the task runner met it
+            raise
         sys.stderr.write(f"{OURS}verl's task runner died: {last_line(str(error))}\n")
         sys.exit(1)
 
