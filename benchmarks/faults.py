@@ -94,7 +94,7 @@ class Training:
         while not condition():
             if self.process.poll() is not None or time.monotonic() > ends:
                 raise RuntimeError(f"it never came to that: {self.said()}")
-            time.sleep(0.1)
+            time.sleep(0.005)
 
     def rows(self, phase: str, step: int) -> int:
         """Episodes of a phase and step so far."""
@@ -257,6 +257,7 @@ def training(fault: Fault) -> Iterator[Training]:
     (folder / "runs").mkdir()
 
     def limited() -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # also where this command is run by `nohup`
         for name, value in fault.limits.items():
             resource.setrlimit(name, (value, value))
 
@@ -268,7 +269,7 @@ def training(fault: Fault) -> Iterator[Training]:
             stderr=log,
             env=os.environ | fault.variables(folder),
             cwd=folder,
-            preexec_fn=limited if fault.limits else None,
+            preexec_fn=limited,
             start_new_session=True,
         )
     one = Training(folder, process, folder / "log")

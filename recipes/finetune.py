@@ -153,9 +153,10 @@ def finetune(arguments: argparse.Namespace) -> dict[str, Any]:
 
         def measure(policy: Policy) -> str | None:
             passing = shares(policy, min(IN_PASSING, arguments.limit or IN_PASSING))
+            if arguments.until is None or passing[course.until] < arguments.until:
+                return str(passing)
             log.info("held out: %s", passing)
-            enough = arguments.until is not None and passing[course.until] >= arguments.until
-            return None if enough else str(passing)
+            return None
 
         before = shares(Policy(model.eval(), tokenizer), min(IN_PASSING, arguments.limit or IN_PASSING))
         log.info("before: %s", before)

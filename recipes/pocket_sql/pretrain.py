@@ -292,11 +292,13 @@ def write_manifest(
 
     length = f"--steps {arguments.steps}" if arguments.steps else f"--minutes {arguments.minutes:g}"
     habits = " --no-habits" if vars(arguments).get("no_habits") else ""
+    chosen = ((name, vars(arguments).get(name)) for name in ("base", "on", "name", "until"))
+    own = habits + "".join(f" --{name} {value}" for name, value in chosen if value is not None)
     files = sorted(p for p in out.iterdir() if p.name != "manifest.json" and p.is_file())
     manifest = {
         "policy": policy,
         "licence": "Apache-2.0",
-        "command": f"python -m {module} --out DIR --device {arguments.device} {length} --seed {arguments.seed}{habits}",
+        "command": f"python -m {module} --out DIR --device {arguments.device} {length} --seed {arguments.seed}{own}",
         "settings": {k: str(v) if isinstance(v, Path) else v for k, v in vars(arguments).items() if k != "out"},
         "seed": arguments.seed,
         "training": progress,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
 RAYS_ROOM = 20
 """Characters: a socket's name has 107, of which `/harness-*/ray/session_DATE_PROCESS/sockets/plasma_store` takes 85."""
+SCRATCH = "harness-"
+"""Begins the name of the folder of a run's temporary files."""
 MOST_LOGGED = 2**20
 """Bytes that are kept of a log of Ray's."""
 VERLS_OWN = {
@@ -105,7 +108,8 @@ class VerlTrainer(Trainer):
         write_agent_loop(data_dir / "agent_loop.yaml", session_file)
         (data_dir / "verl-settings.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
         # The driver first: its imports take longest, and need nothing of ours.
-        scratch = tempfile.TemporaryDirectory(prefix="harness-", dir=_place(), ignore_cleanup_errors=True)
+        scratch = tempfile.TemporaryDirectory(prefix=SCRATCH, dir=_place(), ignore_cleanup_errors=True)
+        _noted(data_dir / "scratch", scratch.name)
         ours = {"RAY_TMPDIR": scratch.name, "TMPDIR": scratch.name, **_standby(digest(shared | hidden))}
         driver = _start(folder, {**os.environ, **variables, **hidden, **ours})
         well = False
@@ -121,6 +125,7 @@ class VerlTrainer(Trainer):
             if not well:
                 _keep_rays_logs(Path(scratch.name), folder.logs)
             scratch.cleanup()
+            (data_dir / "scratch").unlink(missing_ok=True)
             _forget(folder)
 
 
@@ -152,6 +157,15 @@ def _start(folder: RunFolder, environment: dict[str, str]) -> subprocess.Popen[b
             env=environment,
             start_new_session=True,  # Ctrl-C is ours to handle
         )
+
+
+def _noted(note: Path, scratch: str) -> None:
+    """Say where a run's temporary files are, and remove those of a launch that was killed."""
+    with suppress(OSError, UnicodeDecodeError):
+        left = Path(note.read_text(encoding="utf-8"))
+        if left.name.startswith(SCRATCH) and left.is_absolute() and not left.is_symlink():
+            shutil.rmtree(left, ignore_errors=True)
+    note.write_text(scratch, encoding="utf-8")
 
 
 def _place() -> str:
