@@ -145,10 +145,11 @@ class Decoder:
 
     def _admit(self, admitted: list[Generation]) -> None:
         """Read the prompts that are not at hand, each once, and sample the first token of each request."""
+        asked = dict.fromkeys(tuple(generation.prompt_ids) for generation in admitted)
+        new = [prompt for prompt in asked if prompt not in self._read]
+        self._read.update(zip(new, self._passes.read(*new), strict=True))
         for generation in admitted:
             prompt = tuple(generation.prompt_ids)
-            if prompt not in self._read:
-                self._read[prompt] = self._passes.read(prompt)
             self._read.move_to_end(prompt)
             self._passes.sit(len(self._running), self._read[prompt])
             self._running.append(generation)

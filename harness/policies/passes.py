@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 
 ROWS = 64
 """Rows of a decode step's pass."""
+LANES = 2
+"""Prompts read at once, by a share of the threads each; a prompt is read by as many whoever else is there."""
 BLOCK = 16
 """Rows of a product with weights, and of sampling."""
 TRIAL = 70
@@ -154,7 +157,7 @@ class _Seats(_Layer):
 
 
 class Passes:
-    """A model's passes; all of them, and `settle`, in one thread, since OpenMP's threads belong to it.
+    """A model's passes; all of them, and `settle`, asked for in one thread, since OpenMP's threads belong to it.
 
     Args:
         model: A causal LM in evaluation mode, on the CPU. Its attention and its linear layers are made ours.
@@ -170,6 +173,7 @@ class Passes:
         self._blocks = 0
         """Blocks of rows with a request, in the pass under way."""
         self._settled = False
+        self._lanes: ThreadPoolExecutor | None = None
         seats = -(-seats // ROWS) * ROWS
         self._layers = [_Seats(seats, max(positions, TRIAL + 1)) for _ in range(model.config.num_hidden_layers)]
         self._cache = Cache(layers=self._layers)
@@ -177,12 +181,22 @@ class Passes:
             if type(module) is Linear:
                 module.forward = partial(self._linear, module)
 
-    def read(self, prompt: Sequence[int]) -> Read:
-        """Read a prompt."""
-        layers = [_Prompt() for _ in self._layers]
-        ids = torch.tensor([prompt])
-        found = self.model(input_ids=ids, past_key_values=Cache(layers=layers), use_cache=True, logits_to_keep=1)
-        return Read(found.logits[:, -1], [(at.keys[0], at.values[0]) for at in layers])
+    def read(self, *prompts: Sequence[int]) -> list[Read]:
+        """Read prompts, each alone: in `LANES` at once, since a small model's prompt does not fill two cores."""
+        threads = torch.get_num_threads()
+        if self._lanes is None:
+            each = max(1, threads // LANES)
+            self._lanes = ThreadPoolExecutor(LANES, "prompts", torch.set_num_threads, (each,))
+        found = list(self._lanes.map(self._read, prompts))
+        torch.set_num_threads(threads)  # what a lane was told is also what threads begin with that come later
+        return found
+
+    def _read(self, prompt: Sequence[int]) -> Read:
+        with torch.inference_mode():
+            layers = [_Prompt() for _ in self._layers]
+            ids = torch.tensor([prompt])
+            found = self.model(input_ids=ids, past_key_values=Cache(layers=layers), use_cache=True, logits_to_keep=1)
+            return Read(found.logits[:, -1], [(at.keys[0], at.values[0]) for at in layers])
 
     def sit(self, seat: int, read: Read) -> None:
         """Begin a seat with a prompt."""
@@ -227,6 +241,7 @@ class Passes:
             threads = torch.get_num_threads()
             log.info("rows of a pass are not computed alike with %d threads here: one thread", threads)
             torch.set_num_threads(1)
+            self._lanes = None
             if not self._alike():
                 log.info("nor with one thread: one row at a time")
                 self.rows = 1
@@ -235,7 +250,7 @@ class Passes:
     def _alike(self) -> bool:
         size = self.model.config.vocab_size
         prompt = [(7 * place + 1) % size for place in range(TRIAL)]
-        read = self.read(prompt)
+        (read,) = self.read(prompt)
         for seat in range(self.rows):
             self.sit(seat, read)
         found = self.step(0, prompt[:1] * self.rows, [TRIAL] * self.rows)
