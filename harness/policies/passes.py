@@ -17,8 +17,9 @@ does a mixture of experts, whose products have as many rows as requests chose an
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -149,11 +150,23 @@ class _Seats(_Layer):
         """Attention of a pass's rows, [rows, heads, 1, width] -> [rows, 1, heads, width]."""
         rows = query.split(1)
         seats = self._by_seat[self.first : self.first + len(self.lengths)]
-        found = [
-            attend(row, keys.narrow(2, 0, length), values.narrow(2, 0, length), scale, window)
-            for row, (keys, values), length in zip(rows, seats, self.lengths, strict=False)
-        ]
+        with _one_thread():
+            found = [
+                attend(row, keys.narrow(2, 0, length), values.narrow(2, 0, length), scale, window)
+                for row, (keys, values), length in zip(rows, seats, self.lengths, strict=False)
+            ]
         return torch.cat([*found, *map(torch.zeros_like, rows[len(found) :])]).transpose(1, 2)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """For operations so small that waking a second thread takes longer than they do."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 class Passes:

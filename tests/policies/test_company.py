@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from transformers import LlamaConfig, Qwen2Config  # noqa: E402
 
 from harness.policies.decoder import Decoder  # noqa: E402
+from harness.policies.passes import Passes  # noqa: E402
 
 KERNELS = {
     "SSE4.2": {"MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "ONEDNN_MAX_CPU_ISA": "SSE41", "ATEN_CPU_CAPABILITY": "default"},
@@ -96,13 +98,15 @@ class Hostile(TorchDispatchMode):
 def test_company_changes_no_bit_of_an_answer_whatever_sums_depend_on(
     places: bool, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loop = Decoder._loop
+    def among_enemies(act: Callable[..., Any]) -> Callable[..., Any]:
+        def acts(*given: Any) -> Any:  # in the decoder's thread, and in those that read prompts
+            with Hostile(places=places):
+                return act(*given)
 
-    def among_enemies(self: Decoder) -> None:
-        with Hostile(places=places):
-            loop(self)
+        return acts
 
-    monkeypatch.setattr(Decoder, "_loop", among_enemies)
+    monkeypatch.setattr(Decoder, "_loop", among_enemies(Decoder._loop))
+    monkeypatch.setattr(Passes, "_read", among_enemies(Passes._read))
     decoder = decoder_of(tiny(LlamaConfig(**SHAPE)))
     try:
         assert first_difference(decoder) == ""

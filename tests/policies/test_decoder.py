@@ -120,9 +120,9 @@ def test_a_prompt_is_read_once_until_the_weights_change(decoder: Decoder, monkey
     read: list[int] = []
     whole = decoder._passes.read
 
-    def reading(prompt: tuple[int, ...]) -> object:
-        read.append(len(prompt))
-        return whole(prompt)
+    def reading(*prompts: tuple[int, ...]) -> object:
+        read.extend(map(len, prompts))
+        return whole(*prompts)
 
     weights = decoder.model.state_dict()
     decoder.load_weights(weights)
