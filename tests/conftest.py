@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from harness.cli import main
+from harness.cli.common import progress_console, results
 from harness.gateway.client import GatewayControl
 from harness.gateway.server import GatewayServer
 
@@ -43,6 +44,8 @@ def command(
             for name, value in variables.items():
                 patched.setenv(name, value)
             patched.setattr(sys, "argv", ["harness", *map(str, arguments)])
+            for console in (results, progress_console):  # made once a process, for its terminal and variables
+                console.cache_clear()
             with pytest.raises(SystemExit) as left:
                 main()
         said = capfd.readouterr()

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from harness.cli import complete
-from harness.cli.common import emit_json, results
+from harness.cli.common import emit_json, named_endpoint, results
 from harness.cli.serve import answered, preset_of, to_serve
 from harness.config import load_config
 from harness.errors import RunFailed, UserError
@@ -49,6 +49,7 @@ def run(
     from harness.plugins import agent_spec, checked_options, load, task_set_spec
     from harness.rollout.request import RolloutRequest
 
+    answers = here or named_endpoint(endpoint, model, api_key_env)
     options = checked_options(task_set_spec(resolved.task.name), resolved.task.options, "task.options")
     agent = load(agent_spec(plugin))()
     schema = schema_text(db, limit_chars=options.get("schema_chars", 8000))
@@ -71,7 +72,7 @@ def run(
         finally:
             await asyncio.to_thread(gateway.stop)
 
-    with answered(here, resolved, endpoint, model, api_key_env) as (url, name, key):
+    with answered(answers, resolved) as (url, name, key):
         attempt = asyncio.run(ask(url, name, key))
     if json_:
         emit_json(asdict(attempt))

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from harness.cli import complete
-from harness.cli.common import emit_json, results
+from harness.cli.common import emit_json, named_endpoint, results
 from harness.cli.serve import answered, preset_of, to_serve
 from harness.config import Config, load_config
 from harness.records import Attempt, CallFailure, Task, ToolCall, Transition, Verdict
@@ -55,10 +55,11 @@ def dev(
         overrides.append(f"task.val_split={split}")
     resolved = load_config(preset, config or file, overrides, agent=plugin)
     check(resolved, trains=False)
+    answers = here or named_endpoint(endpoint, model, api_key_env)
     task_set = make_task_set(resolved)
     chosen = validation_order(task_set.load(resolved.task.val_split), resolved)
     requests = [RolloutRequest.build(one, task_set.context(one), resolved, "val").dump() for one in chosen]
-    with answered(here, resolved, endpoint, model, api_key_env) as (url, name, key):
+    with answered(answers, resolved) as (url, name, key):
         spans = _run(resolved, requests, url, name, key)
     from harness.rollout.spans import from_spans
 

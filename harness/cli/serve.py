@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from harness.cli import complete
-from harness.cli.common import emit_json, environment_endpoint, interruptible, named_endpoint, progress_console, results
+from harness.cli.common import emit_json, environment_endpoint, interruptible, progress_console, results
 from harness.config import Config, PolicyConfig, load_config, resolve_device
 from harness.errors import RunFailed, UserError
 from harness.layers import at, nested
@@ -26,6 +26,8 @@ app = typer.Typer(add_completion=False)
 
 ROOM = 2048
 """Tokens of prompt and answer together, where the policy reads so many."""
+Endpoint = tuple[str, str, str | None]
+"""URL, model and key."""
 LOOK_S = 5.0
 """How often a server that nobody asks is asked whether it still answers."""
 
@@ -68,7 +70,7 @@ def serve(
         if json_:
             emit_json(told, indent=None)
         else:
-            results().print(f"{policy} answers at {url} until Ctrl-C:", markup=False)
+            results().print(f"{policy} answers at {url} until Ctrl-C:")
             results().print("  " + " ".join(f"{variable}={value}" for variable, value in told.items()), soft_wrap=True)
         try:
             while True:
@@ -104,16 +106,15 @@ def preset_of(here: RunFolder | str | None, task: str | None) -> tuple[str | Non
 
 
 @contextmanager
-def answered(
-    here: RunFolder | str | None, config: Config, endpoint: str | None, model: str | None, api_key_env: str
-) -> Iterator[tuple[str, str, str | None]]:
-    """URL, model and key of what answers: an endpoint, or a policy that is served here as long as this lasts."""
-    if here is None:
-        yield named_endpoint(endpoint, model, api_key_env)
+def answered(here: RunFolder | str | Endpoint, config: Config) -> Iterator[Endpoint]:
+    """What answers: an endpoint, or a policy that is served here as long as this lasts."""
+    if isinstance(here, tuple):
+        yield here
         return
     interruptible()
     key = secrets.token_urlsafe(24)
-    progress_console().print(f"{model} is being served on {resolve_device(config.device)}", markup=False)
+    told = here.path if isinstance(here, RunFolder) else here
+    progress_console().print(f"{told} is being served on {resolve_device(config.device)}")
     with serving(here, config, key=key) as (url, name):
         yield url, name, key
 

@@ -217,6 +217,11 @@ def test_dev_says_why_an_attempt_is_unscored(command: Command, scripted_server: 
     assert "unscored endpoint_error" in done.stdout and "reward 0" not in done.stdout
 
 
+def heard_again() -> None:
+    """Have a closed terminal be told, also where the tests themselves are run by `nohup`."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def test_an_evaluation_whose_terminal_is_closed_is_interrupted(tmp_path: Path, scripted_server: StartServer) -> None:
     server = scripted_server(lambda request: Reply("```sql\nSELECT 1\n```", delay_s=1.0), token_ids=False)
     arguments = ["eval", "--plugin", "reference_sql", "--endpoint", server.base_url, "--limit", "60"]
@@ -233,7 +238,9 @@ def test_an_evaluation_whose_terminal_is_closed_is_interrupted(tmp_path: Path, s
 
     for under_nohup in (True, False):
         command = ["nohup"] * under_nohup + [sys.executable, "-m", "harness", *arguments]
-        evaluation = subprocess.Popen(command, stdout=-1, stderr=-1, text=True, start_new_session=True)
+        evaluation = subprocess.Popen(
+            command, stdout=-1, stderr=-1, text=True, start_new_session=True, preexec_fn=heard_again
+        )
         wait_for_rows(1)
         children = psutil.Process(evaluation.pid).children(recursive=True)
         os.killpg(evaluation.pid, signal.SIGHUP)
