@@ -92,9 +92,12 @@ class Relay:
             raise deadline_passed()
         watcher = None
         try:
-            async with asyncio.timeout(min(limit_s, left_s)):
+            async with asyncio.timeout(min(limit_s, left_s)) as limit:
                 asked = await request.asked()
                 call.ask(asked["messages"])
+                left_s = call.log.left_s
+                # The call's time begins here. Not by the loop's clock: uvloop's stands still while it serves a batch.
+                limit.reschedule(time.monotonic() + min(limit_s, left_s))
                 watcher = asyncio.create_task(_watch(request, call))
                 await self._call(call, asked, answering)
         except TimeoutError as error:
