@@ -89,12 +89,12 @@ class Training:
                     found.append(process)
         return found
 
-    def wait(self, condition: Callable[[], object]) -> None:
+    def wait(self, condition: Callable[[], object], look_s: float = 0.1) -> None:
         ends = time.monotonic() + LIMIT_S
         while not condition():
             if self.process.poll() is not None or time.monotonic() > ends:
                 raise RuntimeError(f"it never came to that: {self.said()}")
-            time.sleep(0.005)
+            time.sleep(look_s)
 
     def rows(self, phase: str, step: int) -> int:
         """Episodes of a phase and step so far."""
@@ -153,9 +153,9 @@ def kill(*words: str, number: int = signal.SIGKILL) -> Callable[[Training], None
     return act
 
 
-def signalled(number: int, when: Callable[[Training], object]) -> Callable[[Training], None]:
+def signalled(number: int, when: Callable[[Training], object], look_s: float = 0.1) -> Callable[[Training], None]:
     def act(training: Training) -> None:
-        training.wait(lambda: when(training))
+        training.wait(lambda: when(training), look_s)
         training.process.send_signal(number)
 
     return act
@@ -207,7 +207,9 @@ FAULTS = {
     "term-validation": Fault(
         "SIGTERM in the first validation", signalled(signal.SIGTERM, lambda one: one.rows("val", 0)), "interrupted"
     ),
-    "int-saving": Fault("SIGINT while a checkpoint is saved", signalled(signal.SIGINT, saving), "interrupted"),
+    "int-saving": Fault(
+        "SIGINT while a checkpoint is saved", signalled(signal.SIGINT, saving, look_s=0.005), "interrupted"
+    ),
     "hup-step": Fault("SIGHUP in a step", signalled(signal.SIGHUP, lambda one: one.rows("train", 2)), "interrupted"),
     "term-end": Fault("SIGTERM at the end of the last validation", signalled(signal.SIGTERM, reporting), "interrupted"),
     "processes": Fault(

@@ -19,10 +19,10 @@ from harness.cli.common import (
     say_what_is_awaited,
 )
 from harness.cli.display import counted
+from harness.cli.serve import parser_of
 from harness.config import Config, PolicyConfig, load_config, resolve_device
 from harness.errors import UserError
-from harness.layers import at, nested
-from harness.policies import fetched, tool_parser
+from harness.policies import fetched
 from harness.records import AGENT_OUTCOMES
 from harness.results.folder import RunFolder
 from harness.wording import duration, failed_itself, mean, measured, spoilt, unread
@@ -105,7 +105,6 @@ def evaluate(
         with folder.dropped_without_record():
             record = _measure(resolved, folder, url, name, key, False, "", None)
     else:
-        from harness.plugins import program, program_of
         from harness.policies.export import checkpoint_dir, checkpoint_model
         from harness.policies.serve import served
 
@@ -115,8 +114,7 @@ def evaluate(
         folder = RunFolder.create(runs_dir, label)
         length = resolved.sampling.max_prompt_tokens + resolved.sampling.max_response_tokens
         log = folder.logs / "policy.log"
-        named = at(nested(resolved.verl), "actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser")
-        parser = named or tool_parser(policy) if program(program_of(resolved.agent)).calls_tools else ""
+        parser = parser_of(resolved, policy)
         with folder.dropped_without_record(), served(policy, device, length, log, parser) as url:
             parent: Parent | None = None
             if trained is not None:

@@ -58,12 +58,11 @@ def serve(
     Any client of OpenAI's API takes the three variables that it prints: a framework of yours, `harness dev`, `curl`.
     """
     interruptible()
-    here = to_serve(policy)
-    if here is None:
-        here = policy
+    here = to_serve(policy) or policy
     if isinstance(here, str) and step is not None:
         raise UserError(f"--step is of a run's checkpoints, and {policy} is no run folder")
-    config = load_config("endpoint" if isinstance(here, str) else None, _config_of(here), [f"device={device}"])
+    preset, file = ("endpoint", None) if isinstance(here, str) else preset_of(here, None)
+    config = load_config(preset, file, [f"device={device}"])
     key = os.environ.get(api_key_env) or secrets.token_urlsafe(24)
     with serving(here, config, step, port=port, max_length=max_length, key=key) as (url, name):
         told = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": key, "MODEL": name}
@@ -130,8 +129,7 @@ def serving(
     key: str,
 ) -> Iterator[tuple[str, str]]:
     """URL and name of a policy that answers as long as this lasts."""
-    from harness.plugins import program, program_of
-    from harness.policies import fetched, longest, tool_parser
+    from harness.policies import fetched, longest
     from harness.policies.export import checkpoint_dir, checkpoint_model
     from harness.policies.serve import served
     from harness.run import check_device
@@ -142,17 +140,25 @@ def serving(
         folder = str(checkpoint_model(here, step))
     else:
         name, folder = here, fetched(PolicyConfig(path=here, revision=config.policy.revision))
-    named = at(nested(config.verl), "actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser")
-    parser = named or tool_parser(folder) if program(program_of(config.agent)).calls_tools else ""
     own = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
     length = max_length or max(own, min(ROOM, longest(folder) or ROOM))  # questions of one's own may be longer
     device = resolve_device(config.device)
-    with served(folder, device, length, _log(), parser, port=port, name=name, key=key) as url:
+    with served(folder, device, length, _log(), parser_of(config, folder), port=port, name=name, key=key) as url:
         yield url, name
 
 
-def _config_of(here: RunFolder | str) -> Path | None:
-    return here.path / "config.yaml" if isinstance(here, RunFolder) else None
+def parser_of(config: Config, folder: str) -> str:
+    """What vLLM calls the form of a policy's tool calls: as the configuration says, else as the policy's folder does.
+
+    Empty where the agent's program offers no tools.
+    """
+    from harness.plugins import program, program_of
+    from harness.policies import tool_parser
+
+    if not program(program_of(config.agent)).calls_tools:
+        return ""
+    named = at(nested(config.verl), "actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser")
+    return named or tool_parser(folder)
 
 
 def _log() -> Path:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 from harness.config import PolicyConfig
 from harness.errors import ConfigError, EnvironmentProblem, nearest
@@ -124,9 +126,22 @@ def tool_parser(model: str) -> str:
     return "llama3_json" if llama and "<tool_call>" not in told else "hermes"
 
 
+def about(model: str) -> Mapping[str, Any]:
+    """The `config.json` of a local folder or a Hugging Face id; empty where there is none."""
+    with suppress(Exception):
+        file = Path(model) / "config.json"
+        if not file.is_file():
+            from huggingface_hub import hf_hub_download, try_to_load_from_cache
+
+            cached = try_to_load_from_cache(model, "config.json")
+            file = Path(cached if isinstance(cached, str) else hf_hub_download(model, "config.json"))
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return found
+    return {}
+
+
 def longest(folder: str) -> int | None:
     """Tokens that a policy reads and writes together; None where its folder does not say."""
-    file = Path(folder) / "config.json"
-    told = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    told = about(folder)
     most = told.get("text_config", told).get("max_position_embeddings")
     return None if most is None else int(most)

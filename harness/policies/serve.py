@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from harness.errors import EnvironmentProblem, RunFailed, how_to_install, last_line
+from harness.policies.server import KEY
 from harness.rollout.processes import die_with_parent, stop_process
 
 
@@ -53,7 +54,7 @@ def served(
         RunFailed: The server ended before it was ready.
     """
     environment = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
-    keyed = "HARNESS_POLICY_KEY" if device == "cpu" else "VLLM_API_KEY"
+    keyed = KEY if device == "cpu" else "VLLM_API_KEY"
     environment = {**environment, keyed: key} if key else {k: v for k, v in environment.items() if k != keyed}
     if Path(model).exists():
         environment |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}

@@ -10,7 +10,6 @@ hardware.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import logging
 import math
@@ -24,6 +23,7 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from harness.policies.download import sha256
 from harness.programs.self_correcting_sql.prompts import PROMPTS
 from recipes.pocket_sql.data import Source, Stream, drafts_digest, tokenizer_texts
 from recipes.pocket_sql.evaluate import Pocket, Policy, random_roles, report, share
@@ -312,14 +312,10 @@ def write_manifest(
             "tokenizers": tokenizers.__version__,
         },
         "hardware": torch.cuda.get_device_name() if arguments.device == "cuda" else platform.machine(),
-        "sha256": {path.name: _sha256(path) for path in files},
+        "sha256": {path.name: sha256(path) for path in files},
     }
     (out / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
     return manifest
-
-
-def _sha256(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def main(make: Callable[[argparse.Namespace], dict[str, Any]], parse: Callable[[], argparse.Namespace]) -> int:

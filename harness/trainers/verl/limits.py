@@ -10,7 +10,7 @@ from typing import Any
 from harness.config import Config
 from harness.errors import ConfigError
 from harness.layers import at, nested
-from harness.trainers.verl.memory import about
+from harness.policies import about
 from harness.trainers.verl.names import ON_POLICY, PACKED
 
 

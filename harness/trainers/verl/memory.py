@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import json
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from harness.config import Config
 from harness.layers import at
+from harness.policies import about
 
 SHARE = 0.75
 """Of a GPU's memory that an update may be expected to take."""
@@ -66,17 +65,3 @@ def gpu_bytes() -> int:
         handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
         return int(min(nvml.nvmlDeviceGetMemoryInfo(handle).total for handle in handles))
     return 0
-
-
-def about(model: str) -> Mapping[str, Any]:
-    """The `config.json` of a local folder or a Hugging Face id; empty where there is none."""
-    with suppress(Exception):
-        file = Path(model) / "config.json"
-        if not file.is_file():
-            from huggingface_hub import hf_hub_download, try_to_load_from_cache
-
-            cached = try_to_load_from_cache(model, "config.json")
-            file = Path(cached if isinstance(cached, str) else hf_hub_download(model, "config.json"))
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        return found
-    return {}
