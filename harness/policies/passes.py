@@ -46,8 +46,7 @@ ROWS = 32
 LANES = 2
 """Prompts read, and passes made, at once, by a share of the threads each, whoever else is there."""
 SMALL = 32_000_000
-"""Parameters of the largest model that has lanes. A larger one has all threads for each pass: weights are then read from
-memory once for all rows."""
+"""Parameters of the largest model that has lanes. A larger one has one of all threads: weights are read once."""
 BLOCK = 16
 """Rows of a product with weights, and of sampling."""
 TRIAL = 70
