@@ -33,6 +33,7 @@ from harness.plugins import (
     trained_by,
 )
 from harness.policies import revision_of
+from harness.policies.roles import Answerer
 from harness.records import AGENT_OUTCOMES, Task
 from harness.results import renamed
 from harness.results.folder import RunFolder, now
@@ -83,6 +84,7 @@ def run_record(
     model_path: str,
     device: str,
     *,
+    answers: Mapping[str, Answerer] | None = None,
     resumed: bool = False,
     kind: Literal["train", "eval"] = "train",
 ) -> RunRecord:
@@ -97,7 +99,7 @@ def run_record(
         launch["runs_at_once"] = study["runs_at_once"]
     owner = registry().owner("agent", config.agent)
     plugin = next((state for state in registry().states if state.name == owner), None)
-    return {
+    record: RunRecord = {
         "schema_version": SCHEMA_VERSION,
         "id": folder.id,
         "kind": kind,
@@ -115,7 +117,7 @@ def run_record(
         "device": device,
         "tasks": {"train": len({task.id for task in train}), "val": len(val)},
         "graded": graded(reward_spec(config.reward.name)),
-        "identity": identity(config, task_set, train, val, model_path, device, kind),
+        "identity": identity(config, task_set, train, val, model_path, device, kind, answers),
         "parity": certificate_for(config.agent, current),
         "agent_fingerprint": digest(current),
         "agent_source": current.get("agent_source", ""),
@@ -123,6 +125,9 @@ def run_record(
         "config": config.dump(),
         "result": None,
     }
+    if answers:
+        record["roles"] = {role: one.name for role, one in answers.items()}
+    return record
 
 
 def identity(
@@ -133,6 +138,7 @@ def identity(
     model_path: str,
     device: str,
     kind: Literal["train", "eval"] = "train",
+    answers: Mapping[str, Answerer] | None = None,
 ) -> Identity:
     """Everything that must be equal between runs that differ in plugin, trained roles or seed only."""
     data = config.dump()
@@ -168,9 +174,16 @@ def identity(
         found["reward_range"] = [reward.low, reward.high]
     if measured.samples > 1:
         found["samples"] = measured.samples
+    if answers:
+        found["role_models"] = role_models(answers)
     if program(program_of(config.agent)).calls_tools:
         found["tools"] = tools_hash(environment(environment_of(config.task.name)), val, data["sandbox"])
     return found
+
+
+def role_models(answers: Mapping[str, Answerer]) -> dict[str, str]:
+    """What each role's answers come from: a policy's hash or commit, an endpoint's model and URL."""
+    return {role: model_hash(one.folder) if one.folder else one.name for role, one in answers.items()}
 
 
 def tools_hash(environment: Environment, tasks: Sequence[Task], limits: Mapping[str, Any]) -> str:

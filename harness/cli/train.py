@@ -19,7 +19,7 @@ from harness.cli.logs import followed
 from harness.config import Config, cache_dir, load_config, resolve_device
 from harness.errors import UserError
 from harness.results.folder import RunFolder, replace_text
-from harness.wording import duration, failed_itself, mean, measured, percent, spoilt
+from harness.wording import answered_by, duration, failed_itself, mean, measured, percent, spoilt
 
 if TYPE_CHECKING:
     from harness.run import Data
@@ -223,6 +223,8 @@ def summary(folder: RunFolder, record: Mapping[str, Any]) -> None:
     graded = result.get("graded", False)
     curve = "  ".join(f"{step}: {mean(value, graded)}" for step, value in result["val_curve"].items())
     out.print(f"{record['agent']}: {record['status']} after {result['steps']} steps, {duration(result['wall_s'])}")
+    if said := answered_by(record.get("roles", {})):
+        out.print(said)
     if result["val_accuracy_final"] is not None:
         first, last = (mean(result[f"val_accuracy_{when}"], graded) for when in ("initial", "final"))
         out.print(f"validation {measured(graded)} {first} -> {last}   (by step: {curve}){spoilt(result)}")

@@ -134,6 +134,13 @@ class Identity(TypedDict):
     model: Annotated[
         str, "of the first policy: hash of its weights and tokenizer, or `ID@COMMIT` on Hugging Face", _POLICY
     ]
+    role_models: NotRequired[
+        Annotated[
+            dict[str, str],
+            "of each role that the policy does not answer: the same of the policy that does, or `MODEL at URL`",
+            Key("policy", ("roles",)),
+        ]
+    ]
     sampling_train: Annotated[Sampling, "of training", _SAMPLING]
     sampling_val: Annotated[Sampling, "of validation", Key("sampling", ("sampling", "eval.temperature"))]
     samples: NotRequired[
@@ -271,6 +278,7 @@ class RunRecord(TypedDict):
     agent: Annotated[str, "its name"]
     agent_match: Annotated[str, "expression that chose the trained roles"]
     seed: Annotated[int, "the run's"]
+    roles: NotRequired[Annotated[dict[str, str], "what answered roles that the policy did not, by role, in words"]]
     launches: Annotated[list[Launch], "every start of it"]
     study: NotRequired[Annotated[Study | None, "None where it is of none"]]
     parent: NotRequired[Annotated[Parent | None, "of an evaluation: where its policy was trained"]]
