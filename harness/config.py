@@ -132,7 +132,7 @@ class SandboxConfig(Section):
 
 class RolloutSettings(Section):
     group_size: int = Field(4, ge=1)
-    """Rollouts of one task that GRPO compares (verl's `rollout.n`)."""
+    """Rollouts of one task that GRPO compares, or of which the best are chosen (verl's `rollout.n`)."""
     runners: int = Field(1, ge=0)
     """Runner processes on this machine; 0: only runners that join from elsewhere (`harness runner --join`)."""
     host: str = Field("127.0.0.1", min_length=1)
@@ -158,6 +158,11 @@ class RolloutSettings(Section):
 
 class TrainConfig(Section):
     trainer: str = "verl"
+    algorithm: Literal["grpo", "rejection"] = "grpo"
+    """What verl makes of the rollouts. `grpo`: each is trained by how its reward stands among its task's. `rejection`:
+    rejection fine-tuning, cross entropy on a task's best rollouts alone, where they are good enough."""
+    rejection_threshold: float = 0.5
+    """The least reward of a rollout that `rejection` trains on."""
     batch_size: int = Field(16, ge=1)
     """Tasks of one step."""
     steps: int | None = Field(None, ge=1)

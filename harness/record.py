@@ -49,7 +49,7 @@ from harness.results.model import (
     Sampling,
     Scores,
 )
-from harness.results.signal import mixed_groups, share_mixed, why_flat
+from harness.results.signal import least_to_train, mixed_groups, share_mixed, why_flat
 from harness.results.tables import step_rows
 from harness.rollout.request import sampling_of
 from harness.tasks import TaskSet
@@ -292,15 +292,16 @@ def training_result(folder: RunFolder, record: RunRecord, checkpointed: int = 0)
 
 
 def _signal(record: RunRecord, episodes: Sequence[Episode]) -> tuple[float | None, str]:
-    """The share of groups with different rewards, and why there is none; not known where calls are paid differently."""
+    """The share of groups that teach, and why there is none; not known where calls are paid differently."""
     identity = record["identity"]
     if identity["train"].get("credit", "shared") != "shared":
         return None, ""
     rows = [row for row in episodes if row["phase"] == "train"]
-    counted = mixed_groups((row["step"], row["task_id"], row.get("used_reward")) for row in rows)
+    least = least_to_train(identity["train"])
+    counted = mixed_groups(((row["step"], row["task_id"], row.get("used_reward")) for row in rows), least)
     share, (low, high) = share_mixed(counted.values()), identity.get("reward_range", [0.0, 1.0])
     paid = [(row.get("used_reward"), row["reward_reason"]) for row in rows]
-    return share, why_flat(paid, (low, high)) if share == 0 else ""
+    return share, why_flat(paid, (low, high), least) if share == 0 else ""
 
 
 def agent_failures(rows: Sequence[Episode]) -> tuple[int, str]:

@@ -36,6 +36,7 @@ from harness.record import changed_data, closed, graded, model_hash, role_models
 from harness.records import Task
 from harness.results.folder import FULL, RunFolder, undisturbed
 from harness.results.model import Parent, RunRecord, Scores
+from harness.results.signal import least_to_train
 from harness.results.tables import conclude
 from harness.rewards.paid import spent
 from harness.tasks import TaskSet
@@ -109,7 +110,8 @@ class LiveRun:
         rollouts = {"train": self.config.train.batch_size * self.config.rollout.group_size, "val": len(self.val)}
         limit, trainer = self.config.rollout.max_failed_share, self.config.train.trainer
         of_reward = graded(reward_spec(self.config.reward.name))
-        return Monitor(self.folder, self.steps, rollouts, limit, trainer, graded=of_reward)
+        least = least_to_train(self.config.train.model_dump())
+        return Monitor(self.folder, self.steps, rollouts, limit, trainer, graded=of_reward, least=least)
 
 
 def check(config: Config, *, trains: bool = True) -> None:

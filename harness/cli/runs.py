@@ -83,7 +83,7 @@ def show(
     json_: complete.Json = False,
 ) -> None:
     """One run: what it is, what came of it, what it may be compared with."""
-    from harness.compare.measures import dialogues, measure
+    from harness.compare.measures import chosen_tokens, dialogues, measure
     from harness.compare.numbers import number, points
 
     one = _one(run, runs_dir)
@@ -121,6 +121,11 @@ def show(
         **(
             {"calls in an earlier's row": f"{points(found[0])} %, which saves {points(found[1])} % of the tokens"}
             if (found := dialogues(one))
+            else {}
+        ),
+        **(
+            {"of them with a gradient": f"{chosen} tokens, of the chosen rollouts"}
+            if (chosen := chosen_tokens(one)) is not None
             else {}
         ),
         "time": duration(figures["wall_s"]),

@@ -197,7 +197,10 @@ class Scores(TypedDict):
     val_curve: NotRequired[Annotated[dict[str, float], "mean validation reward by step"]]
     steps: NotRequired[Annotated[int, "steps that were trained"]]
     signal: NotRequired[
-        Annotated[float | None, "share of groups of training rollouts whose rewards differ: others teach nothing"]
+        Annotated[
+            float | None,
+            "share of groups of training rollouts that teach: rewards differ, or of `rejection` the best is trained",
+        ]
     ]
     no_signal: NotRequired[Annotated[str, "why no group of any step did, as sentences; empty where one did"]]
     step_s_median: NotRequired[Annotated[float | None, "seconds of a step, the median"]]

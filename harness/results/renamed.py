@@ -12,7 +12,7 @@ OF_RECORDS = {"plugin": "agent", "plugin_distribution": "agent_distribution"}
 """Older name -> name, of keys of the record and of its configuration."""
 LATER = {"program": "self_correcting_sql"}
 """Keys of the identity that older runs do not have, and what they all were."""
-LATER_OF_TRAINING = {"credit": "shared"}
+LATER_OF_TRAINING = {"credit": "shared", "algorithm": "grpo", "rejection_threshold": 0.5}
 """The same of its section `train`."""
 MEMORY_ONLY = ("actor_rollout_ref.model.enable_gradient_checkpointing",)
 """Options of verl that cost time or memory and decide nothing that is learned: not in the identity, where older runs
