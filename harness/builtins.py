@@ -190,7 +190,7 @@ def harness_trainers() -> list[TrainerSpec]:
         TrainerSpec(
             "verl",
             "harness.trainers.verl.trainer:VerlTrainer",
-            "GRPO by verl's own V1 trainer on Ray",
+            "GRPO, or rejection fine-tuning, by verl's own V1 trainer on Ray",
             devices=("cpu", "cuda", "npu"),
             measures=MEASURES,
         )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -60,6 +61,38 @@ class PolicyConfig(Section):
     trust_remote_code: bool = False
 
 
+class RoleConfig(Section):
+    """What answers the calls of one role instead of the policy: an endpoint, or a policy that stays as it is."""
+
+    endpoint: str | None = None
+    """An OpenAI-compatible URL, which ends in `/v1` as a rule."""
+    model: str | None = None
+    """The name by which the endpoint knows its model."""
+    api_key_env: str = ""
+    """Name of the environment variable that holds the endpoint's key; the key itself stands nowhere."""
+    token_ids: bool = False
+    """Whether the endpoint reports token ids on request, as vLLM and `harness serve` do; they are recorded then."""
+    policy: str | None = None
+    """A policy as `policy.path` names one, or a run's folder, whose newest checkpoint it is; served beside the run."""
+    step: int | None = Field(None, ge=1)
+    """A checkpoint of that run other than the newest."""
+    revision: str | None = None
+    """Branch, tag or commit of a Hugging Face id; unset: its newest."""
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> RoleConfig:
+        own = {"endpoint": ("model", "api_key_env", "token_ids"), "policy": ("step", "revision")}
+        named = [name for name in own if getattr(self, name) is not None]
+        if len(named) > 1:
+            raise ValueError("names an endpoint and a policy; leave one of them out")
+        for name, more in own.items():
+            if name not in named and (over := [one for one in more if getattr(self, one)]):
+                raise ValueError(f"has {over[0]} without {name}; add {name}, or leave {over[0]} out")
+        if self.endpoint is not None and not self.model:
+            raise ValueError("names an endpoint and not its model: add model, the name that the endpoint knows it by")
+        return self
+
+
 class SamplingConfig(Section):
     temperature: float = Field(1.0, ge=0)
     """Of training rollouts; validation is greedy."""
@@ -99,7 +132,7 @@ class SandboxConfig(Section):
 
 class RolloutSettings(Section):
     group_size: int = Field(4, ge=1)
-    """Rollouts of one task that GRPO compares (verl's `rollout.n`)."""
+    """Rollouts of one task that GRPO compares, or of which the best are chosen (verl's `rollout.n`)."""
     runners: int = Field(1, ge=0)
     """Runner processes on this machine; 0: only runners that join from elsewhere (`harness runner --join`)."""
     host: str = Field("127.0.0.1", min_length=1)
@@ -125,6 +158,11 @@ class RolloutSettings(Section):
 
 class TrainConfig(Section):
     trainer: str = "verl"
+    algorithm: Literal["grpo", "rejection"] = "grpo"
+    """What verl makes of the rollouts. `grpo`: each is trained by how its reward stands among its task's. `rejection`:
+    rejection fine-tuning, cross entropy on a task's best rollouts alone, where they are good enough."""
+    rejection_threshold: float = 0.5
+    """The least reward of a rollout that `rejection` trains on."""
     batch_size: int = Field(16, ge=1)
     """Tasks of one step."""
     steps: int | None = Field(None, ge=1)
@@ -190,6 +228,8 @@ class Config(Section):
     nodes: int = Field(1, ge=1)
     ray_address: str | None = None
     """Join this Ray cluster instead of starting one."""
+    roles: dict[str, RoleConfig] = Field(default_factory=dict)
+    """By role, what answers its calls instead of the policy that is trained or measured."""
     task: TaskConfig = Field(default_factory=TaskConfig)
     reward: RewardConfig = Field(default_factory=RewardConfig)
     policy: PolicyConfig = Field(default_factory=PolicyConfig)
@@ -202,6 +242,11 @@ class Config(Section):
     """Any option of verl's own configuration, nested or dotted; wins over what harness sets. One that verl does not
     have is refused, unless a `+` before its dotted name adds it."""
 
+    @field_validator("roles")
+    @classmethod
+    def _answered(cls, roles: dict[str, RoleConfig]) -> dict[str, RoleConfig]:
+        return {name: role for name, role in roles.items() if role != RoleConfig()}
+
     def packs(self, device: str) -> bool:
         """Whether rows are packed on this device (a resolved one)."""
         if self.train.packed is not None:
@@ -213,8 +258,14 @@ class Config(Section):
         return calls_tools and self.train.merge_calls and self.train.batching == "by_rollout"
 
     def dump(self) -> dict[str, Any]:
-        """Plain data, ready for YAML or JSON; `eval` is in it where it is not as by default."""
-        return self.model_dump(mode="json", exclude={"eval"} if self.eval == EvalConfig() else None)
+        """Plain data, ready for YAML or JSON; `eval` and `roles` are in it where they are not as by default."""
+        usual = {"eval": self.eval == EvalConfig(), "roles": not self.roles}
+        data = self.model_dump(mode="json", exclude={name for name, left in usual.items() if left})
+        if self.roles:
+            data["roles"] = {
+                name: role.model_dump(mode="json", exclude_defaults=True) for name, role in self.roles.items()
+            }
+        return data
 
 
 def load_config(
@@ -319,6 +370,30 @@ def resolve_device(device: str) -> str:
     return "cuda" if working and count.value > 0 else "cpu"
 
 
+def key_in(variable: str, setting: str) -> str:
+    """The key that an environment variable holds; empty where none is named.
+
+    Args:
+        setting: The configuration key that names the variable; begins the message.
+
+    Raises:
+        ConfigError: It is no name of a variable, or the variable holds no key.
+    """
+    if not variable:
+        return ""
+    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
+        raise ConfigError(
+            f"{setting} is not the name of an environment variable. Put the key into one, for example JUDGE_API_KEY, "
+            "and give that name"
+        )
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise ConfigError(f"{setting}: the environment variable {variable} is not set. Export the key")
+    if not (key.isascii() and key.isprintable()):
+        raise ConfigError(f"{setting}: what {variable} holds cannot stand in a header. Export the key")
+    return key
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
         data = parse_yaml(path.read_bytes())
@@ -338,8 +413,8 @@ def _explain(error: ValidationError) -> str:
     where = [str(part) for part in first["loc"]]
     key = ".".join(where)
     if first["type"] == "extra_forbidden":
-        section: type[BaseModel] = Config
-        for part in where[:-1]:
+        section: type[BaseModel] = RoleConfig if where[0] == "roles" else Config
+        for part in where[:-1] if section is Config else ():
             section = type(section.model_fields[part].get_default(call_default_factory=True))
         if key in NAMED_NOW:
             close = [NAMED_NOW[key]]

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from harness.compare.runs import with_failed
 from harness.config import Config, resolve_device
 from harness.errors import RunFailed
+from harness.gateway.client import Endpoint
 from harness.plugins import make_task_set, reward_spec
+from harness.policies.roles import Answerer, answerers, answering
 from harness.record import agent_failures
 from harness.records import Task
 from harness.results.folder import RunFolder
@@ -28,22 +29,6 @@ if TYPE_CHECKING:
     from agentlightning.store.base import LightningStore
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """An OpenAI-compatible endpoint.
-
-    Attributes:
-        base_url: Ends in `/v1`.
-        model: The name it knows the model by.
-        token_ids: Whether it reports token ids on request, as vLLM does.
-    """
-
-    base_url: str
-    model: str
-    api_key: str | None = None
-    token_ids: bool = False
-
-
 def evaluate(
     config: Config,
     folder: RunFolder,
@@ -51,6 +36,7 @@ def evaluate(
     on_progress: Callable[[int, int], None],
     policy: str = "",
     parent: Parent | None = None,
+    answers: Mapping[str, Answerer] | None = None,
 ) -> RunRecord:
     """Run every task of the validation split against an endpoint and score it; how often and how is `config.eval`.
 
@@ -58,6 +44,7 @@ def evaluate(
         on_progress: Called with finished and all rollouts.
         policy: What the endpoint serves, for the record: a folder, an id, or nothing known.
         parent: Where the policy was trained.
+        answers: What `answerers` found for the roles of `config.roles` already.
 
     Returns:
         The record as written to `run.json`; its `result` has accuracy, interval and counts.
@@ -70,7 +57,8 @@ def evaluate(
     task_set = make_task_set(config)
     tasks = validation_order(load_tasks(config, task_set, config.task.val_split), config)
     identity = policy or f"{endpoint.model} at {endpoint.base_url}"
-    run = LiveRun(config, folder, task_set, [], tasks, identity, resolve_device(config.device))
+    answers = answerers(config) if answers is None else answers
+    run = LiveRun(config, folder, task_set, [], tasks, identity, resolve_device(config.device), answers)
 
     def result(record: RunRecord) -> Scores:
         rows, spec = list(folder.rows("episodes")), reward_spec(config.reward.name)
@@ -79,7 +67,8 @@ def evaluate(
 
     with folder.locked(), recorded(run, "eval", result, parent=parent):
         folder.write_config(config)
-        _Evaluation(config, folder, endpoint, tasks, on_progress).execute()
+        with answering(answers, config, folder.logs) as run.roles:
+            _Evaluation(run, endpoint, on_progress).execute()
     return folder.read()
 
 
@@ -153,25 +142,18 @@ def _mean(values: Sequence[float]) -> float:
 
 
 class _Evaluation(RolloutWork):
-    def __init__(
-        self,
-        config: Config,
-        folder: RunFolder,
-        endpoint: Endpoint,
-        tasks: Sequence[Task],
-        on_progress: Callable[[int, int], None],
-    ) -> None:
-        super().__init__(config, endpoint.model, folder.logs, f"{folder.id}-{os.getpid()}")
+    def __init__(self, run: LiveRun, endpoint: Endpoint, on_progress: Callable[[int, int], None]) -> None:
+        folder = run.folder
+        super().__init__(run.config, endpoint.model, folder.logs, f"{folder.id}-{os.getpid()}", run.roles)
         self._folder = folder
         self._endpoint = endpoint
-        self._tasks = tasks
+        self._tasks = run.val
         self._on_progress = on_progress
 
     async def work(self, store: LightningStore) -> None:
         endpoint = self._endpoint
         async with self.gateway.control() as control:
-            upstream = {"base_url": endpoint.base_url, "api_key": endpoint.api_key}
-            await control.set_upstreams([upstream], model=endpoint.model, token_ids=endpoint.token_ids)
+            await control.point(endpoint)
             # What is measured is all that is asked for: a task set need not have another split.
             one_split = self.config.task.model_copy(update={"train_split": self.config.task.val_split})
             config = self.config.model_copy(update={"task": one_split})

@@ -33,6 +33,7 @@ from harness.plugins import (
     trained_by,
 )
 from harness.policies import revision_of
+from harness.policies.roles import Answerer
 from harness.records import AGENT_OUTCOMES, Task
 from harness.results import renamed
 from harness.results.folder import RunFolder, now
@@ -48,7 +49,7 @@ from harness.results.model import (
     Sampling,
     Scores,
 )
-from harness.results.signal import mixed_groups, share_mixed, why_flat
+from harness.results.signal import least_to_train, mixed_groups, share_mixed, why_flat
 from harness.results.tables import step_rows
 from harness.rollout.request import sampling_of
 from harness.tasks import TaskSet
@@ -83,6 +84,7 @@ def run_record(
     model_path: str,
     device: str,
     *,
+    answers: Mapping[str, Answerer] | None = None,
     resumed: bool = False,
     kind: Literal["train", "eval"] = "train",
 ) -> RunRecord:
@@ -97,7 +99,7 @@ def run_record(
         launch["runs_at_once"] = study["runs_at_once"]
     owner = registry().owner("agent", config.agent)
     plugin = next((state for state in registry().states if state.name == owner), None)
-    return {
+    record: RunRecord = {
         "schema_version": SCHEMA_VERSION,
         "id": folder.id,
         "kind": kind,
@@ -115,7 +117,7 @@ def run_record(
         "device": device,
         "tasks": {"train": len({task.id for task in train}), "val": len(val)},
         "graded": graded(reward_spec(config.reward.name)),
-        "identity": identity(config, task_set, train, val, model_path, device, kind),
+        "identity": identity(config, task_set, train, val, model_path, device, kind, answers),
         "parity": certificate_for(config.agent, current),
         "agent_fingerprint": digest(current),
         "agent_source": current.get("agent_source", ""),
@@ -123,6 +125,9 @@ def run_record(
         "config": config.dump(),
         "result": None,
     }
+    if answers:
+        record["roles"] = {role: one.name for role, one in answers.items()}
+    return record
 
 
 def identity(
@@ -133,6 +138,7 @@ def identity(
     model_path: str,
     device: str,
     kind: Literal["train", "eval"] = "train",
+    answers: Mapping[str, Answerer] | None = None,
 ) -> Identity:
     """Everything that must be equal between runs that differ in plugin, trained roles or seed only."""
     data = config.dump()
@@ -168,9 +174,16 @@ def identity(
         found["reward_range"] = [reward.low, reward.high]
     if measured.samples > 1:
         found["samples"] = measured.samples
+    if answers:
+        found["role_models"] = role_models(answers)
     if program(program_of(config.agent)).calls_tools:
         found["tools"] = tools_hash(environment(environment_of(config.task.name)), val, data["sandbox"])
     return found
+
+
+def role_models(answers: Mapping[str, Answerer]) -> dict[str, str]:
+    """What each role's answers come from: a policy's hash or commit, an endpoint's model and URL."""
+    return {role: model_hash(one.folder) if one.folder else one.name for role, one in answers.items()}
 
 
 def tools_hash(environment: Environment, tasks: Sequence[Task], limits: Mapping[str, Any]) -> str:
@@ -279,15 +292,16 @@ def training_result(folder: RunFolder, record: RunRecord, checkpointed: int = 0)
 
 
 def _signal(record: RunRecord, episodes: Sequence[Episode]) -> tuple[float | None, str]:
-    """The share of groups with different rewards, and why there is none; not known where calls are paid differently."""
+    """The share of groups that teach, and why there is none; not known where calls are paid differently."""
     identity = record["identity"]
     if identity["train"].get("credit", "shared") != "shared":
         return None, ""
     rows = [row for row in episodes if row["phase"] == "train"]
-    counted = mixed_groups((row["step"], row["task_id"], row.get("used_reward")) for row in rows)
+    least = least_to_train(identity["train"])
+    counted = mixed_groups(((row["step"], row["task_id"], row.get("used_reward")) for row in rows), least)
     share, (low, high) = share_mixed(counted.values()), identity.get("reward_range", [0.0, 1.0])
     paid = [(row.get("used_reward"), row["reward_reason"]) for row in rows]
-    return share, why_flat(paid, (low, high)) if share == 0 else ""
+    return share, why_flat(paid, (low, high), least) if share == 0 else ""
 
 
 def agent_failures(rows: Sequence[Episode]) -> tuple[int, str]:

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from harness.config import Config, TrainConfig, resolve_device
 from harness.errors import ConfigError, EnvironmentProblem, HarnessError, RunFailed, TaskSetError, UserError
+from harness.gateway.client import Endpoint
 from harness.layers import flatten
 from harness.plugins import (
     agent_spec,
@@ -29,10 +30,13 @@ from harness.plugins import (
     trainer_spec,
 )
 from harness.policies import fetched, resolve
-from harness.record import changed_data, closed, graded, model_hash, run_record, training_result
+from harness.policies.roles import Answerer, answerers, answering
+from harness.policies.roles import check as check_roles
+from harness.record import changed_data, closed, graded, model_hash, role_models, run_record, training_result
 from harness.records import Task
 from harness.results.folder import FULL, RunFolder, undisturbed
 from harness.results.model import Parent, RunRecord, Scores
+from harness.results.signal import least_to_train
 from harness.results.tables import conclude
 from harness.rewards.paid import spent
 from harness.tasks import TaskSet
@@ -61,6 +65,8 @@ class LiveRun:
         train: Tasks of every step, one after the other; none where nothing is trained.
         val: The validation tasks.
         model: Folder or Hugging Face id of the policy that is trained; what is measured, in a word, elsewhere.
+        answers: What answers roles that the policy does not, by role.
+        roles: Where those are answered while it trains or measures; for `RolloutWork`.
         done: Steps that earlier launches have trained: go on from their checkpoint. 0 where there is none.
         validate_first: Whether the validation after step `done` is still to be made.
         on_progress: Called with every `poll`.
@@ -73,6 +79,8 @@ class LiveRun:
     val: Sequence[Task]
     model: str
     device: str
+    answers: Mapping[str, Answerer] = field(default_factory=dict)
+    roles: Mapping[str, Endpoint] = field(default_factory=dict)
     done: int = 0
     validate_first: bool = True
     on_progress: Callable[[Progress], None] = field(default=lambda progress: None, repr=False)
@@ -102,7 +110,8 @@ class LiveRun:
         rollouts = {"train": self.config.train.batch_size * self.config.rollout.group_size, "val": len(self.val)}
         limit, trainer = self.config.rollout.max_failed_share, self.config.train.trainer
         of_reward = graded(reward_spec(self.config.reward.name))
-        return Monitor(self.folder, self.steps, rollouts, limit, trainer, graded=of_reward)
+        least = least_to_train(self.config.train.model_dump())
+        return Monitor(self.folder, self.steps, rollouts, limit, trainer, graded=of_reward, least=least)
 
 
 def check(config: Config, *, trains: bool = True) -> None:
@@ -115,8 +124,8 @@ def check(config: Config, *, trains: bool = True) -> None:
     Raises:
         PluginError: A part that the configuration names is not installed or does not import.
         ConfigError: An option of task set, reward or trainer is unknown or does not fit, the task set has no such
-            split, the trainer does not train on the device, or `agent_match` is no regular expression or matches none
-            of the agent's roles.
+            split, the trainer does not train on the device, `agent_match` is no regular expression or matches none
+            of the agent's roles, or as `policies.roles.check`.
     """
     spec = agent_spec(config.agent)
     task_set = task_set_spec(config.task.name)
@@ -145,6 +154,7 @@ def check(config: Config, *, trains: bool = True) -> None:
             f"agent_match {pattern!r} matches none of the roles of {spec.name}: {', '.join(spec.roles)}. "
             "Name what finds one, for example all: --set agent_match=."
         )
+    check_roles(config, matched if trains else ())
     if trains:
         make_trainer(config).check(config)
 
@@ -199,24 +209,30 @@ class Data:
     val: Sequence[Task]
     policy: str
     """What the first policy is loaded from."""
+    answers: Mapping[str, Answerer] = field(default_factory=dict)
+    """What answers roles that the policy does not."""
 
 
 def load_data(config: Config, before: RunFolder | None = None) -> Data:
-    """What a training is of; a policy on Hugging Face is downloaded.
+    """What a training is of; policies on Hugging Face are downloaded.
 
     Args:
         before: The run that goes on with it.
 
     Raises:
         TaskSetError: As `load_tasks`.
-        ConfigError, EnvironmentProblem: As `policies.fetched`.
+        ConfigError, EnvironmentProblem: As `policies.fetched` and `answerers`.
         UserError: They, or what judges answers, are not what that run began with.
     """
     task_set = make_task_set(config)
     train, val = (load_tasks(config, task_set, split) for split in (config.task.train_split, config.task.val_split))
     if before is not None:
         same_parts(before, config, task_set)
-    return Data(task_set, train, val, _policy(config, before))
+    return Data(task_set, train, val, _policy(config, before), _answers(config, before))
+
+
+def _answers(config: Config, before: RunFolder | None) -> dict[str, Answerer]:
+    return answerers(config, before.read()["identity"].get("role_models") if before is not None else None)
 
 
 def _policy(config: Config, before: RunFolder | None) -> str:
@@ -243,7 +259,7 @@ def same_run(before: Config, after: Config) -> None:
     """
     old, new = flatten(before.dump()), flatten(after.dump())
     for key in _changed(old, new):
-        if key not in RESUMABLE and not key.startswith("reward.options."):
+        if key not in RESUMABLE and not key.startswith(("reward.options.", "roles.")):
             raise UserError(
                 f"--resume with {key}={new.get(key)!r}, but the run has {old.get(key)!r}: that would be another run. "
                 f"Start one with --config, or change only {', '.join(RESUMABLE)}"
@@ -270,6 +286,7 @@ def same_parts(folder: RunFolder, config: Config, task_set: TaskSet) -> None:
         ("the data are not those", began["task_set"], task_set.describe() if began["task_set"] else {}, "the data"),
         ("the reward is not the one", began["reward_options"], reward, "its options and files"),
         ("the policy is not the one", {"model": began["model"]}, {"model": model}, "policy.path"),
+        ("a role's model is not the one", began.get("role_models", {}), role_models(_answers(config, folder)), "roles"),
     ]  # fmt: skip
     if "agent_source" in record:  # older runs did not say
         now_is = {"agent_source": fingerprint(config.agent).get("agent_source")}
@@ -322,6 +339,7 @@ def train(
             validation_order(data.val, config),
             data.policy,
             resolve_device(config.device),
+            data.answers,
             on_progress=on_progress,
         )
         write_dataset(folder.path / "data" / "train.parquet", run.train, "train")
@@ -342,7 +360,8 @@ def train(
         with recorded(run, "train", result, needed=needed, resumed=resume, before=set_aside):
             if run.done < run.steps or run.validate_first:
                 run.poll()  # what earlier launches left is known from here on
-                trainer.fit(run)
+                with answering(run.answers, config, folder.logs) as run.roles:
+                    trainer.fit(run)
 
 
 @contextmanager
@@ -374,7 +393,16 @@ def recorded(
     folder.reserve(ROWS_BYTES[kind] + max(needed - saved, 0))
     before()
     record = run_record(
-        run.config, folder, run.task_set, run.train, run.val, run.model, run.device, resumed=resumed, kind=kind
+        run.config,
+        folder,
+        run.task_set,
+        run.train,
+        run.val,
+        run.model,
+        run.device,
+        answers=run.answers,
+        resumed=resumed,
+        kind=kind,
     )
     if kind == "eval":
         record["parent"] = parent

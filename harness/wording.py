@@ -118,6 +118,11 @@ def failed_itself(result: Mapping[str, Any], graded: bool) -> str:
     return f"{result['agent_failed']} failed by the agent itself, {counted_as}. {result['agent_failure']}"
 
 
+def answered_by(roles: Mapping[str, str]) -> str:
+    """What answers roles that the policy does not, by their names; empty where there is none."""
+    return "; ".join(f"{role} is answered by {name}" for role, name in roles.items())
+
+
 def most_often(reasons: Counter[str]) -> str:
     """The commonest reason, as the end of a sentence and one more."""
     return f"Most often: {' '.join(reasons.most_common(1)[0][0].split())[:300].rstrip('.')}."

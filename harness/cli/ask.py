@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.cli import complete
 from harness.cli.common import emit_json, named_endpoint, results
-from harness.cli.serve import answered, preset_of, to_serve
+from harness.cli.serve import answered, preset_of, roles_answered, to_serve
 from harness.config import load_config
 from harness.errors import RunFailed, UserError
 from harness.records import Attempt, Task
+
+if TYPE_CHECKING:
+    from harness.gateway.client import Endpoint
 
 app = typer.Typer(add_completion=False)
 
@@ -47,6 +51,7 @@ def run(
     from harness.environments.sql.environment import DATABASE
     from harness.environments.sql.schema import schema_text
     from harness.plugins import agent_spec, checked_options, load, task_set_spec
+    from harness.policies.roles import check
     from harness.rollout.request import RolloutRequest
 
     answers = here or named_endpoint(endpoint, model, api_key_env)
@@ -56,7 +61,9 @@ def run(
     task = Task("question", "", "", question, "", db.stem, data={DATABASE: str(db)})
     request = RolloutRequest.build(task, {"schema": schema}, resolved, "val")
 
-    async def ask(url: str, name: str, key: str | None) -> Attempt:
+    check(resolved)
+
+    async def ask(endpoint: Endpoint, roles: Mapping[str, Endpoint]) -> Attempt:
         import httpx
 
         from harness.gateway.server import GatewayServer
@@ -66,14 +73,13 @@ def run(
         await asyncio.to_thread(gateway.start)
         try:
             async with gateway.control() as control, httpx.AsyncClient(timeout=None, trust_env=False) as http:
-                upstream = {"base_url": url, "api_key": key}
-                await control.set_upstreams([upstream], model=name, token_ids=False)
-                return await run_attempt(agent, request, "question", "1", control, gateway.key, name, http)
+                await control.point(endpoint, roles)
+                return await run_attempt(agent, request, "question", "1", control, gateway.key, endpoint.model, http)
         finally:
             await asyncio.to_thread(gateway.stop)
 
-    with answered(answers, resolved) as (url, name, key):
-        attempt = asyncio.run(ask(url, name, key))
+    with roles_answered(resolved) as roles, answered(answers, resolved) as served:
+        attempt = asyncio.run(ask(served, roles))
     if json_:
         emit_json(asdict(attempt))
     else:

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from harness.cli import complete
 from harness.cli.common import emit_json, named_endpoint, results
-from harness.cli.serve import answered, preset_of, to_serve
+from harness.cli.serve import answered, preset_of, roles_answered, to_serve
 from harness.config import Config, load_config
 from harness.records import Attempt, CallFailure, Task, ToolCall, Transition, Verdict
+
+if TYPE_CHECKING:
+    from harness.gateway.client import Endpoint, GatewayControl
 
 app = typer.Typer(add_completion=False)
 
@@ -59,8 +63,8 @@ def dev(
     task_set = make_task_set(resolved)
     chosen = validation_order(task_set.load(resolved.task.val_split), resolved)
     requests = [RolloutRequest.build(one, task_set.context(one), resolved, "val").dump() for one in chosen]
-    with answered(answers, resolved) as (url, name, key):
-        spans = _run(resolved, requests, url, name, key)
+    with roles_answered(resolved) as roles, answered(answers, resolved) as served:
+        spans = _run(resolved, requests, served, roles)
     from harness.rollout.spans import from_spans
 
     ended = [
@@ -135,7 +139,7 @@ def tree(attempt: Attempt, verdict: Verdict | None = None) -> Any:
 
 
 def _run(
-    config: Config, requests: list[dict[str, Any]], endpoint: str, model: str, api_key: str | None
+    config: Config, requests: list[dict[str, Any]], endpoint: Endpoint, roles: Mapping[str, Endpoint]
 ) -> list[list[Any]]:
     """Every rollout's spans, in order of the requests."""
     from harness.rollout.lightning import without_litellm
@@ -154,7 +158,7 @@ def _run(
     agent = load(agent_spec(config.agent))()
     store = InMemoryLightningStore(thread_safe=True)
     with GatewayServer() as gateway:
-        asyncio.run(_point(gateway.control(), endpoint, model, api_key))
+        asyncio.run(_point(gateway.control(), endpoint, roles))
         runner = ConcurrentRunner(config.rollout.concurrency, lambda: None)
         trainer = agl.Trainer(
             n_runners=1,
@@ -163,7 +167,9 @@ def _run(
             runner=runner,
             store=store,
             strategy=SharedMemoryExecutionStrategy(main_thread="algorithm"),
-            initial_resources={POLICY_RESOURCE: agl.LLM(endpoint=gateway.base_url, model=model, api_key=gateway.key)},
+            initial_resources={
+                POLICY_RESOURCE: agl.LLM(endpoint=gateway.base_url, model=endpoint.model, api_key=gateway.key)
+            },
         )
         trainer.dev(PluginAgent(agent, gateway.control()), val_dataset=requests)
 
@@ -176,6 +182,6 @@ def _run(
     return asyncio.run(collect())
 
 
-async def _point(control: Any, endpoint: str, model: str, api_key: str | None) -> None:
+async def _point(control: GatewayControl, endpoint: Endpoint, roles: Mapping[str, Endpoint]) -> None:
     async with control:
-        await control.set_upstreams([{"base_url": endpoint, "api_key": api_key}], model=model, token_ids=False)
+        await control.point(endpoint, roles)

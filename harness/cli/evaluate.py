@@ -25,9 +25,10 @@ from harness.errors import UserError
 from harness.policies import fetched
 from harness.records import AGENT_OUTCOMES
 from harness.results.folder import RunFolder
-from harness.wording import duration, failed_itself, mean, measured, spoilt, unread
+from harness.wording import answered_by, duration, failed_itself, mean, measured, spoilt, unread
 
 if TYPE_CHECKING:
+    from harness.policies.roles import Answerer
     from harness.results.model import Parent, RunRecord
 
 app = typer.Typer(add_completion=False)
@@ -69,6 +70,7 @@ def evaluate(
     """Measure accuracy: of a run's checkpoint, of a policy served here (--model), or of any endpoint."""
     from harness.cli.train import default_preset
     from harness.plugins import make_task_set, task_set_spec
+    from harness.policies.roles import answerers
     from harness.run import check, check_device, load_tasks
 
     overrides = list(set_ or [])
@@ -95,6 +97,7 @@ def evaluate(
             preset = "endpoint" if endpoint_here else default_preset(task, resolve_device("auto"))
         resolved = load_config(preset, config, overrides, agent=plugin)
     check(resolved, trains=False)
+    answers = answerers(resolved)
     known = len(load_tasks(resolved, make_task_set(resolved), resolved.task.val_split))
     interruptible()
     # The folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind.
@@ -103,7 +106,7 @@ def evaluate(
         url, name, key = named_endpoint(endpoint, model, api_key_env)
         folder = RunFolder.create(runs_dir, label)
         with folder.dropped_without_record():
-            record = _measure(resolved, folder, url, name, key, False, "", None)
+            record = _measure(resolved, folder, url, name, key, False, "", None, answers)
     else:
         from harness.policies.export import checkpoint_dir, checkpoint_model
         from harness.policies.serve import served
@@ -119,7 +122,7 @@ def evaluate(
             parent: Parent | None = None
             if trained is not None:
                 parent = {"run": trained.id, "step": checkpoint_dir(trained, step)[0]}
-            record = _measure(resolved, folder, url, policy, None, True, policy, parent)
+            record = _measure(resolved, folder, url, policy, None, True, policy, parent, answers)
     if json_:
         emit_json(record)
     else:
@@ -151,12 +154,14 @@ def _measure(
     token_ids: bool,
     policy: str,
     parent: Parent | None,
+    answers: Mapping[str, Answerer],
 ) -> RunRecord:
-    from harness.evaluation import Endpoint, evaluate
+    from harness.evaluation import evaluate
+    from harness.gateway.client import Endpoint
 
     say_what_is_awaited(config, folder)
     with counted(progress_console(), f"{config.agent} on {config.task.name}/{config.task.val_split}") as show:
-        return evaluate(config, folder, Endpoint(url, model, key, token_ids), show, policy, parent)
+        return evaluate(config, folder, Endpoint(url, model, key, token_ids), show, policy, parent, answers)
 
 
 def _show(folder: RunFolder, record: Mapping[str, Any]) -> None:
@@ -172,6 +177,8 @@ def _show(folder: RunFolder, record: Mapping[str, Any]) -> None:
         f"(95 % interval {mean(low, graded)} to {mean(high, graded)}) on {result['scored']} scored of "
         f"{asked}, {duration(result['wall_s'])}{spoilt(result)}"
     )
+    if said := answered_by(record.get("roles", {})):
+        out.print(said)
     if several:
         from harness.compare.sampled import lines
 

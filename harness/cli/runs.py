@@ -13,7 +13,7 @@ from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results, table
 from harness.errors import UserError, nearest
 from harness.layers import flatten
-from harness.wording import duration, mean, measured, so_far, steps_of, with_cores
+from harness.wording import answered_by, duration, mean, measured, so_far, steps_of, with_cores
 
 if TYPE_CHECKING:
     from harness.compare.runs import Run
@@ -83,7 +83,7 @@ def show(
     json_: complete.Json = False,
 ) -> None:
     """One run: what it is, what came of it, what it may be compared with."""
-    from harness.compare.measures import dialogues, measure
+    from harness.compare.measures import chosen_tokens, dialogues, measure
     from harness.compare.numbers import number, points
 
     one = _one(run, runs_dir)
@@ -99,6 +99,7 @@ def show(
     facts: dict[str, Any] = {
         "agent": f"{record['agent']}, trains {record['agent_match']!r}, seed {record['seed']}",
         **({"policy": f"of {parent['run']}, step {parent['step']}"} if (parent := record.get("parent")) else {}),
+        **({"roles": said} if (said := answered_by(record.get("roles", {}))) else {}),
         "parity": figures["parity"],
         measured(one.graded): ", ".join(
             [f"{step}: {mean(value, one.graded)}" for step, value in figures["val_curve"].items()]
@@ -120,6 +121,11 @@ def show(
         **(
             {"calls in an earlier's row": f"{points(found[0])} %, which saves {points(found[1])} % of the tokens"}
             if (found := dialogues(one))
+            else {}
+        ),
+        **(
+            {"of them with a gradient": f"{chosen} tokens, of the chosen rollouts"}
+            if (chosen := chosen_tokens(one)) is not None
             else {}
         ),
         "time": duration(figures["wall_s"]),

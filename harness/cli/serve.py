@@ -8,10 +8,10 @@ import secrets
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,13 +21,15 @@ from harness.config import Config, PolicyConfig, load_config, resolve_device
 from harness.errors import RunFailed, UserError
 from harness.layers import at, nested
 from harness.results.folder import RunFolder
+from harness.wording import answered_by
+
+if TYPE_CHECKING:
+    from harness.gateway.client import Endpoint
 
 app = typer.Typer(add_completion=False)
 
 ROOM = 2048
 """Tokens of prompt and answer together, where the policy reads so many."""
-Endpoint = tuple[str, str, str | None]
-"""URL, model and key."""
 LOOK_S = 5.0
 """How often a server that nobody asks is asked whether it still answers."""
 
@@ -105,17 +107,32 @@ def preset_of(here: RunFolder | str | None, task: str | None) -> tuple[str | Non
 
 
 @contextmanager
-def answered(here: RunFolder | str | Endpoint, config: Config) -> Iterator[Endpoint]:
-    """What answers: an endpoint, or a policy that is served here as long as this lasts."""
+def answered(here: RunFolder | str | tuple[str, str, str | None], config: Config) -> Iterator[Endpoint]:
+    """What answers: an endpoint (URL, model and key), or a policy that is served here as long as this lasts."""
+    from harness.gateway.client import Endpoint
+
     if isinstance(here, tuple):
-        yield here
+        yield Endpoint(*here)
         return
     interruptible()
     key = secrets.token_urlsafe(24)
     told = here.path if isinstance(here, RunFolder) else here
     progress_console().print(f"{told} is being served on {resolve_device(config.device)}")
     with serving(here, config, key=key) as (url, name):
-        yield url, name, key
+        yield Endpoint(url, name, key)
+
+
+@contextmanager
+def roles_answered(config: Config) -> Iterator[Mapping[str, Endpoint]]:
+    """What answers the roles of `config.roles`: endpoints, and policies that are served here as long as this lasts."""
+    from harness.policies.roles import answerers, answering
+
+    found = answerers(config)
+    if found:
+        interruptible()
+        progress_console().print(answered_by({role: one.name for role, one in found.items()}))
+    with answering(found, config, _log().with_suffix("")) as roles:
+        yield roles
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from harness.cli.logs import followed
 from harness.config import Config, cache_dir, load_config, resolve_device
 from harness.errors import UserError
 from harness.results.folder import RunFolder, replace_text
-from harness.wording import duration, failed_itself, mean, measured, percent, spoilt
+from harness.wording import answered_by, duration, failed_itself, mean, measured, percent, spoilt
 
 if TYPE_CHECKING:
     from harness.run import Data
@@ -63,7 +63,7 @@ def train(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved configuration and stop.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the run's record as JSON.")] = False,
 ) -> None:
-    """Train an agent with GRPO and leave a run folder."""
+    """Train an agent, with GRPO or as train.algorithm says, and leave a run folder."""
     if resume is not None:
         from harness.run import RESUMABLE, same_run
 
@@ -223,6 +223,8 @@ def summary(folder: RunFolder, record: Mapping[str, Any]) -> None:
     graded = result.get("graded", False)
     curve = "  ".join(f"{step}: {mean(value, graded)}" for step, value in result["val_curve"].items())
     out.print(f"{record['agent']}: {record['status']} after {result['steps']} steps, {duration(result['wall_s'])}")
+    if said := answered_by(record.get("roles", {})):
+        out.print(said)
     if result["val_accuracy_final"] is not None:
         first, last = (mean(result[f"val_accuracy_{when}"], graded) for when in ("initial", "final"))
         out.print(f"validation {measured(graded)} {first} -> {last}   (by step: {curve}){spoilt(result)}")
@@ -231,7 +233,9 @@ def summary(folder: RunFolder, record: Mapping[str, Any]) -> None:
     if result.get("no_signal"):
         out.print(f"nothing could be learned: {result['no_signal']}")
     elif result.get("signal") is not None:
-        out.print(f"groups with different rewards, which training learns from: {percent(result['signal'])}")
+        chosen = record["identity"]["train"]["algorithm"] == "rejection"
+        which = "with a rollout good enough" if chosen else "with different rewards"
+        out.print(f"groups {which}, which training learns from: {percent(result['signal'])}")
     if result["rollout_probs_diff_max"] is not None:
         out.print(f"rollout against trainer, largest probability difference: {result['rollout_probs_diff_max']:.1e}")
     if record.get("parity") is None and not is_reference(record["agent"]) and agent_spec(record["agent"]).strict:

@@ -96,7 +96,7 @@ def _no_signal(comparison: Comparison) -> list[str]:
                 "" if len(flat) == len(arm["seeds"]) else f", seed{'s' * (len(flat) > 1)} {', '.join(map(str, flat))}"
             )
             found.append(
-                f"Nothing could be learned in {arm['name']}{which}: no two rollouts of a task differ in reward. "
+                f"Nothing could be learned in {arm['name']}{which}: no task's rollouts gave a gradient. "
                 f"{' '.join(dict.fromkeys(flat.values()))}"
             )
     return found
@@ -316,6 +316,8 @@ def _behaviour(comparison: Comparison) -> Table:
         "failures": lambda arm: ", ".join(f"{name} {count:,}" for name, count in arm["failures"].items()) or "none",
         "parity": lambda arm: arm["parity"],
     }
+    chosen = any(one["key"] == "train.algorithm" for one in comparison["exceptions"])
+    differ = f"whose rewards differ{', or with train.algorithm=rejection one that is trained on' * chosen}"
     return _from_cells(
         "behaviour",
         f"What the agents did{' (last validation; failures over the whole run)' * (comparison['kind'] == 'train')}",
@@ -323,7 +325,7 @@ def _behaviour(comparison: Comparison) -> Table:
         comparison["arms"],
         "Per rollout that ended well, means over seeds. Rewritten, helped and hurt count questions of one "
         + (
-            "validation. Groups with signal: training rollouts of one task whose rewards differ; others teach nothing."
+            f"validation. Groups with signal: training rollouts of one task {differ}; others teach nothing."
             if comparison["kind"] == "train"
             else "evaluation."
         ),

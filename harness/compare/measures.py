@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from harness.compare.model import Behaviour, Cost, Figures, Signal
 from harness.records import AGENT_OUTCOMES
-from harness.results.signal import mixed_groups, share_mixed, why_flat
+from harness.results.signal import least_to_train, mixed_groups, share_mixed, why_flat
 
 if TYPE_CHECKING:
     import polars as pl
@@ -71,11 +71,12 @@ def signal(run: Run) -> tuple[float | None, Signal]:
     if not (run.trained and shared and wanted <= set(run.episodes.columns)):
         return None, {"signal_by_step": {}, "no_signal": ""}
     rows = run.episodes.filter(phase="train")
-    counted = mixed_groups(rows.select("step", "task_id", "used_reward").rows())
+    least = least_to_train(run.record["identity"]["train"])
+    counted = mixed_groups(rows.select("step", "task_id", "used_reward").rows(), least)
     share = share_mixed(counted.values())
     paid = rows.select("used_reward", "reward_reason").rows() if share == 0 else []
     by_step = {step: mixed / groups for step, (groups, mixed) in counted.items() if groups}
-    return share, {"signal_by_step": by_step, "no_signal": why_flat(paid, run.span) if paid else ""}
+    return share, {"signal_by_step": by_step, "no_signal": why_flat(paid, run.span, least) if paid else ""}
 
 
 def behaviour(rows: pl.DataFrame) -> Behaviour:
@@ -140,6 +141,12 @@ def dialogues(run: Run) -> tuple[float, float] | None:
     sums = {measure: sum(run.steps.select(columns).sum().row(0)) for measure, columns in names.items()}
     whole = sums["tokens"] + sums["saved_tokens"]
     return (sums["merged_calls"] / sums["calls"], sums["saved_tokens"] / whole) if sums["calls"] else None
+
+
+def chosen_tokens(run: Run) -> int | None:
+    """Trained tokens with a gradient; None where all have one, or nobody counted."""
+    names = run.columns("chosen_tokens")
+    return int(sum(run.steps.select(names).sum().row(0))) if names else None
 
 
 def gpu_hours(record: RunRecord) -> float | None:

@@ -75,14 +75,14 @@ class Means(Behaviour):
     optimizer_steps: Annotated[float | None, "updates of the weights"]
     trained_transitions: Annotated[float | None, "calls in all updates"]
     trained_tokens: Annotated[float | None, "sampled tokens in all updates"]
-    signal: Annotated[float | None, "share of groups of training rollouts whose rewards differ: others teach nothing"]
+    signal: Annotated[float | None, "share of groups of training rollouts that teach: GRPO's rewards differ"]
 
 
 class Signal(TypedDict):
     """What there was to learn from."""
 
-    signal_by_step: Annotated[dict[int, float], "share of groups whose rewards differ; empty where that is not known"]
-    no_signal: Annotated[str, "why no group of any step had different rewards, as sentences; empty where one had"]
+    signal_by_step: Annotated[dict[int, float], "share of groups that teach; empty where that is not known"]
+    no_signal: Annotated[str, "why no group of any step did, as sentences; empty where one did"]
 
 
 class Trained(TypedDict):

@@ -18,7 +18,7 @@ from harness.gateway.forcing import RESERVED
 from harness.gateway.relay import Relay
 from harness.gateway.request import Request
 from harness.gateway.settings import GatewaySettings
-from harness.gateway.upstreams import UpstreamPool
+from harness.gateway.upstreams import Pools, UpstreamPool
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +28,8 @@ class GatewayApp:
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
-        self._pool = UpstreamPool(settings.upstream_concurrency, settings.queue_size, settings.max_calls)
-        self._relay = Relay(settings, self._pool)
+        self._pools = Pools(settings.upstream_concurrency, settings.queue_size, settings.max_calls)
+        self._relay = Relay(settings, self._pools)
         self._attempts = Attempts(settings)
         self._key = f"Bearer {settings.key}".encode()
         self._control_key = f"Bearer {settings.control_key}".encode()
@@ -67,7 +67,7 @@ class GatewayApp:
                 await self._relay.serve(log, role, self._request(scope, receive), send)
             case ["GET", "r", rollout_id, attempt_id, role, "v1", "models"]:
                 self._role(scope, rollout_id, attempt_id, role)
-                model = {"id": self._pool.model, "object": "model", "created": 0, "owned_by": "harness"}
+                model = {"id": self._pools.of(role).model, "object": "model", "created": 0, "owned_by": "harness"}
                 await _reply(send, 200, orjson.dumps({"object": "list", "data": [model]}))
             case [_, "control", *rest]:
                 _authorize(scope, self._control_key)
@@ -91,7 +91,9 @@ class GatewayApp:
     async def _control(self, path: list[str], request: Request) -> bytes:
         match path:
             case ["PUT", "upstreams"]:
-                return orjson.dumps(self._set_upstreams(await request.json()))
+                return orjson.dumps(_set_upstreams(self._pools.policy, await request.json()))
+            case ["PUT", "upstreams", role]:
+                return orjson.dumps(_set_upstreams(self._pools.own(role), await request.json()))
             case ["PUT", "attempts", rollout_id, attempt_id]:
                 return orjson.dumps(self._open_attempt(rollout_id, attempt_id, await request.json()))
             case ["DELETE", "attempts", rollout_id, attempt_id]:
@@ -100,24 +102,11 @@ class GatewayApp:
                 # Written before the attempt is let go: what cannot be written is still there.
                 records = orjson.dumps({"transitions": log.transitions, "failures": log.failures})
                 self._attempts.close(rollout_id, attempt_id)
-                self._pool.forget(rollout_id)
+                self._pools.forget(rollout_id)
                 return records
             case ["GET", "stats"]:
                 return orjson.dumps(self._stats())
         raise Refusal("not_found", f"no control route {' '.join(path)}")
-
-    def _set_upstreams(self, asked: dict[str, Any]) -> dict[str, Any]:
-        try:
-            upstreams = [(str(row["base_url"]), row.get("api_key")) for row in asked["upstreams"]]
-            model, token_ids = asked["model"], asked["token_ids"]
-        except (KeyError, TypeError, AttributeError) as error:
-            raise Refusal("bad_request", "needs upstreams (base_url, api_key), model, token_ids") from error
-        if not isinstance(model, str) or not isinstance(token_ids, bool):
-            raise Refusal("bad_request", "model must be text and token_ids true or false")
-        if bad := [url for url, _ in upstreams if not url.startswith(("http://", "https://"))]:
-            raise Refusal("bad_request", f"base_url must begin with http:// or https://, not {bad[0]!r}")
-        self._pool.replace(upstreams, model, token_ids)
-        return {"upstreams": len(upstreams)}
 
     def _open_attempt(self, rollout_id: str, attempt_id: str, asked: dict[str, Any]) -> dict[str, Any]:
         sampling, timeout_s, roles = asked.get("sampling"), asked.get("timeout_s"), asked.get("roles")
@@ -139,11 +128,25 @@ class GatewayApp:
             "uptime_s": time.monotonic() - self._began,
             "cpu_s": time.process_time(),
             "open_attempts": len(self._attempts),
-            "queued": self._pool.queued,
+            "queued": self._pools.queued,
             "transitions": failures.pop("transition", 0),
             "failures": failures,
-            "upstreams": self._pool.stats(),
+            "upstreams": self._pools.stats(),
         }
+
+
+def _set_upstreams(pool: UpstreamPool, asked: dict[str, Any]) -> dict[str, Any]:
+    try:
+        upstreams = [(str(row["base_url"]), row.get("api_key")) for row in asked["upstreams"]]
+        model, token_ids = asked["model"], asked["token_ids"]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise Refusal("bad_request", "needs upstreams (base_url, api_key), model, token_ids") from error
+    if not isinstance(model, str) or not isinstance(token_ids, bool):
+        raise Refusal("bad_request", "model must be text and token_ids true or false")
+    if bad := [url for url, _ in upstreams if not url.startswith(("http://", "https://"))]:
+        raise Refusal("bad_request", f"base_url must begin with http:// or https://, not {bad[0]!r}")
+    pool.replace(upstreams, model, token_ids)
+    return {"upstreams": len(upstreams)}
 
 
 def _authorize(scope: Scope, expected: bytes) -> None:

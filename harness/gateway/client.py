@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote, urlsplit
@@ -13,6 +14,22 @@ from yarl import URL
 
 from harness.errors import ConfigError, EndpointError
 from harness.records import CallFailure, Transition
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """An OpenAI-compatible endpoint.
+
+    Attributes:
+        base_url: Ends in `/v1`.
+        model: The name it knows the model by.
+        token_ids: Whether it reports token ids on request, as vLLM does.
+    """
+
+    base_url: str
+    model: str
+    api_key: str | None = field(default=None, repr=False)
+    token_ids: bool = False
 
 
 def agent_url(base_url: str, rollout_id: str, attempt_id: str, role: str) -> str:
@@ -54,7 +71,12 @@ class GatewayControl:
         self._session: aiohttp.ClientSession | None = None
 
     async def set_upstreams(
-        self, upstreams: Sequence[str] | Sequence[Mapping[str, Any]], *, model: str, token_ids: bool
+        self,
+        upstreams: Sequence[str] | Sequence[Mapping[str, Any]],
+        *,
+        model: str,
+        token_ids: bool,
+        role: str | None = None,
     ) -> None:
         """Set the run's model servers, also while calls are under way.
 
@@ -62,9 +84,18 @@ class GatewayControl:
             upstreams: Base URLs ending in `/v1`, or mappings with `base_url` and `api_key`.
             model: The model name that every call is given.
             token_ids: Whether the servers report token ids on request, as vLLM does.
+            role: The one role whose calls go there, instead of to the policy; None: these are the policy's.
         """
         rows = [{"base_url": row} if isinstance(row, str) else dict(row) for row in upstreams]
-        await self._send("PUT", "upstreams", {"upstreams": rows, "model": model, "token_ids": token_ids})
+        path = "upstreams" if role is None else f"upstreams/{quote(role, safe='')}"
+        await self._send("PUT", path, {"upstreams": rows, "model": model, "token_ids": token_ids})
+
+    async def point(self, endpoint: Endpoint | None = None, roles: Mapping[str, Endpoint] | None = None) -> None:
+        """Send calls to one endpoint, and those of roles that are named to their own."""
+        for role, one in ((None, endpoint), *(roles or {}).items()):
+            if one is not None:
+                upstream = {"base_url": one.base_url, "api_key": one.api_key}
+                await self.set_upstreams([upstream], model=one.model, token_ids=one.token_ids, role=role)
 
     async def open_attempt(
         self,

@@ -51,15 +51,18 @@ class ForcedRequest:
     shows_token_ids: bool
 
 
-def force(asked: Mapping[str, Any], sampling: Mapping[str, Any], model: str, *, token_ids: bool) -> ForcedRequest:
+def force(
+    asked: Mapping[str, Any], sampling: Mapping[str, Any], model: str, *, token_ids: bool, told: str | None = None
+) -> ForcedRequest:
     """Apply the run's model and sampling to an agent's request.
 
     Args:
         asked: The agent's request.
         sampling: The attempt's sampling parameters; each is sent, whatever the agent asked for.
-        model: The run's model name.
+        model: The name of the model that answers.
         token_ids: Whether the upstream reports token ids. If not, nothing is added that a plain
             OpenAI server does not know.
+        told: The name that agents were told, where it is another: asking for that one is no wish of theirs.
     """
     granted = {ALIASES.get(name, name): value for name, value in sampling.items()}
     body: dict[str, Any] = {"model": model}
@@ -70,7 +73,7 @@ def force(asked: Mapping[str, Any], sampling: Mapping[str, Any], model: str, *, 
         if name in PASSED:
             body[name] = value
         elif name == "model":
-            if value != model:
+            if value not in (model, told):
                 overridden[name] = value
         else:
             canonical = ALIASES.get(name, name)

@@ -21,7 +21,7 @@ from harness.gateway.failures import Refusal, UpstreamStatus, deadline_passed
 from harness.gateway.forcing import PASSED, ForcedRequest, force
 from harness.gateway.request import Request
 from harness.gateway.settings import GatewaySettings
-from harness.gateway.upstreams import Upstream, UpstreamPool
+from harness.gateway.upstreams import Pools, Upstream
 
 logger = logging.getLogger(__name__)
 
@@ -34,8 +34,8 @@ _EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-cont
 class Relay:
     """Serves the calls of all attempts."""
 
-    def __init__(self, settings: GatewaySettings, pool: UpstreamPool) -> None:
-        self.pool = pool
+    def __init__(self, settings: GatewaySettings, pools: Pools) -> None:
+        self._pools = pools
         self.outcomes: Counter[str] = Counter()
         """How calls ended: `transition`, or a failure's code."""
         self._settings = settings
@@ -109,11 +109,11 @@ class Relay:
                 watcher.cancel()
 
     async def _call(self, call: Call, asked: dict[str, Any], answering: _Answering) -> None:
-        upstream = await self.pool.acquire(call.log.rollout_id)
+        pool, upstream = await self._pools.acquire(call.role, call.log.rollout_id)
         try:
-            token_ids = self.pool.token_ids
-            request = force(asked, call.sampling, self.pool.model, token_ids=token_ids)
-            call.model, call.overridden = self.pool.model, request.overridden
+            token_ids = pool.token_ids
+            request = force(asked, call.sampling, pool.model, token_ids=token_ids, told=self._pools.policy.model)
+            call.model, call.overridden = pool.model, request.overridden
             answered = False
             while not answered:
                 async with self._post(call, upstream, request) as response:
@@ -130,7 +130,7 @@ class Relay:
                 refusal.cause = "agent"
             raise
         finally:
-            self.pool.release(upstream)
+            pool.release(upstream)
 
     async def _takes_ours(self, call: Call, upstream: Upstream, request: ForcedRequest) -> bool:
         """Whether the upstream answers a request of the run's own parameters: then what it refuses is the agent's.

@@ -1,11 +1,11 @@
-"""Chooses an upstream for each call, and bounds what is under way and what waits."""
+"""Chooses an upstream for each call, by its role, and bounds what is under way and what waits."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -34,23 +34,21 @@ class Upstream:
 
 
 class UpstreamPool:
-    """The upstreams of a run: least in flight first, a rollout stays where it began.
+    """The servers of one model: least in flight first, a rollout stays where it began.
 
     A rollout's calls share a prefix, which the server that saw it first has cached.
 
     Args:
         concurrency: Calls that one upstream may have under way.
         queue_size: Calls that may wait.
-        most: Calls under way and waiting, whatever the number of upstreams.
     """
 
-    def __init__(self, concurrency: int, queue_size: int, most: int) -> None:
+    def __init__(self, concurrency: int, queue_size: int) -> None:
         self.model = ""
         self.token_ids = False
+        self.under_way = 0
         self._concurrency = concurrency
         self._queue_size = queue_size
-        self._most = most
-        self._under_way = 0
         self._upstreams: list[Upstream] = []
         self._homes: dict[str, Upstream] = {}
         self._waiting: deque[tuple[str, asyncio.Future[Upstream]]] = deque()
@@ -78,8 +76,6 @@ class UpstreamPool:
         """
         if not self._upstreams:
             raise Refusal("no_upstream", "no model server is set yet")
-        if self._under_way + self.queued >= self._most:
-            raise Refusal("queue_full", f"{self._most} calls are all that this process has file descriptors for")
         if not self._waiting and (upstream := self._choose(rollout_id)) is not None:
             return self._take(upstream)
         if self.queued >= self._queue_size:
@@ -99,7 +95,7 @@ class UpstreamPool:
     def release(self, upstream: Upstream) -> None:
         """Give a slot back."""
         upstream.in_flight -= 1
-        self._under_way -= 1
+        self.under_way -= 1
         self._dispatch()
 
     def forget(self, rollout_id: str) -> None:
@@ -139,7 +135,7 @@ class UpstreamPool:
 
     def _take(self, upstream: Upstream) -> Upstream:
         upstream.in_flight += 1
-        self._under_way += 1
+        self.under_way += 1
         upstream.calls += 1
         return upstream
 
@@ -154,3 +150,57 @@ class UpstreamPool:
                 return
             self._waiting.popleft()
             slot.set_result(self._take(upstream))
+
+
+class Pools:
+    """The upstreams of the run's policy, and those of roles that another model answers.
+
+    Args:
+        concurrency: Calls that one upstream may have under way.
+        queue_size: Calls that may wait for one model.
+        most: Calls under way and waiting, whatever the number of upstreams and models.
+    """
+
+    def __init__(self, concurrency: int, queue_size: int, most: int) -> None:
+        self._bounds = concurrency, queue_size
+        self._most = most
+        self.policy = UpstreamPool(*self._bounds)
+        self._roles: dict[str, UpstreamPool] = {}
+
+    def of(self, role: str) -> UpstreamPool:
+        """Where the calls of a role go."""
+        return self._roles.get(role, self.policy)
+
+    def own(self, role: str) -> UpstreamPool:
+        """Where the calls of a role go that the policy does not answer from here on."""
+        return self._roles.setdefault(role, UpstreamPool(*self._bounds))
+
+    async def acquire(self, role: str, rollout_id: str) -> tuple[UpstreamPool, Upstream]:
+        """Take a slot for a call of a role; wait for one if need be. Give it back to the pool.
+
+        Raises:
+            Refusal: `no_upstream` or `queue_full`.
+        """
+        if sum(pool.under_way + pool.queued for pool in self._all()) >= self._most:
+            raise Refusal("queue_full", f"{self._most} calls are all that this process has file descriptors for")
+        pool = self.of(role)
+        return pool, await pool.acquire(rollout_id)
+
+    def forget(self, rollout_id: str) -> None:
+        """Drop a rollout's homes: it has ended."""
+        for pool in self._all():
+            pool.forget(rollout_id)
+
+    @property
+    def queued(self) -> int:
+        """Calls that wait for a slot."""
+        return sum(pool.queued for pool in self._all())
+
+    def stats(self) -> list[dict[str, Any]]:
+        """One row an upstream; of a role's own with its name."""
+        own = [{"role": role, **row} for role, pool in self._roles.items() for row in pool.stats()]
+        return [*self.policy.stats(), *own]
+
+    def _all(self) -> Iterator[UpstreamPool]:
+        yield self.policy
+        yield from self._roles.values()

@@ -64,7 +64,8 @@ class PolicyServer:
 
         from harness.policies.decoder import Decoder
 
-        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1)))
+        own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()  # as the trainer has
+        torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or own or 1))
         model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, trust_remote_code=trust_remote_code)
         self.tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
         stop = model.generation_config.eos_token_id

@@ -132,8 +132,8 @@ def signal(figures: Mapping[str, list[Figures]]) -> Figure:
         if steps:
             data += _band(arm, index, steps, [[one[step] for one in shares if step in one] for step in steps])
     caption = (
-        "Groups of rollouts of one task in which rewards differ; others give no gradient. Mean over seeds, the band "
-        "reaches from the least to the most."
+        "Groups of rollouts of one task in which rewards differ, or with train.algorithm=rejection one that is trained "
+        "on; others give no gradient. Mean over seeds, the band reaches from the least to the most."
     )
     return _figure("signal", "Groups with signal", caption, data, "step", "share of groups", percent=True)
 

@@ -134,6 +134,13 @@ class Identity(TypedDict):
     model: Annotated[
         str, "of the first policy: hash of its weights and tokenizer, or `ID@COMMIT` on Hugging Face", _POLICY
     ]
+    role_models: NotRequired[
+        Annotated[
+            dict[str, str],
+            "of each role that the policy does not answer: the same of the policy that does, or `MODEL at URL`",
+            Key("policy", ("roles",)),
+        ]
+    ]
     sampling_train: Annotated[Sampling, "of training", _SAMPLING]
     sampling_val: Annotated[Sampling, "of validation", Key("sampling", ("sampling", "eval.temperature"))]
     samples: NotRequired[
@@ -190,7 +197,10 @@ class Scores(TypedDict):
     val_curve: NotRequired[Annotated[dict[str, float], "mean validation reward by step"]]
     steps: NotRequired[Annotated[int, "steps that were trained"]]
     signal: NotRequired[
-        Annotated[float | None, "share of groups of training rollouts whose rewards differ: others teach nothing"]
+        Annotated[
+            float | None,
+            "share of groups of training rollouts that teach: rewards differ, or of `rejection` the best is trained",
+        ]
     ]
     no_signal: NotRequired[Annotated[str, "why no group of any step did, as sentences; empty where one did"]]
     step_s_median: NotRequired[Annotated[float | None, "seconds of a step, the median"]]
@@ -271,6 +281,7 @@ class RunRecord(TypedDict):
     agent: Annotated[str, "its name"]
     agent_match: Annotated[str, "expression that chose the trained roles"]
     seed: Annotated[int, "the run's"]
+    roles: NotRequired[Annotated[dict[str, str], "what answered roles that the policy did not, by role, in words"]]
     launches: Annotated[list[Launch], "every start of it"]
     study: NotRequired[Annotated[Study | None, "None where it is of none"]]
     parent: NotRequired[Annotated[Parent | None, "of an evaluation: where its policy was trained"]]

@@ -12,8 +12,8 @@ OF_RECORDS = {"plugin": "agent", "plugin_distribution": "agent_distribution"}
 """Older name -> name, of keys of the record and of its configuration."""
 LATER = {"program": "self_correcting_sql"}
 """Keys of the identity that older runs do not have, and what they all were."""
-LATER_OF_TRAINING = {"credit": "shared"}
-"""The same of its section `train`."""
+LATER_OF_TRAINING = {"credit": "shared", "algorithm": "grpo", "rejection_threshold": 0.5}
+"""The same of its section `train`, and of that of the configuration."""
 MEMORY_ONLY = ("actor_rollout_ref.model.enable_gradient_checkpointing",)
 """Options of verl that cost time or memory and decide nothing that is learned: not in the identity, where older runs
 have them."""
@@ -23,7 +23,9 @@ def record(data: dict[str, Any]) -> dict[str, Any]:
     """The content of a `run.json`, of whatever age."""
     found = {OF_RECORDS.get(key, key): value for key, value in data.items()}
     if isinstance(config := found.get("config"), dict):
-        found["config"] = {OF_RECORDS.get(key, key): value for key, value in config.items()}
+        found["config"] = config = {OF_RECORDS.get(key, key): value for key, value in config.items()}
+        if isinstance(train := config.get("train"), dict):
+            config["train"] = {**LATER_OF_TRAINING, **train}
     if isinstance(identity := found.get("identity"), dict):
         found["identity"] = {**LATER, **identity}
         if isinstance(train := identity.get("train"), dict):

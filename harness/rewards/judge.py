@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import inspect
 import json
-import os
 import re
 import tempfile
 import unicodedata
@@ -16,6 +15,7 @@ from statistics import fmean
 from typing import Any
 from urllib.parse import urlsplit
 
+from harness.config import key_in
 from harness.environments.sql.results import Execution, Limits, render
 from harness.errors import ConfigError
 from harness.records import Attempt, Task, Verdict
@@ -88,7 +88,7 @@ class Judge:
         self._client = JudgeClient(
             endpoint,
             model,
-            _key(api_key_env),
+            key_in(api_key_env, "reward.options.api_key_env"),
             body,
             system,
             criteria,
@@ -201,19 +201,3 @@ def _check_endpoint(endpoint: str) -> None:
             "reward.options.endpoint holds a user, password or query, which a record would show. Put the key into an "
             "environment variable and its name into api_key_env"
         )
-
-
-def _key(variable: str) -> str:
-    if not variable:
-        return ""
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", variable):
-        raise ConfigError(
-            "reward.options.api_key_env is not the name of an environment variable. Put the key into one, for example "
-            "JUDGE_API_KEY, and give that name"
-        )
-    key = os.environ.get(variable, "").strip()
-    if not key:
-        raise ConfigError(f"reward.options.api_key_env: the environment variable {variable} is not set. Export the key")
-    if not (key.isascii() and key.isprintable()):
-        raise ConfigError(f"reward.options.api_key_env: what {variable} holds cannot stand in a header. Export the key")
-    return key

@@ -43,7 +43,7 @@ class Scored:
         reward: The verdict, None when unscored.
         reason: Why that, or why unscored.
         used: What training is given for it; None leaves the rollout out of its group.
-        calls: What may be trained, with the engine's own token ids; in validation the last call.
+        calls: What may be trained, with the engine's own token ids; in validation the policy's last call.
         kinds: Of each of `calls` its role and position.
         values: What calls of trained roles are worth, by kind; also those that are too long to train.
         turns: Calls of roles that do not only check.
@@ -138,7 +138,7 @@ class Session:
     async def rollout(self, task_id: str, phase: Phase, step: int, session: int) -> Scored:
         """Run one rollout and record its episode.
 
-        In validation the last transition stands for the whole, whatever `agent_match` says.
+        In validation the policy's last transition stands for the whole, whatever `agent_match` says.
         """
         task = self._tasks[phase][task_id]
         context, temperature = self._task_set.context(task), self._validation.temperature
@@ -189,7 +189,7 @@ class Session:
             self._transitions.add(transition_rows(attempt, phase=phase, step=step, paid=paid))
         given = [call for call in calls if trained(call)]
         if phase == "val":
-            given = [call for call in calls if call.response_ids][-1:]
+            given = [call for call in calls if call.response_ids and call.role not in self.config.roles][-1:]
         return Scored(
             reward.value,
             reward.reason,

@@ -11,6 +11,7 @@ import logging
 import os
 import signal
 from abc import abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,8 @@ import agentlightning as agl
 import harness
 from harness import timeline
 from harness.config import Config
-from harness.errors import RunFailed
+from harness.errors import ConfigError, RunFailed
+from harness.gateway.client import Endpoint
 from harness.gateway.server import GatewayServer
 from harness.plugins import agent_spec, registry
 from harness.results.folder import endings, undisturbed
@@ -45,10 +47,22 @@ class RolloutWork(agl.Algorithm):
     Args:
         model: The name under which the policy's servers know it.
         log_dir: Where the workers' logs go.
+        roles: What answers the roles of the configuration's `roles`: `LiveRun.roles`.
+
+    Raises:
+        ConfigError: They are not given: the policy would answer, and nobody would know.
     """
 
-    def __init__(self, config: Config, model: str, log_dir: Path, mark: str) -> None:
+    def __init__(
+        self, config: Config, model: str, log_dir: Path, mark: str, roles: Mapping[str, Endpoint] | None = None
+    ) -> None:
         super().__init__()
+        self.roles = dict(roles or {})
+        if missing := config.roles.keys() - self.roles.keys():
+            raise ConfigError(
+                f"roles.{min(missing)}: {type(self).__module__} was not told what answers this role: its `RolloutWork` "
+                "takes `roles`, which a run has (`run.roles`)"
+            )
         self.config = config
         self.model = model
         self.log_dir = log_dir
@@ -131,6 +145,7 @@ class RolloutWork(agl.Algorithm):
             )
             self.pool.start()
             async with self.gateway.control() as control:
+                await control.point(roles=self.roles)
                 await first(
                     self.work(store), self.pool.watch(store, control), watch_joined(store), self._watch_gateway()
                 )

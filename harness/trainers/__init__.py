@@ -26,6 +26,7 @@ MEASURES: dict[str, str] = {
     "merged_calls": "of them, in the row of an earlier call",
     "tokens": "of the rows, prompts included",
     "saved_tokens": "what rows of a call each would have had besides",
+    "chosen_tokens": "trained tokens with a gradient, where those of other rollouts have none",
 }
 """What harness reads of a logged step. A trainer logs these names, or its spec says which of its own they stand for."""
 
@@ -37,7 +38,8 @@ class Progress:
     Attributes:
         phase: What is going on, in a word or two.
         done: Of the `expected` rollouts of this phase, so many ended.
-        mixed: Share of the last step's groups, rollouts of one task, whose rewards differ; None where there is none.
+        mixed: Share of the last step's groups, rollouts of one task, that teach: whose rewards differ, or with a good
+            rollout where the best are chosen; None where there is none.
         val_curve: Mean validation reward by step, of whole validations; step 0 is before training.
         validating: Step of the validation under way, `done` of whose `expected` rollouts ended; None outside of one.
         val_so_far: Mean reward of those that have one.

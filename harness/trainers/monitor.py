@@ -13,6 +13,7 @@ from harness.errors import RunFailed
 from harness.records import AGENT_OUTCOMES
 from harness.results.folder import RunFolder
 from harness.results.model import Episode, LoggedStep, RunRecord
+from harness.results.signal import least_to_train, teaches
 from harness.trainers import Progress
 from harness.trainers.measures import columns
 from harness.wording import is_graded, most_often, unread
@@ -31,6 +32,7 @@ class Follower:
         expected: Rollouts of one training step and of one validation.
         trainer: Whose steps these are.
         graded: Whether the reward says that its means are no accuracy.
+        least: From which reward on a rollout is trained, where the best are chosen.
     """
 
     def __init__(
@@ -41,7 +43,9 @@ class Follower:
         trainer: str,
         *,
         graded: bool = False,
+        least: float | None = None,
     ) -> None:
+        self._least = least
         self._folder = folder
         self._trainer = trainer
         self._expected = expected
@@ -147,16 +151,19 @@ class Follower:
                 self._heed_signal(step)
 
     def _heed_signal(self, step: int) -> None:
-        """Say so where for some steps in a row no group had two different rewards, which leaves GRPO no gradient."""
-        groups = [len(set(rewards)) > 1 for rewards in self._groups.pop(step, {}).values() if len(rewards) > 1]
+        """Say so where for some steps in a row no group gave a gradient."""
+        groups = [teaches(rewards, self._least) for rewards in self._groups.pop(step, {}).values() if len(rewards) > 1]
         self.progress.mixed = sum(groups) / len(groups) if groups else None
         self._flat = [*self._flat, step] if self.progress.mixed == 0 else []
         if len(self._flat) < FLAT_STEPS:
             self.progress.remark = ""
         elif not self.progress.remark:
+            why = "all rollouts of each task have equal rewards"
+            if self._least is not None:
+                why = f"no rollout has a reward of {self._least:g} or more (train.rejection_threshold)"
             self.progress.remark = (
-                f"steps {self._flat[0]} to {step}: all rollouts of each task have equal rewards, so rewards give no "
-                "gradient. Try easier tasks, a larger rollout.group_size or a higher sampling.temperature"
+                f"steps {self._flat[0]} to {step}: {why}, so rewards give no gradient. Try easier tasks, a larger "
+                "rollout.group_size or a higher sampling.temperature"
             )
 
 
@@ -176,8 +183,9 @@ class Monitor(Follower):
         trainer: str,
         *,
         graded: bool = False,
+        least: float | None = None,
     ) -> None:
-        super().__init__(folder, total_steps, expected, trainer, graded=graded)
+        super().__init__(folder, total_steps, expected, trainer, graded=graded, least=least)
         self._max_failed_share = max_failed_share
         self._read()  # rows of earlier launches: known, not counted as speed
         self._fresh, self._first, self._step_s = 0, None, []
@@ -220,7 +228,14 @@ def follower(folder: RunFolder, record: RunRecord) -> Follower:
         "train": train.get("batch_size", 0) * identity["group_size"],
         "val": record["tasks"]["val"] * identity.get("samples", 1),
     }
-    return Follower(folder, identity["steps"], rollouts, str(train.get("trainer")), graded=record.get("graded", False))
+    return Follower(
+        folder,
+        identity["steps"],
+        rollouts,
+        str(train.get("trainer")),
+        graded=record.get("graded", False),
+        least=least_to_train(train),
+    )
 
 
 def over_the_limit(max_failed_share: float, reasons: Counter[str]) -> str:

@@ -17,6 +17,7 @@ from harness.records import Attempt, Task, Transition, Verdict
 from harness.results.episodes import episode_row
 from harness.results.folder import RowLog, RunFolder
 from harness.results.model import Episode, columns
+from harness.results.signal import least_to_train, mixed_groups, share_mixed, why_flat
 from harness.results.tables import conclude, step_rows, write_tables
 from harness.testing.calls import transition
 from harness.trainers.monitor import Monitor
@@ -200,6 +201,42 @@ def test_steps_in_a_row_without_a_signal_are_remarked_once(tmp_path: Path) -> No
     assert remarks == ["", "", "steps 1 to 3:", "steps 1 to 3:", "", ""]
     assert shares == [0, 0, 0, 0, 0.5, 0]
     assert Monitor(folder, 9, {"train": 4, "val": 2}, 0.5, "verl").progress.phase == "starting"
+
+
+def test_where_the_best_are_trained_a_group_teaches_with_one_that_is_good_enough(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    monitor = Monitor(folder, 9, {"train": 4, "val": 2}, 0.5, "verl", least=0.5)
+    remarks, shares = [], []
+    for step in range(1, 6):
+        best = 1.0 if step == 1 else 0.4  # all right alike, then all below the threshold, though they differ
+        groups = [("a", best), ("a", best), ("b", 0.4), ("b", 0.0)]
+        RowLog(folder, "episodes").add([row(step, reward, task_id=task) for task, reward in groups])
+        RowLog(folder, "steps").add([{"step": step, "data": {"timing_s/step": 3.0}}])
+        progress = monitor.poll()
+        remarks.append(progress.remark.partition(", so")[0])
+        shares.append(progress.mixed)
+    assert shares == [0.5, 0, 0, 0, 0]
+    why = "no rollout has a reward of 0.5 or more (train.rejection_threshold)"
+    assert remarks == ["", "", "", f"steps 2 to 4: {why}", f"steps 2 to 4: {why}"]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "rewards", "share", "why"),
+    [
+        ("grpo", [1.0, 1.0], 0.0, "All 2 training rollouts have reward 1, the highest."),
+        ("rejection", [1.0, 1.0], 1.0, ""),
+        ("rejection", [0.4, 0.0], 0.0, "No training rollout has a reward of 0.5 or more (train.rejection_threshold)."),
+        ("grpo", [0.4, 0.0], 1.0, ""),
+    ],
+)
+def test_what_a_training_can_learn_from_depends_on_its_algorithm(
+    algorithm: str, rewards: list[float], share: float, why: str
+) -> None:
+    least = least_to_train({"algorithm": algorithm, "rejection_threshold": 0.5})
+    counted = mixed_groups(((1, "a", reward) for reward in rewards), least)
+    found = share_mixed(counted.values())
+    assert found == share
+    assert (why_flat([(reward, "") for reward in rewards], (0, 1), least).strip() if not found else "") == why
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:

@@ -20,7 +20,8 @@ from judging import attempt, data_of, grades, grading, is_gold, judge, score, ta
 from harness.config import load_config
 from harness.environments.sql.environment import DATABASE
 from harness.errors import ConfigError, RunFailed, UserError
-from harness.evaluation import Endpoint, evaluate
+from harness.evaluation import evaluate
+from harness.gateway.client import Endpoint
 from harness.plugins import make_reward, reward_identity, reward_spec
 from harness.policies import resolve
 from harness.programs.self_correcting_sql.scenarios import build_database

@@ -21,7 +21,8 @@ import pytest
 from harness.config import Config, load_config
 from harness.environments.sql.environment import DATABASE
 from harness.errors import PluginError, RewardError, RunFailed
-from harness.evaluation import Endpoint, evaluate
+from harness.evaluation import evaluate
+from harness.gateway.client import Endpoint
 from harness.hookspecs import RewardSpec, hookimpl
 from harness.plugins import Registry, make_reward, reward_spec
 from harness.record import run_record

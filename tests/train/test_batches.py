@@ -15,7 +15,7 @@ pytest.importorskip("verl")
 from verl.protocol import DataProto
 from verl.trainer.ppo.core_algos import AdvantageEstimator
 
-from harness.trainers.verl.batches import Batches, Row, deal, grouped_advantages
+from harness.trainers.verl.batches import Batches, Row, best_of_group, deal, grouped_advantages
 
 
 def rows(tasks: int = 16, group: int = 4, seed: int = 0) -> list[Row]:
@@ -205,3 +205,34 @@ def test_baselines_of_turns_are_also_over_calls_without_a_row_and_leave_out_unsc
     values = {"a_0": {WRITE: 0.0}, "a_1": {WRITE: 1.0}, "a_2": {REWRITE: 1.0}}
     batches = credited(values, {"a_0_0": WRITE, "a_1_0": "", "a_2_0": REWRITE})
     assert advantages(batches, ["a_0_0", "a_2_0"]) == {"a_0_0": -0.5, "a_2_0": 0.0}
+
+
+def test_the_best_of_a_group_are_chosen_where_they_are_good_enough() -> None:
+    scores = {
+        "two are best": (1.0, 0.0, 1.0),
+        "all are right": (1.0, 1.0),
+        "none is": (0.4, 0.0),
+        "just so": (0.7, 0.69),
+        "alone": (1.0,),
+    }
+    named = {(group, str(at)): score for group, of in scores.items() for at, score in enumerate(of)}
+    chosen = {name for name, value in best_of_group(named, least=0.7).items() if value}
+    expected = [("two are best", "0"), ("two are best", "2"), ("all are right", "0"), ("all are right", "1")]
+    assert chosen == {*expected, ("just so", "0"), ("alone", "0")}
+    of_a_batch = {name: float(torch.tensor(score)) for name, score in named.items()}
+    assert best_of_group(of_a_batch, least=0.7) == best_of_group(named, least=0.7)
+
+
+def test_the_best_may_be_a_session_without_a_row() -> None:
+    batches = Batches(threshold=0.5)
+    batches._untrained = {("a", "1"): 1.0}
+    done = batches.advantages(protocol([0.6, 1.0], ["a", "b"]), ["a_0_0", "b_0_0"], AdvantageEstimator.GRPO)
+    assert done.batch["advantages"][:, 1].tolist() == [0.0, 1.0]
+
+
+def test_of_each_kind_the_best_calls_are_chosen() -> None:
+    values = {"a_0": {WRITE: 0.0, REWRITE: 1.0}, "a_1": {WRITE: 1.0, REWRITE: 0.0}, "a_2": {WRITE: 0.0}}
+    rows = {"a_0_0": WRITE, "a_0_1": REWRITE, "a_1_0": WRITE, "a_1_1": REWRITE, "a_2_0": WRITE}
+    batches = credited(values, rows)
+    batches._threshold = 0.5
+    assert advantages(batches, [*rows]) == {"a_0_0": 0.0, "a_0_1": 1.0, "a_1_0": 1.0, "a_1_1": 0.0, "a_2_0": 0.0}

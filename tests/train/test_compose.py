@@ -11,11 +11,14 @@ import pytest
 
 from harness.config import load_config
 from harness.errors import ConfigError
+from harness.layers import differing, flatten
 from harness.run import check
 from harness.trainers.verl.compose import verl_settings
 from harness.trainers.verl.limits import micro_batch
+from harness.trainers.verl.names import CROSS_ENTROPY
 from harness.trainers.verl.trainer import VERLS_OWN
 
+REJECTION = "train.algorithm=rejection"
 MICRO = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"
 
 
@@ -68,6 +71,13 @@ def test_every_sampler_is_of_the_class_that_its_trainer_uses() -> None:
         (["train.credit=role", "verl.algorithm.adv_estimator=rloo"], "cpu", "only grpo does here, not .*=rloo"),
         (["train.credit=turn", "verl.algorithm.use_kl_in_reward=true"], "cpu", "set train.kl_coefficient instead"),
         (["verl.actor_rollout_ref.actor.ulysses_sequence_parallel_size=2", "gpus=2"], "cuda", "install flash-attn"),
+        ([REJECTION, "train.batching=verl"], "cpu", "set train.batching=by_rollout with it"),
+        ([REJECTION, "train.kl_coefficient=0.1"], "cpu", "set train.kl_coefficient=0 with it, not 0.1"),
+        ([REJECTION, "train.entropy_coefficient=0.1"], "cpu", "set train.entropy_coefficient=0 with it"),
+        ([REJECTION, "verl.algorithm.adv_estimator=rloo"], "cpu", "leave out verl.algorithm.adv_estimator=rloo"),
+        ([REJECTION, "verl.algorithm.use_kl_in_reward=true"], "cpu", "leave out verl.algorithm.use_kl_in_reward"),
+        ([REJECTION, "verl.actor_rollout_ref.actor.policy_loss.loss_mode=gspo"], "cuda", "leave out .*loss_mode=gspo"),
+        ([REJECTION], "npu", "not made for npu"),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line(overrides: list[str], device: str, message: str) -> None:
@@ -252,3 +262,13 @@ def test_calls_that_are_longer_than_what_a_policy_reads_are_refused(tmp_path: Pa
     lengths(4000, rope_scaling={"rope_type": "yarn", "factor": 4.0})
     with pytest.raises(ConfigError, match="more than the policy's 2048"):
         lengths(4000, rope_parameters={"rope_type": "default", "rope_theta": 1e6})
+
+
+def test_rejection_differs_from_grpo_in_what_is_trained_alone() -> None:
+    """One optimizer step a step: the same loss, for which the batches have other advantages. Several: no ratio."""
+    kwargs = "trainer.v1.sampler.sampler_kwargs.threshold"
+    for several in ((), ("train.mini_batch_size=8",)):
+        grpo, rejection = (flatten(settings(*several, *more, device="cpu")) for more in ((), (REJECTION,)))
+        differ = {key: (grpo.get(key), rejection.get(key)) for key in differing([grpo, rejection])}
+        loss = {"actor_rollout_ref.actor.policy_loss.loss_mode": (None, CROSS_ENTROPY)} if several else {}
+        assert differ == {kwargs: (None, 0.5)} | loss

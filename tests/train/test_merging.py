@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -82,9 +83,17 @@ class Queue:
         return KVBatchMeta([*batch.keys, *keys], [*batch.tags, *({} for _ in keys)], "train", None, {})
 
 
-def dealt(queue: Queue, credit: str, merge: bool, parts: int) -> tuple[list[list[str]], torch.Tensor, dict[str, float]]:
+def dealt(
+    queue: Queue,
+    credit: str,
+    merge: bool,
+    parts: int,
+    threshold: float | None = None,
+    rewards: Sequence[float] = REWARDS,
+) -> tuple[list[list[str]], torch.Tensor, dict[str, float]]:
     """Keys by optimizer step, the advantages of all rows in that order, and what is logged."""
-    made, metrics = Batches(shared=credit == "shared", merges=merge), dict[str, float]()
+    made = Batches(shared=credit == "shared", merges=merge, threshold=threshold)
+    metrics = dict[str, float]()
     rollout = {"log_prob_use_dynamic_bsz": True}
     actor = {"ppo_mini_batch_size": 2 // parts, "use_dynamic_bsz": True}
     config = {
@@ -95,26 +104,30 @@ def dealt(queue: Queue, credit: str, merge: bool, parts: int) -> tuple[list[list
     trainer = SimpleNamespace(
         global_steps=1,
         tokenizer=SimpleNamespace(eos_token_id=0),
-        actor_rollout_wg=SimpleNamespace(_dispatch_info={"actor": [0]}),
+        actor_rollout_wg=SimpleNamespace(_dispatch_info={"actor": [0]}, update_actor=None),
         config=OmegaConf.create(config),
     )
     tags = [{"prompt_len": 9, "response_len": 9, "seq_len": len(row)} for row in queue.rows.values()]
-    keys = made.balance(trainer, KVBatchMeta([*queue.rows], tags, "train", None, {}), metrics).keys
+    filled = made.balance(trainer, KVBatchMeta([*queue.rows], tags, "train", None, {}), metrics)
+    keys = filled.keys
     rows = [queue.rows[key] for key in keys]
     mask = torch.nn.utils.rnn.pad_sequence([torch.tensor(row.response_mask) for row in rows], batch_first=True)
     scores = torch.zeros(mask.shape)
-    scores[:, 0] = torch.tensor([0.0 if key.startswith("pad") else REWARDS[int(key[3])] for key in keys])
+    scores[:, 0] = torch.tensor([0.0 if key.startswith("pad") else rewards[int(key[3])] for key in keys])
     data = DataProto.from_dict(
         {"response_mask": mask, "token_level_rewards": scores}, {"uid": np.array(keys, dtype=object)}
     )
     found = made.advantages(data, keys, AdvantageEstimator.GRPO).batch["advantages"]
+    made.update(trainer, lambda *_: filled, filled, metrics)
     size = len(keys) // parts
     return [keys[start : start + size] for start in range(0, len(keys), size)], found, metrics
 
 
-def gradients(queue: Queue, steps: list[list[str]], advantages: torch.Tensor, packed: bool) -> list[list[torch.Tensor]]:
-    """Of every parameter, by optimizer step; micro-batches of three rows."""
-    loss = PolicyLossConfig(loss_mode=ON_POLICY if len(steps) == 1 else "vanilla")
+def gradients(
+    queue: Queue, steps: list[list[str]], advantages: torch.Tensor, packed: bool, several: str = "vanilla"
+) -> list[list[torch.Tensor]]:
+    """Of every parameter, by optimizer step; micro-batches of three rows. `several`: the loss of more than one step."""
+    loss = PolicyLossConfig(loss_mode=ON_POLICY if len(steps) == 1 else several)
     config = ActorConfig(strategy="fsdp2", rollout_n=1, use_dynamic_bsz=True, policy_loss=loss)
     values = iter(advantages)
     found = []

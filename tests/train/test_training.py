@@ -18,6 +18,9 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
+from harness.config import load_config
+from harness.policies import resolve
+from harness.policies.roles import answerers
 from harness.results.folder import RunFolder
 
 pytestmark = [pytest.mark.train, pytest.mark.timeout(900)]
@@ -180,6 +183,11 @@ def exported_answers_as_the_trainers_policy(run: Path, greedy: list[dict[str, An
     assert done.returncode == 0, done.stderr
     written = json.loads(done.stdout)
     assert written["step"] == 2 and written["hash"] != written["initial_hash"]
+    greedy_answers_are_of(folder, greedy)
+
+
+def greedy_answers_are_of(folder: Path | str, greedy: list[dict[str, Any]]) -> None:
+    """The policy in a folder would answer the same, token for token."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -189,6 +197,52 @@ def exported_answers_as_the_trainers_policy(run: Path, greedy: list[dict[str, An
         prompt = torch.tensor([row["prompt_ids"]])
         answer = model.generate(prompt, max_new_tokens=64, do_sample=False, pad_token_id=0)
         assert answer[0, prompt.shape[1] :].tolist() == row["response_ids"]
+
+
+def test_rejection_beside_a_frozen_checker_is_one_training_in_two_frameworks(
+    tmp_path: Path, shared: Mapping[str, str]
+) -> None:
+    """Cross entropy on the best rollouts of a policy, whose checks another process answers with the first weights."""
+    own = ("--set", "train.algorithm=rejection", "--set", "roles.check_query.policy=pocket-sql")
+    found = []
+    for agent in ("reference_sql", "langgraph_sql"):
+        runs, log = tmp_path / agent, tmp_path / f"{agent}.log"
+        process = start("--plugin", agent, "--steps", "2", "--runs-dir", runs, *SMALL, *own, log=log, variables=shared)
+        assert process.wait(600) == 0, log.read_text()[-3000:]
+        assert all_gone(runs, 10), of_this_test(runs)
+        found += [*runs.iterdir()]
+    one, other = found
+    assert not [process for process in psutil.process_iter(["cmdline"]) if str(one) in str(process.info["cmdline"])]
+    assert grad_norms(one) == grad_norms(other) and all(grad_norms(one)[step] > 0 for step in (1, 2))
+    assert answers(one) == answers(other)
+    trained, expected = weights(one), weights(other)
+    assert trained.keys() == expected.keys() and all(trained[name].equal(expected[name]) for name in trained)
+    record = json.loads((one / "run.json").read_text())
+    assert record["identity"]["role_models"] == {"check_query": record["identity"]["model"]}
+    assert record["identity"]["train"]["algorithm"] == "rejection" and record["roles"] == {"check_query": "pocket-sql"}
+
+    episodes = pq.read_table(one / "episodes.parquet").to_pylist()
+    best: dict[tuple[int, str], float] = {}
+    for row in episodes:
+        if row["phase"] == "train":
+            key = (row["step"], row["task_id"])
+            best[key] = max(row["reward"], best.get(key, 0.5))
+    chosen, whole = Counter[int](), Counter[int]()
+    for row in episodes:
+        if row["phase"] == "train":
+            good = row["reward"] >= best[row["step"], row["task_id"]]
+            whole[row["step"]] += row["trained_tokens"]
+            chosen[row["step"]] += good * row["trained_tokens"]
+    steps = {row["step"]: row for row in pq.read_table(one / "steps.parquet").to_pylist()}
+    assert {step: steps[step]["training/chosen_tokens"] for step in (1, 2)} == dict(chosen)
+    assert all(0 < chosen[step] < whole[step] for step in (1, 2))
+
+    first, now = resolve("pocket-sql"), answerers(load_config("cpu", None, [f"roles.check_query.policy={one}"]))
+    assert now["check_query"].name == f"{one.name}, step 2"  # a run's checkpoint is a policy like any other
+    validated = [row for row in pq.read_table(one / "transitions.parquet").to_pylist() if row["phase"] == "val"]
+    last = [row for row in validated if row["step"] == 2]
+    greedy_answers_are_of(first, [row for row in last if row["role"] == "check_query"])
+    greedy_answers_are_of(now["check_query"].folder, [row for row in last if row["role"] != "check_query"])
 
 
 @pytest.mark.parametrize("victim", ["VerlPolicyServer", "AgentLoopWorkerTQ"])

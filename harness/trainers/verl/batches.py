@@ -10,7 +10,9 @@ framework's speed decides which calls share an optimizer step, and long conversa
 - GRPO's baseline is taken over all scored sessions of a task, also those without a trained row; a session that is alone
   has no baseline and an advantage of 0 (verl's own: its raw reward);
 - where calls are paid by turn or role, it is taken over the calls of one kind instead, one value a session;
-- a row of several calls (`rows.py`) weighs as many where rollouts are dealt out, so that the same ones meet.
+- a row of several calls (`rows.py`) weighs as many where rollouts are dealt out, so that the same ones meet;
+- with `train.algorithm: rejection` all of this is the same, but a group's best rollouts have an advantage above 0, the
+  same for each of them, and all others none (`best_of_group`).
 
 `train.batching: verl` leaves all of it to verl. Installed by `sampler`, the one class of ours that verl's task runner
 loads; see docs/training.md for how this differs from verl and from agentlightning.
@@ -21,8 +23,9 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -100,16 +103,37 @@ def grouped_advantages(scores: Mapping[tuple[str, str], float], *, by_std: bool)
     return {name: 0.0 if sizes[name[0]] == 1 else float(value[0]) for name, value in zip(names, found, strict=True)}
 
 
+def best_of_group(scores: Mapping[tuple[str, str], float], *, least: float) -> dict[tuple[str, str], float]:
+    """1 for each session with the highest score of its group, 0 for others and where that is below `least`.
+
+    Sessions that share the highest score are all chosen; one that is alone in its group needs no other.
+    """
+    rounded = {name: np.float32(score) for name, score in scores.items()}  # as those of a batch are
+    best: dict[str, np.float32] = {}
+    for (group, _), score in rounded.items():
+        best[group] = max(score, best.get(group, np.float32(least)))
+    return {name: float(score >= best[name[0]]) for name, score in rounded.items()}
+
+
+Judge = Callable[[Mapping[tuple[str, str], float]], Mapping[tuple[str, str], float]]
+"""From the scores of sessions to their advantages, by (group, session)."""
+
+
 class Batches:
     """Takes the place of three of the V1 trainer's methods; one instance a trainer.
 
     Args:
         shared: Whether all calls of a session are paid its reward (`train.credit`).
         merges: Whether rows may hold several calls.
+        threshold: From which score on the best of a group are trained, and they alone; None: GRPO.
     """
 
-    def __init__(self, *, shared: bool = True, merges: bool = False) -> None:
-        self._shared, self._merges = shared, merges
+    def __init__(self, *, shared: bool = True, merges: bool = False, threshold: float | None = None) -> None:
+        self._shared, self._merges, self._threshold = shared, merges, threshold
+        self._part: dict[str, int] = {}
+        """This step's mini-batch of every row, by key."""
+        self._chosen: dict[str, float] = {}
+        """What was chosen of this step."""
         self._about: dict[str, Mapping[str, Any]] = {}
         """What this step's rows say of their calls and of their session, by key, where they do."""
         self._untrained: dict[tuple[str, str], float] = {}
@@ -127,6 +151,7 @@ class Batches:
         largest = max(map(len, parts), default=1)
         self._size = math.ceil(largest / (ranks * multiple)) * ranks * multiple
         self._parts, self._rows = len(parts), len(rows)
+        self._part = {row.key: number for number, part in enumerate(parts) for row in part}
         tags = dict(zip(batch.keys, batch.tags, strict=True))
         # Nothing to train: one masked row goes through verl's step, and no update is made.
         keys = [row.key for part in parts for row in part] or [min(batch.keys, key=_session)]
@@ -205,19 +230,34 @@ class Batches:
         ]
 
     def advantages(self, data: DataProto, batch_keys: list[str], adv_estimator: Any, **options: Any) -> DataProto:
-        """GRPO over all scored sessions; verl's `compute_advantage_for_multi_trajectories`."""
+        """Over all scored sessions; verl's `compute_advantage_for_multi_trajectories`."""
         if adv_estimator != core_algos.AdvantageEstimator.GRPO:
             return compute_advantage_for_multi_trajectories(data, batch_keys, adv_estimator, **options)
-        by_std = options.get("norm_adv_by_std_in_grpo", True)
+        judge: Judge = partial(grouped_advantages, by_std=options.get("norm_adv_by_std_in_grpo", True))
+        if self._threshold is not None:
+            judge = partial(best_of_group, least=self._threshold)
         mask = data.batch["response_mask"]
         if self._shared:
-            found = torch.tensor([[value] for value in self._by_session(data, batch_keys, by_std)])
+            found = torch.tensor([[value] for value in self._by_session(data, batch_keys, judge)])
         else:
-            found = self._by_kind(batch_keys, by_std, mask.shape[1])
-        data.batch["advantages"] = data.batch["returns"] = found * mask
+            found = self._by_kind(batch_keys, judge, mask.shape[1])
+        found = found * mask
+        if self._threshold is not None:
+            found = self._weighed(found, mask, batch_keys)
+        data.batch["advantages"] = data.batch["returns"] = found
         return data
 
-    def _by_session(self, data: DataProto, keys: Sequence[str], by_std: bool) -> list[float]:
+    def _weighed(self, chosen: torch.Tensor, mask: torch.Tensor, keys: Sequence[str]) -> torch.Tensor:
+        """Advantages with which a mini-batch's mean over its tokens is that over the chosen ones, which have 1."""
+        self._chosen = {"training/chosen_tokens": float(chosen.sum())}
+        parts = torch.tensor([self._part.get(key, -1) for key in keys])
+        for number in range(self._parts):
+            of = parts == number
+            if (tokens := chosen[of].sum()) > 0:
+                chosen[of] *= mask[of].sum() / tokens
+        return chosen
+
+    def _by_session(self, data: DataProto, keys: Sequence[str], judge: Judge) -> list[float]:
         """The advantage of every row's session."""
         sessions = [_session(key) for key in keys]
         totals = data.batch["token_level_rewards"].sum(-1).tolist()
@@ -227,16 +267,16 @@ class Batches:
             name = (uid, str(session))
             if call >= last.get(name, 0):
                 last[name], scores[name] = call, total
-        found = grouped_advantages(scores, by_std=by_std)
+        found = judge(scores)
         return [found[uid, str(session)] for uid, session, _ in sessions]
 
-    def _by_kind(self, keys: Sequence[str], by_std: bool, longest: int) -> torch.Tensor:
+    def _by_kind(self, keys: Sequence[str], judge: Judge, longest: int) -> torch.Tensor:
         """The advantage of each token's call among its task's calls of one kind, `[rows, longest]`; 0 for padding."""
         values: dict[tuple[str, str], float] = {}
         for key, told in self._about.items():
             uid, session, _ = _session(key)
             values.update({(f"{uid} {kind}", str(session)): value for kind, value in told["values"].items()})
-        found = grouped_advantages(values, by_std=by_std) if values else {}
+        found = judge(values) if values else {}
         made = torch.zeros(len(keys), longest)
         for row, key in enumerate(keys):
             uid, session, _ = _session(key)
@@ -248,6 +288,7 @@ class Batches:
 
     def update(self, trainer: Any, original: Any, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         """verl's `_update_actor` with mini-batches of this step's size; none where nothing is trained."""
+        metrics.update(self._chosen)
         if not self._parts:
             return batch
         group = trainer.actor_rollout_wg
@@ -278,9 +319,9 @@ _OF_THE_UPDATE = {
 """What the update tells where there was no pass before it (`packing.py`), and what verl calls it there."""
 
 
-def install(*, shared: bool, merges: bool) -> None:
+def install(*, shared: bool, merges: bool, threshold: float | None) -> None:
     """Put `Batches` in place in this process."""
-    batches = Batches(shared=shared, merges=merges)
+    batches = Batches(shared=shared, merges=merges, threshold=threshold)
     trainer = trainer_base.PPOTrainer
     original = trainer._update_actor
     trainer._balance_batch = lambda self, batch, metrics, **options: batches.balance(self, batch, metrics, **options)

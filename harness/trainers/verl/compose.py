@@ -18,7 +18,7 @@ from harness.policies import tool_parser
 from harness.trainers.verl.isolation import HOOK
 from harness.trainers.verl.limits import check, micro_batch
 from harness.trainers.verl.memory import recomputes
-from harness.trainers.verl.names import ON_POLICY, PACKED
+from harness.trainers.verl.names import CROSS_ENTROPY, ON_POLICY, PACKED
 
 AGENT_LOOP = "harness"
 SAMPLERS = {
@@ -134,6 +134,7 @@ def verl_settings(
                         "batching": train.batching,
                         "credit": train.credit,
                         "merges": config.merges(calls_tools),
+                        "threshold": train.rejection_threshold if train.algorithm == "rejection" else None,
                     },
                 }
             },
@@ -152,6 +153,8 @@ def verl_settings(
         merge(settings, {"actor_rollout_ref": exact})
     if _on_policy(config, device, own):
         merge(settings, _ON_POLICY)
+    elif train.algorithm == "rejection":
+        merge(settings, {"actor_rollout_ref": {"actor": {"policy_loss": {"loss_mode": CROSS_ENTROPY}}}})
     if calls_tools and device != "cpu":
         reads = {"enable_auto_tool_choice": True, "tool_call_parser": tool_parser(model_path)}
         merge(settings, {"actor_rollout_ref": {"rollout": {"engine_kwargs": {"vllm": reads}}}})

@@ -11,7 +11,7 @@ from harness.config import Config
 from harness.errors import ConfigError
 from harness.layers import at, nested
 from harness.policies import about
-from harness.trainers.verl.names import ON_POLICY, PACKED
+from harness.trainers.verl.names import CROSS_ENTROPY, ON_POLICY, PACKED
 
 
 def micro_batch(wanted: int, rows: int, devices: int) -> int:
@@ -73,6 +73,8 @@ def check(config: Config, settings: Mapping[str, Any], device: str, *, merges: b
         )
     if config.train.credit != "shared":
         _credit(config, settings)
+    if config.train.algorithm == "rejection":
+        _rejection(config, settings, device)
     if merges:
         _merged(settings)
     if at(settings, "trainer.v1.trainer_mode") == "separate_async":
@@ -157,6 +159,33 @@ def _credit(config: Config, settings: Mapping[str, Any]) -> None:
         raise ConfigError(f"{needs} leaves out verl.algorithm.use_kl_in_reward: set train.kl_coefficient instead")
 
 
+def _rejection(config: Config, settings: Mapping[str, Any], device: str) -> None:
+    needs = "train.algorithm=rejection is cross entropy on the chosen rollouts and nothing else"
+    if device not in ("cpu", "cuda"):
+        raise ConfigError(f"{needs}, which is not made for {device}: take cpu or cuda, or train.algorithm=grpo")
+    if config.train.batching != "by_rollout":
+        raise ConfigError(f"{needs}, which verl's own batches know nothing of: set train.batching=by_rollout with it")
+    for name in ("kl_coefficient", "entropy_coefficient"):
+        if value := getattr(config.train, name):
+            raise ConfigError(f"{needs}: set train.{name}=0 with it, not {value:g}")
+    for name, known in _CROSS_ENTROPY.items():
+        if (value := at(settings, name, known[0])) not in known:
+            raise ConfigError(f"{needs}: leave out verl.{name}={value}")
+
+
+_CROSS_ENTROPY: dict[str, tuple[Any, ...]] = {
+    "algorithm.adv_estimator": ("grpo",),
+    "algorithm.use_kl_in_reward": (False,),
+    "algorithm.rollout_correction.rollout_is": (None,),
+    "algorithm.rollout_correction.rollout_rs": (None,),
+    "actor_rollout_ref.actor.loss_agg_mode": ("token-mean",),
+    "actor_rollout_ref.actor.use_kl_loss": (False,),
+    "actor_rollout_ref.actor.entropy_coeff": (0.0,),
+    "actor_rollout_ref.actor.policy_loss.loss_mode": (ON_POLICY, CROSS_ENTROPY),
+}
+"""What options may be where the loss is the mean cross entropy of the chosen rollouts' tokens; first the default."""
+
+
 def _merged(settings: Mapping[str, Any]) -> None:
     for name, known in _BY_TOKEN.items():
         if (value := at(settings, name, known[0])) not in known:
@@ -172,7 +201,7 @@ _BY_TOKEN: dict[str, tuple[Any, ...]] = {
     "algorithm.rollout_correction.rollout_is": (None, "token"),
     "algorithm.rollout_correction.rollout_rs": (None,),
     "actor_rollout_ref.actor.loss_agg_mode": ("token-mean", "token-sum"),
-    "actor_rollout_ref.actor.policy_loss.loss_mode": ("vanilla", ON_POLICY),
+    "actor_rollout_ref.actor.policy_loss.loss_mode": ("vanilla", ON_POLICY, CROSS_ENTROPY),
 }
 """What options may be where a row holds several calls, each token of which is trained for itself; first the default."""
 

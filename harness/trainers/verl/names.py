@@ -9,6 +9,8 @@ ON_POLICY = "harness_on_policy"
 ABOUT = "harness_row"
 """Among a row's `extra_fields`: of each of its `calls` the kind and its tokens of the response; `values` of all kinds
 of its rollout; tokens `saved`; whether its role had a row before (`again`)."""
+CROSS_ENTROPY = "harness_cross_entropy"
+"""The same where a step is several optimizer steps, for `train.algorithm: rejection`."""
 MEASURES: dict[str, tuple[str, ...]] = {
     "step_s": ("timing_s/step",),
     "rollout_s": ("timing_s/gen",),
@@ -21,6 +23,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "merged_calls": ("training/merged_calls",),
     "tokens": ("training/tokens",),
     "saved_tokens": ("training/saved_tokens",),
+    "chosen_tokens": ("training/chosen_tokens",),
 }
 
 SESSION_FILE = ".session.json"

@@ -30,7 +30,7 @@ from verl.workers.utils.padding import no_padding_2_padding
 
 from harness.policies.attention import unknown
 from harness.trainers.verl import logprobs
-from harness.trainers.verl.names import ON_POLICY, PACKED
+from harness.trainers.verl.names import CROSS_ENTROPY, ON_POLICY, PACKED
 from harness.trainers.verl.row_by_row import attention_by_row
 
 
@@ -89,9 +89,12 @@ AttentionInterface.register(PACKED, attention)
 AttentionMaskInterface.register(PACKED, lambda *_, **__: None)
 
 
+@core_algos.register_policy_loss(CROSS_ENTROPY)
 @core_algos.register_policy_loss(ON_POLICY)
 def on_policy_loss(old_log_prob: torch.Tensor, log_prob: torch.Tensor, *arguments: Any, **more: Any) -> Any:
-    """verl's clipped objective where the old policy is the present one.
+    """verl's clipped objective where the old policy is the present one: no ratio but 1, and nothing to clip.
+
+    The gradient is that of `-advantage * log_prob`, which with advantages of 1 is cross entropy.
 
     Args:
         old_log_prob: What the rollout reported, `[rows, longest reply]`; told from `log_prob`, not trained on.

@@ -33,7 +33,7 @@ class VerlRun(RolloutWork):
     """
 
     def __init__(self, run: LiveRun, mark: str, driver: subprocess.Popen[bytes], session_file: Path) -> None:
-        super().__init__(run.config, run.model, run.folder.logs, mark)
+        super().__init__(run.config, run.model, run.folder.logs, mark, run.roles)
         self._live = run
         self._driver = driver
         self._session_file = session_file

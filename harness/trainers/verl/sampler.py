@@ -29,7 +29,8 @@ if os.environ.get("VERL_PLATFORM") == "cpu":
 class _Timed:
     """Asks more often than verl's buffer, says how long a batch took, and ends where verl lost rollouts of it.
 
-    Its `sampler_kwargs` name the run's `batching` and `credit`, and whether it `merges` calls.
+    Its `sampler_kwargs` name the run's `batching` and `credit`, whether it `merges` calls, and the `threshold` of a
+    rollout that rejection fine-tuning trains on.
     """
 
     def __init__(self, *args: Any, sampler_kwargs: Any, **kwargs: Any) -> None:
@@ -38,7 +39,11 @@ class _Timed:
         if sampler_kwargs["batching"] == "by_rollout":
             from harness.trainers.verl import batches
 
-            batches.install(shared=sampler_kwargs["credit"] == "shared", merges=sampler_kwargs["merges"])
+            batches.install(
+                shared=sampler_kwargs["credit"] == "shared",
+                merges=sampler_kwargs["merges"],
+                threshold=sampler_kwargs["threshold"],
+            )
 
     def sample(self, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
         began = time.perf_counter()

@@ -51,7 +51,7 @@ class BestOfN(Trainer):
 
 class _Climb(RolloutWork):
     def __init__(self, run: LiveRun, checkpoints: Mapping[int, Path]) -> None:
-        super().__init__(run.config, run.model, run.folder.logs, f"{run.folder.id}-{os.getpid()}")
+        super().__init__(run.config, run.model, run.folder.logs, f"{run.folder.id}-{os.getpid()}", run.roles)
         self._run = run
         self._checkpoints = checkpoints
         self._steps = RowLog(run.folder, "steps")

@@ -1,0 +1,142 @@
+"""What answers roles that the policy does not: endpoints, and policies that stay as they are, served beside a run."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from harness.config import Config, PolicyConfig, RoleConfig, key_in, resolve_device
+from harness.errors import ConfigError, UserError, nearest
+from harness.gateway.client import Endpoint, checked_url
+from harness.plugins import program_of, roles_of, trained_by
+from harness.policies import fetched, longest
+from harness.policies.export import checkpoint_dir, checkpoint_model
+from harness.policies.serve import served
+from harness.results.folder import RunFolder
+
+
+@dataclass(frozen=True, slots=True)
+class Answerer:
+    """What answers a role.
+
+    Attributes:
+        name: What it is called in words.
+        endpoint: Where it is; None: it is a policy that has to be served.
+        folder: Of that policy.
+    """
+
+    name: str
+    endpoint: Endpoint | None = None
+    folder: str = ""
+
+
+def check(config: Config, trained: Collection[str] = ()) -> None:
+    """Refuse before anything is started what `roles` cannot mean.
+
+    Args:
+        trained: Roles whose calls are trained.
+
+    Raises:
+        ConfigError: The program has no such role, its calls are trained, its endpoint is no URL or its key is not
+            there, or a policy would have to be served on a GPU.
+    """
+    known, device = roles_of(config.agent), resolve_device(config.device)
+    for name, role in config.roles.items():
+        if name not in known:
+            raise ConfigError(
+                f"roles.{name}: {program_of(config.agent)} has no role of that name{nearest(name, known, '.')} "
+                f"Roles: {', '.join(known)}"
+            )
+        if name in trained:
+            raise ConfigError(
+                f"roles.{name}: agent_match {trained_by(config.agent, config.agent_match)!r} trains this role, and its "
+                f"tokens would be another model's. Take an agent_match that does not find it, or leave roles.{name} out"
+            )
+        if role.endpoint is not None:
+            _endpoint(name, role)
+        elif device != "cpu":
+            raise ConfigError(
+                f"roles.{name}.policy: on {device} the run's own policy has the device to itself. Serve {role.policy} "
+                f"elsewhere (`harness serve`), and name roles.{name}.endpoint and model instead"
+            )
+
+
+def answerers(config: Config, began_with: Mapping[str, str] | None = None) -> dict[str, Answerer]:
+    """What answers each role of `roles`; a policy on Hugging Face is downloaded.
+
+    Args:
+        began_with: What the run that goes on knows of its policies, by role: its revisions are taken again.
+
+    Raises:
+        ConfigError: As `check`; a policy is missing, damaged, or reads and writes too few tokens.
+        UserError: A run has no such checkpoint.
+        EnvironmentProblem: huggingface.co does not answer.
+    """
+    found = {}
+    for name, role in config.roles.items():
+        if role.endpoint is not None:
+            endpoint = _endpoint(name, role)
+            found[name] = Answerer(f"{endpoint.model} at {endpoint.base_url}", endpoint)
+            continue
+        try:
+            found[name] = _policy(role, (began_with or {}).get(name, ""))
+        except UserError as error:
+            raise type(error)(f"roles.{name}: {str(error).removeprefix('policy.path: ')}") from error
+        room = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
+        if room > (most := longest(found[name].folder) or room):
+            raise ConfigError(
+                f"roles.{name}: {role.policy} reads and writes {most} tokens together, and "
+                f"sampling.max_prompt_tokens + max_response_tokens are {room}"
+            )
+    return found
+
+
+@contextmanager
+def answering(found: Mapping[str, Answerer], config: Config, logs: Path) -> Iterator[dict[str, Endpoint]]:
+    """Where each role is answered as long as this lasts. Use it in the main thread.
+
+    Each policy has a process of its own on the processors, which ends with the block, and with this process.
+
+    Raises:
+        RunFailed: A policy's server ended before it was ready.
+    """
+    room = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
+    made: dict[str, Endpoint] = {}
+    with ExitStack() as stack:
+        for name, one in found.items():
+            if one.endpoint is None and one.folder not in made:
+                key = secrets.token_urlsafe(24)
+                url = stack.enter_context(served(one.folder, "cpu", room, logs / f"policy-{name}.log", key=key))
+                made[one.folder] = Endpoint(url, one.folder, key, token_ids=True)
+        yield {name: one.endpoint or made[one.folder] for name, one in found.items()}
+
+
+def _endpoint(name: str, role: RoleConfig) -> Endpoint:
+    try:
+        url = checked_url(str(role.endpoint))
+    except ConfigError as error:
+        raise ConfigError(f"roles.{name}.{error}") from error
+    if (parts := urlsplit(url)).username or parts.password:
+        raise ConfigError(
+            f"roles.{name}.endpoint holds a user or password, which a record would show. Put the key into an "
+            f"environment variable and its name into roles.{name}.api_key_env"
+        )
+    key = key_in(role.api_key_env, f"roles.{name}.api_key_env")
+    return Endpoint(url, str(role.model), key or None, role.token_ids)
+
+
+def _policy(role: RoleConfig, began_with: str) -> Answerer:
+    policy = str(role.policy)
+    if (Path(policy).expanduser() / "run.json").is_file():
+        run = RunFolder.open(Path(policy).expanduser())
+        step, _ = checkpoint_dir(run, role.step)
+        return Answerer(f"{run.id}, step {step}", folder=str(checkpoint_model(run, step)))
+    if role.step is not None:
+        raise ConfigError(f"step is of a run's checkpoints, and {policy} is no run folder")
+    name, _, commit = began_with.partition("@")
+    revision = commit if commit and name == policy else role.revision
+    return Answerer(policy, folder=fetched(PolicyConfig(path=policy, revision=revision)))
