@@ -317,6 +317,15 @@ FAULTS = {
         variables=lambda folder: {"TMPDIR": small(folder), "RAY_TMPDIR": ""},
         within_s=LIMIT_S,
     ),
+    "no-temporary": Fault(
+        "TMPDIR of 512 KiB, /dev/shm of 1 MiB",
+        None,
+        "failed",
+        before=lambda folder: (*mounted("512k", small)(folder), *mounted("1m", lambda _: "/dev/shm")(folder)),
+        variables=lambda folder: {"TMPDIR": small(folder), "RAY_TMPDIR": ""},
+        says="set TMPDIR",
+        within_s=LIMIT_S,
+    ),
     "temporary-files": Fault(
         "TMPDIR names a folder that is not there",
         None,
@@ -420,7 +429,7 @@ def attempt(name: str, fault: Fault) -> bool:
         here = str(one.folder)
     kept = sorted(leftovers() - before)
     more = f"{len(left)} processes" if left else ", ".join(kept[:3]) or "nothing"
-    said = " ".join(said.removeprefix("harness: ").replace(here, "").split())[:160].replace("|", "/")
+    said = " ".join(said.removeprefix("harness: ").replace(here, "").split())[:240].replace("|", "/")
     print(f"| {fault.told} | {told} | {said} | {more} | {'yes' if well else '**no**'} |", flush=True)
     return well
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
+import shutil
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,6 +77,8 @@ class VerlRun(RolloutWork):
             await asyncio.shield(asyncio.to_thread(stop_process, self._driver))
         if status != 0:
             reason = self._live.full() or last_error(self._log, status)
+            if _NO_ROOM.search(reason) and not self._live.full():
+                reason = f"{reason}. {temporary_room(self._scratch.parent)}"
             raise RunFailed(f"verl ended with status {status}: {reason} (whole log: {self._log})")
 
     def _look(self) -> None:
@@ -122,8 +126,9 @@ class VerlRun(RolloutWork):
 
 _PREFIX = r"^(\x1b\[\d+m)?(\((raylet|[^()]*pid=[^()]*)\))?(\x1b\[0m)?\s*"
 """What Ray puts before a line of another process."""
+_NO_ROOM = re.compile(r"No space left|Disk quota exceeded")
 _NAMES_A_CAUSE = (
-    re.compile(r"No space left|Disk quota exceeded"),
+    _NO_ROOM,
     re.compile(r"Raylet is terminated"),
     re.compile(OURS),
     # The last line of a traceback: a class, and mostly a message.
@@ -132,6 +137,16 @@ _NAMES_A_CAUSE = (
 )
 """By how surely a line with it names the cause."""
 _WARNS = re.compile(r"warn", re.IGNORECASE)
+
+
+def temporary_room(folder: Path) -> str:
+    """How much room temporary files have in `folder` and in shared memory, and what to do where it is little."""
+    rooms = []
+    for place in (folder, Path("/dev/shm")):
+        with suppress(OSError):
+            usage = shutil.disk_usage(place)
+            rooms.append(f"{place} ({usage.free / 2**20:,.1f} of {usage.total / 2**20:,.1f} MiB free)")
+    return f"Ray's temporary files are in {' and '.join(rooms)}: make room there, or set TMPDIR"
 
 
 def last_error(log: Path, status: int = 1) -> str:
