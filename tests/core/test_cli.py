@@ -11,6 +11,7 @@ from collections.abc import Callable
 from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -279,3 +280,21 @@ def test_what_the_terminals_encoding_lacks_is_escaped(monkeypatch: pytest.Monkey
         main()
     sys.stdout.flush()
     assert written.getvalue() == b"\\u60a3 \\ud800\n"
+
+
+def test_a_machine_that_starts_no_more_threads_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(error: Exception) -> Callable[..., None]:
+        def app(**_: Any) -> None:
+            raise error
+
+        return app
+
+    monkeypatch.setattr("harness.cli.app", fails(RuntimeError("can't start new thread")))
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert capsys.readouterr().err.startswith("harness: no further thread or process can be started: raise the limit")
+    monkeypatch.setattr("harness.cli.app", fails(RuntimeError("a fault of ours")))
+    with pytest.raises(RuntimeError, match="of ours"):
+        main()

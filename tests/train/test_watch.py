@@ -7,6 +7,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from harness.config import load_config
 from harness.errors import EnvironmentProblem, RunFailed
 from harness.results.folder import RunFolder
 from harness.trainers.verl import run as module
-from harness.trainers.verl.run import VerlRun, last_error
+from harness.trainers.verl.run import VerlRun, last_error, temporary_room
 from harness.trainers.verl.trainer import _place
 
 WARNING = (
@@ -253,3 +254,11 @@ def test_a_place_for_temporary_files_that_cannot_be_made_is_one_line(monkeypatch
     monkeypatch.setenv("RAY_TMPDIR", "/proc/none")
     with pytest.raises(EnvironmentProblem, match="no temporary files can be made in /proc/none: .*; set TMPDIR"):
         _place()
+
+
+def test_a_full_place_for_temporary_files_is_named(small_disk: Callable[[str], Path]) -> None:
+    place = small_disk("2m")
+    (place / "filler").write_bytes(b"x" * 2**20)
+    told = temporary_room(place)
+    assert told.startswith(f"Ray's temporary files are in {place} (1.0 of 2.0 MiB free) and ")
+    assert told.endswith("make room there, or set TMPDIR")
