@@ -27,12 +27,15 @@ from pathlib import Path
 
 import psutil
 
+from harness.config import cache_dir
+
 STEPS = [
     *("--plugin", "reference_sql", "--steps", "3", "--set", "device=cpu", "--set", "train.batch_size=4"),
     *("--set", "task.val_limit=8", "--set", "train.val_every=1", "--set", "train.save_every=1"),
     *("--set", "rollout.timeout_s=60"),
 ]
 LIMIT_S = 600.0
+CACHE = cache_dir()
 REWARD = """
 from harness.hookspecs import RewardSpec, hookimpl
 from harness.records import Verdict
@@ -124,6 +127,8 @@ class Fault:
         arguments: Further ones of the training.
         resumes: Whether it can go on, and then finishes.
         limits: `resource.RLIMIT_*` of the training.
+        before: Stands before its command.
+        says: What it says, among other words.
     """
 
     told: str
@@ -134,6 +139,8 @@ class Fault:
     limits: dict[int, int] = field(default_factory=dict)
     variables: Callable[[Path], dict[str, str]] = lambda folder: {}
     within_s: float = 30.0
+    before: Callable[[Path], tuple[str, ...]] = lambda folder: ()
+    says: str = ""
 
 
 def in_step_one(training: Training) -> None:
@@ -184,8 +191,70 @@ def faulty(text: str) -> Callable[[Path], dict[str, str]]:
     return variables
 
 
+CLOCK = """
+import os, time
+
+def shifted(real, per_s):
+    def now():
+        try:
+            with open(os.environ["CLOCK"]) as file:
+                return real() + int(file.read()) * per_s
+        except Exception:
+            return real()
+    return now
+
+time.time, time.time_ns = shifted(time.time, 1), shifted(time.time_ns, 10**9)
+"""
+"""Every Python process of a run imports it first."""
+
+
+def faked(folder: Path) -> dict[str, str]:
+    """A wall clock that is off by the seconds in a file."""
+    (folder / "sitecustomize.py").write_text(CLOCK)
+    (folder / "clock").write_text("0")
+    path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
+    return {"PYTHONPATH": path, "CLOCK": str(folder / "clock")}
+
+
+def jump(by_s: int) -> Callable[[Training], None]:
+    def act(training: Training) -> None:
+        in_step_one(training)
+        (training.folder / "clock").write_text(str(by_s))
+
+    return act
+
+
+def mounted(size: str, place: Callable[[Path], str]) -> Callable[[Path], tuple[str, ...]]:
+    """A small tmpfs in a place that only the command sees."""
+
+    def before(folder: Path) -> tuple[str, ...]:
+        script = f'mount -t tmpfs -o size={size} tmpfs {place(folder)} && exec "$@"'
+        return "unshare", *(["--map-root-user"] if os.geteuid() else []), "--mount", "sh", "-c", script, "sh"
+
+    return before
+
+
+def small(folder: Path) -> str:
+    """A folder for temporary files whose name is short enough for Ray's sockets."""
+    place = Path("/tmp") / f"small-{os.getpid()}"
+    place.mkdir(exist_ok=True)
+    return str(place)
+
+
+def as_nobody(folder: Path) -> tuple[str, ...]:
+    """As another user: a limit of processes does not hold for root."""
+    if os.geteuid():
+        return ()
+    for path in (folder.parent, folder, *folder.rglob("*")):
+        os.chown(path, 65534, 65534)
+    reads = "--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"  # wherever the interpreter is
+    return "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *reads, "env", f"HOME={folder}"
+
+
 FAULTS = {
-    "policy-server": Fault("policy server killed", kill("VerlPolicyServer"), "failed"),
+    "policy-server": Fault(
+        "policy server killed", kill("VerlPolicyServer"), "failed", says="policy server VerlPolicyServer"
+    ),
     "loop-worker": Fault("verl's agent-loop worker killed", kill("AgentLoopWorker"), "failed"),
     "task-runner": Fault("verl's task runner killed", kill("ray::TaskRunner"), "failed"),
     "trainer": Fault("verl's training worker killed", kill("WorkerDict"), "failed"),
@@ -213,15 +282,49 @@ FAULTS = {
     "hup-step": Fault("SIGHUP in a step", signalled(signal.SIGHUP, lambda one: one.rows("train", 2)), "interrupted"),
     "term-end": Fault("SIGTERM at the end of the last validation", signalled(signal.SIGTERM, reporting), "interrupted"),
     "processes": Fault(
-        "at most 150 processes and threads more",
+        "at most 150 processes and threads",
         None,
         "failed",
         limits={resource.RLIMIT_NPROC: 150},
+        before=as_nobody,
+        says="ulimit -u",
         resumes=False,
         within_s=LIMIT_S,
     ),
     "files": Fault(
         "at most 64 open files a process", None, "failed", limits={resource.RLIMIT_NOFILE: 64}, within_s=LIMIT_S
+    ),
+    "clock-forward": Fault(
+        "clock set forward an hour", jump(3600), "finished", resumes=False, variables=faked, within_s=LIMIT_S
+    ),
+    "clock-back": Fault(
+        "clock set back an hour", jump(-3600), "finished", resumes=False, variables=faked, within_s=LIMIT_S
+    ),
+    "shared-memory": Fault(
+        "/dev/shm of 16 MiB",
+        None,
+        "finished",
+        resumes=False,
+        before=mounted("16m", lambda folder: "/dev/shm"),
+        within_s=LIMIT_S,
+    ),
+    "small-temporary": Fault(
+        "TMPDIR of 4 MiB",
+        None,
+        "finished",
+        resumes=False,
+        before=mounted("4m", small),
+        variables=lambda folder: {"TMPDIR": small(folder), "RAY_TMPDIR": ""},
+        within_s=LIMIT_S,
+    ),
+    "no-temporary": Fault(
+        "TMPDIR of 512 KiB, /dev/shm of 1 MiB",
+        None,
+        "failed",
+        before=lambda folder: (*mounted("512k", small)(folder), *mounted("1m", lambda _: "/dev/shm")(folder)),
+        variables=lambda folder: {"TMPDIR": small(folder), "RAY_TMPDIR": ""},
+        says="set TMPDIR",
+        within_s=LIMIT_S,
     ),
     "temporary-files": Fault(
         "TMPDIR names a folder that is not there",
@@ -263,13 +366,15 @@ def training(fault: Fault) -> Iterator[Training]:
         for name, value in fault.limits.items():
             resource.setrlimit(name, (value, value))
 
-    command = [sys.executable, "-m", "harness", "train", "--runs-dir", str(folder / "runs"), *STEPS, *fault.arguments]
+    harness = [sys.executable, "-m", "harness", "train"]
+    variables = fault.variables(folder)
+    command = [*fault.before(folder), *harness, "--runs-dir", str(folder / "runs"), *STEPS, *fault.arguments]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
             command,
             stdout=log,
             stderr=log,
-            env=os.environ | fault.variables(folder),
+            env=os.environ | variables,
             cwd=folder,
             preexec_fn=limited,
             start_new_session=True,
@@ -285,8 +390,8 @@ def training(fault: Fault) -> Iterator[Training]:
 
 
 def leftovers() -> set[str]:
-    """Shared memory, temporary files, and processes that sleep as the agent above leaves them."""
-    places = [Path("/dev/shm"), Path(tempfile.gettempdir())]
+    """Shared memory, temporary files, harness's cache, and processes that sleep as the agent above leaves them."""
+    places = [Path("/dev/shm"), Path(tempfile.gettempdir()), CACHE, *CACHE.glob("*/")]
     found = {str(path) for place in places if place.is_dir() for path in place.iterdir()}
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
@@ -297,9 +402,6 @@ def leftovers() -> set[str]:
 
 def attempt(name: str, fault: Fault) -> bool:
     """One line of the table; whether it ended as it should."""
-    if resource.RLIMIT_NPROC in fault.limits and os.geteuid() == 0:
-        print(f"| {fault.told} | not tried: the limit does not hold for root | | | |", flush=True)
-        return True
     before = leftovers()
     with training(fault) as one:
         began = time.monotonic()
@@ -313,7 +415,7 @@ def attempt(name: str, fault: Fault) -> bool:
             ends = time.monotonic() + 12
             while (left := one.processes()) and time.monotonic() < ends:
                 time.sleep(0.2)
-            well = status == fault.ends and took <= fault.within_s and not left
+            well = status == fault.ends and took <= fault.within_s and not left and fault.says in said
             well = well and "Traceback" not in one.log.read_text(errors="replace")
             told = f"{status}, {took:.0f} s"
             if fault.resumes and one.run is not None:
@@ -327,7 +429,7 @@ def attempt(name: str, fault: Fault) -> bool:
         here = str(one.folder)
     kept = sorted(leftovers() - before)
     more = f"{len(left)} processes" if left else ", ".join(kept[:3]) or "nothing"
-    said = " ".join(said.removeprefix("harness: ").replace(here, "").split())[:160].replace("|", "/")
+    said = " ".join(said.removeprefix("harness: ").replace(here, "").split())[:240].replace("|", "/")
     print(f"| {fault.told} | {told} | {said} | {more} | {'yes' if well else '**no**'} |", flush=True)
     return well
 
@@ -345,9 +447,15 @@ def main() -> None:
     print("| what was done | how it ended, how long after | what it said | what was left | as it should |")
     print("|---|---|---|---|---|", flush=True)
     try:
+        before = leftovers()
         results = [attempt(name, FAULTS[name]) for name in options.only]
+        kept = sorted(leftovers() - before)
+        told = f"all {len(results)} of these, one after the other"
+        print(f"| {told} | | | {', '.join(kept[:3]) or 'nothing'} | {'**no**' if kept else 'yes'} |")
+        results.append(not kept)
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        for folder in (scratch, small(Path(scratch))):
+            shutil.rmtree(folder, ignore_errors=True)
     sys.exit(0 if all(results) else 1)
 
 

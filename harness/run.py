@@ -407,7 +407,7 @@ def recorded(
     if kind == "eval":
         record["parent"] = parent
     folder.write(record)
-    began = time.time()
+    began = time.monotonic()
     status, reason = "failed", ""
     try:
         yield
@@ -425,7 +425,7 @@ def recorded(
         raise
     finally:
         with undisturbed():
-            started, wall_s = folder.read(), time.time() - began
+            started, wall_s = folder.read(), time.monotonic() - began
             scores = result(started)
             if paid := spent(folder.reward):
                 scores["reward_cost"] = paid

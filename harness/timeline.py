@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from harness import clock
 from harness.errors import ConfigError
 
 VARIABLE = "HARNESS_TRACE_START"
@@ -44,7 +45,7 @@ def born(process: str) -> None:
     """Call this process by a name, and say how long it took from its creation to here."""
     if not _first(process):
         return
-    now, began = time.time(), _created()
+    now, began = clock.now(), _created()
     _write(name="process_name", ph="M", ts=0, args={"name": process})
     if began is not None:
         _write(name="Python and imports", ph="X", ts=_us(began), dur=_us(now - began))
@@ -56,17 +57,17 @@ def span(name: str) -> Iterator[None]:
     if VARIABLE not in os.environ:
         yield
         return
-    began = time.time()
+    began = clock.now()
     try:
         yield
     finally:
-        _write(name=name, ph="X", ts=_us(began), dur=_us(time.time() - began))
+        _write(name=name, ph="X", ts=_us(began), dur=_us(clock.now() - began))
 
 
 def mark(name: str) -> None:
     """The first time that this process comes here."""
     if _first(name):
-        _write(name=name, ph="i", s="p", ts=_us(time.time()))
+        _write(name=name, ph="i", s="p", ts=_us(clock.now()))
 
 
 _said: set[tuple[int, str]] = set()
@@ -95,5 +96,5 @@ def _created() -> float | None:
     with suppress(OSError, ValueError, IndexError, AttributeError):
         ticks = int(Path("/proc/self/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[19])
         uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
-        return time.time() - uptime + ticks / os.sysconf("SC_CLK_TCK")
+        return clock.now() - uptime + ticks / os.sysconf("SC_CLK_TCK")
     return None

@@ -191,8 +191,13 @@ def main() -> None:
     except MemoryError:
         complain("harness: memory is used up: make some free, or raise the limit (ulimit -v, or the container's)")
         sys.exit(2)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+    except (OSError, RuntimeError) as error:
+        from harness.rollout.processes import starved
+
+        if advice := starved(f"{type(error).__name__}: {error}"):
+            complain(f"harness: {advice}")
+            sys.exit(2)
+        if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         complain(f"harness: {error.strerror}: {error.filename or 'make room'}")
         sys.exit(1)

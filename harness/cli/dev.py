@@ -148,15 +148,15 @@ def _run(
 
     import agentlightning as agl
     from agentlightning.execution.shared_memory import SharedMemoryExecutionStrategy
-    from agentlightning.store.memory import InMemoryLightningStore
 
     from harness.gateway.server import GatewayServer
     from harness.plugins import agent_spec, load
     from harness.rollout.runner import POLICY_RESOURCE, ConcurrentRunner, GatewayTracer, PluginAgent
+    from harness.rollout.store import RunStore
 
     logging.getLogger("agentlightning").setLevel(logging.CRITICAL)
     agent = load(agent_spec(config.agent))()
-    store = InMemoryLightningStore(thread_safe=True)
+    store = RunStore(thread_safe=True)
     with GatewayServer() as gateway:
         asyncio.run(_point(gateway.control(), endpoint, roles))
         runner = ConcurrentRunner(config.rollout.concurrency, lambda: None)
@@ -166,7 +166,7 @@ def _run(
             tracer=GatewayTracer(),
             runner=runner,
             store=store,
-            strategy=SharedMemoryExecutionStrategy(main_thread="algorithm"),
+            strategy=SharedMemoryExecutionStrategy(main_thread="algorithm", managed_store=False),
             initial_resources={
                 POLICY_RESOURCE: agl.LLM(endpoint=gateway.base_url, model=endpoint.model, api_key=gateway.key)
             },

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from heapq import heappop, heappush
 from typing import Any
 
+from harness import clock
 from harness.gateway.answers import Answer, StreamedAnswer
 from harness.gateway.failures import Refusal, deadline_passed
 from harness.gateway.settings import GatewaySettings
@@ -99,7 +100,7 @@ class Call:
         self.draw: int | None = None
         """None until the request is whole."""
         self.sampling: Mapping[str, Any] = log.sampling
-        self.started_s = time.time()
+        self.started_s = clock.now()
         self.upstream_s = 0.0
         self.model = ""
         self.messages: tuple[Mapping[str, Any], ...] = ()
@@ -117,7 +118,7 @@ class Call:
         self.draw = self.log.draw(self.role)
         if (seed := self.log.sampling.get("seed")) is not None:
             self.sampling = {**self.log.sampling, "seed": call_seed(seed, self.role, self.draw)}
-        self.started_s, self._began = time.time(), time.perf_counter()
+        self.started_s, self._began = clock.now(), time.perf_counter()
 
     def blamed(self, refusal: Refusal) -> Refusal:
         """The refusal as it is recorded: a call that ends before its request is whole ends by its agent's doing."""

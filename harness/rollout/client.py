@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from typing import TYPE_CHECKING, Any
 
+from harness import clock
 from harness.records import Attempt
 from harness.rollout.request import RolloutRequest
 from harness.rollout.spans import from_spans
@@ -42,7 +42,7 @@ class RolloutClient:
 
     async def run(self, request: RolloutRequest, metadata: dict[str, Any] | None = None) -> Attempt:
         """Run one rollout to its end and return its last attempt; failures are outcomes, not exceptions."""
-        started = time.time()
+        started = clock.now()
         rollout_id = await self._enqueue(request, metadata or {})
         finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[rollout_id] = finished
@@ -74,7 +74,7 @@ class RolloutClient:
             failures=(),
             tool_calls=(),
             started_s=started,
-            elapsed_s=time.time() - started,
+            elapsed_s=clock.now() - started,
         )
 
     def _forget(self, rollout_id: str) -> None:

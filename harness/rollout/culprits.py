@@ -19,6 +19,7 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from harness import clock
 from harness.gateway.client import GatewayControl
 from harness.records import Attempt, Outcome, ToolCall
 from harness.rollout.host import UNDER_WAY, UnderWay
@@ -52,7 +53,7 @@ async def settle(store: LightningStore, control: GatewayControl, one: UnderWay, 
         failures=tuple(failures),
         tool_calls=tuple(sorted(one.tool_calls, key=_began)),
         started_s=one.started_s,
-        elapsed_s=time.time() - one.started_s,
+        elapsed_s=clock.now() - one.started_s,
     )
     await store.add_many_spans(to_spans(attempt))
     await store.update_attempt(one.rollout_id, one.attempt_id, status="succeeded")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from harness import clock
 from harness.deadlines import DeadlinePassed, Raised, within
 from harness.environments import Observation, Tool, tools_of
 from harness.plugins import environment, program
@@ -99,7 +100,7 @@ class HostToolbox:
         return await self.call(tool.name, {name: text})
 
     async def call(self, tool: str, arguments: Mapping[str, Any] | str) -> str:
-        began, started_s = time.monotonic(), time.time()
+        began, started_s = time.monotonic(), clock.now()
         tool = _storable(tool)
         given, seen, fault = await self._call(tool, arguments)
         elapsed_s = time.monotonic() - began
@@ -139,7 +140,7 @@ async def run_attempt(
     http_client: httpx.AsyncClient,
 ) -> Attempt:
     """Run one attempt to its end, whatever the agent does. Never raises for anything the agent or endpoint did."""
-    started = time.time()
+    started = clock.now()
     await control.open_attempt(
         rollout_id,
         attempt_id,
@@ -184,7 +185,7 @@ async def run_attempt(
         failures=tuple(failures),
         tool_calls=tuple(sorted(toolbox.tool_calls, key=lambda call: call.started_s)),
         started_s=started,
-        elapsed_s=time.time() - started,
+        elapsed_s=clock.now() - started,
     )
 
 

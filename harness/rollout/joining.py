@@ -7,13 +7,13 @@ import json
 import logging
 import os
 import random
-import time
 from collections.abc import Coroutine
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import harness
+from harness import clock
 from harness.errors import ConfigError
 from harness.gateway.client import GatewayControl
 from harness.rollout.pool import WorkerPool, give_back
@@ -140,7 +140,7 @@ async def watch_joined(store: LightningStore) -> None:
             if not number.isdigit() or int(number) < FIRST_NUMBER:
                 continue  # the pool's own
             seen = max(worker.last_heartbeat_time or 0.0, worker.last_dequeue_time or 0.0)
-            silent_s = time.time() - seen
+            silent_s = clock.now() - seen
             if silent_s <= LOST_S:
                 lost.discard(worker.worker_id)
             elif worker.worker_id not in lost:

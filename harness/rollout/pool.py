@@ -10,7 +10,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,9 +45,16 @@ class _Worker:
     number: int
     process: subprocess.Popen[bytes]
     heartbeat: Path
-    started: float
     careful: bool
     """Whether it takes one rollout at a time, so that one which ends it is known."""
+    beat: int | None = None
+    """The heartbeat that was seen last, None before the first, and since when, by the monotonic clock."""
+    since: float = field(default_factory=time.monotonic)
+
+    @property
+    def id(self) -> str:
+        """As agentlightning names it."""
+        return f"Worker-{self.number}"
 
 
 class WorkerPool:
@@ -78,10 +86,11 @@ class WorkerPool:
         self.restarts = 0
         self._false_starts = 0
 
-    def start(self) -> None:
-        """Start all workers; returns at once."""
+    def start(self) -> list[str]:
+        """Start all workers; returns at once, with the names under which they will ask for rollouts."""
         self._log_dir.mkdir(parents=True, exist_ok=True)
         self._workers = [self._spawn() for _ in range(self._count)]
+        return [worker.id for worker in self._workers]
 
     def _spawn(self, careful: bool = False) -> _Worker:
         number, self._next = self._next, self._next + 1
@@ -103,7 +112,7 @@ class WorkerPool:
             settings = replace(settings, concurrency=1)
         process.stdin.write(settings.dump().encode() + b"\n")
         process.stdin.close()
-        return _Worker(number, process, heartbeat, time.time(), careful)
+        return _Worker(number, process, heartbeat, careful)
 
     async def watch(self, store: LightningStore, control: GatewayControl) -> None:
         """Replace dead and stuck workers until cancelled.
@@ -126,8 +135,8 @@ class WorkerPool:
                 ended_itself = status >= 0 or -status in ENDED_BY_ITSELF
                 explained = status == STATUS
                 if worker.careful and ended_itself and not explained:
-                    explained = await _settle_lost(store, control, f"Worker-{worker.number}", reason)
-                await give_back(store, f"Worker-{worker.number}", reason)
+                    explained = await _settle_lost(store, control, worker.id, reason)
+                await give_back(store, worker.id, reason)
                 self._false_starts = 0 if worker.heartbeat.exists() else self._false_starts + 1
                 worker.heartbeat.unlink(missing_ok=True)
                 if self.restarts >= MAX_RESTARTS or self._false_starts >= MAX_FALSE_STARTS:
@@ -144,11 +153,13 @@ class WorkerPool:
         status = worker.process.poll()
         if status is not None:
             return f"ended with status {status}"
-        try:
-            silent_s, limit_s = time.time() - worker.heartbeat.stat().st_mtime, self._stall_s
-        except FileNotFoundError:  # still importing
-            silent_s, limit_s = time.time() - worker.started, START_S
-        if silent_s > limit_s:
+        beat, now = None, time.monotonic()
+        with suppress(FileNotFoundError):  # still importing
+            beat = worker.heartbeat.stat().st_mtime_ns
+        if beat != worker.beat:
+            worker.beat, worker.since = beat, now
+        silent_s = now - worker.since
+        if silent_s > (START_S if beat is None else self._stall_s):
             worker.process.kill()
             worker.process.wait()
             return f"was stuck for {silent_s:.0f} s and was killed"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
+import resource
 import signal
 import subprocess
 import sys
@@ -16,6 +18,20 @@ import psutil
 
 RUN_MARK = "HARNESS_RUN_MARK"
 """Environment variable that every process of a run inherits; its value is the run's id."""
+_NO_MORE = re.compile(
+    r"can't start new thread|pthread_create failed|Thread creation failed|BlockingIOError: \[Errno 11\]"
+    r"|what\(\): +Resource temporarily unavailable"
+)
+"""How Python, OpenBLAS, OpenMP and C++ say that the kernel gives no further thread or process."""
+
+
+def starved(said: str) -> str:
+    """What to do where a process said that it could start no thread and no process; empty where it did not say so."""
+    if not _NO_MORE.search(said):
+        return ""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    most = "" if limit == resource.RLIM_INFINITY else f", here {limit} for all of this user's"
+    return f"no further thread or process can be started: raise the limit (ulimit -u{most}, or the container's)"
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:

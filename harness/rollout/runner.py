@@ -21,6 +21,7 @@ from harness.records import INFRASTRUCTURE_OUTCOMES
 from harness.rollout.host import run_attempt
 from harness.rollout.request import RolloutRequest
 from harness.rollout.spans import to_spans
+from harness.rollout.store import RunStore, StoreClient
 from harness.toolbox import Agent
 
 logger = logging.getLogger(__name__)
@@ -120,6 +121,7 @@ class ConcurrentRunner(agl.LitAgentRunner[dict[str, Any]]):
     async def iter(self, *, event: ExecutionEvent | None = None) -> None:
         """Take rollouts from the store until `event` is set, then cancel what is under way."""
         store = self.get_store()
+        assert isinstance(store, RunStore | StoreClient)
         stop_heartbeat = self._start_heartbeat_loop(store)
         running: set[asyncio.Task[str]] = set()
         beat = asyncio.create_task(self._heartbeat())
@@ -128,7 +130,7 @@ class ConcurrentRunner(agl.LitAgentRunner[dict[str, Any]]):
                 free = self._concurrency - len(running)
                 taken: list[AttemptedRollout] = []
                 if free:
-                    taken = list(await store.dequeue_many_rollouts(limit=free, worker_id=self.get_worker_id()))
+                    taken = list(await store.take(self.get_worker_id(), len(running), free))
                 for rollout in taken:
                     task = asyncio.create_task(self._step_impl(rollout))
                     running.add(task)

@@ -125,7 +125,9 @@ class RolloutWork(agl.Algorithm):
             loop.add_signal_handler(number, interrupt)
         host = self.config.rollout.host
         join_file = self.log_dir.parent / FILE_NAME
-        store = StoreServer(self.get_store(), host)
+        kept = self.get_store()
+        assert isinstance(kept, RunStore)
+        store = StoreServer(kept, host)
         try:
             with timeline.span("store and gateway"):
                 await store.start()
@@ -143,7 +145,7 @@ class RolloutWork(agl.Algorithm):
                 self.config.rollout.timeout_s,
                 python_for(registry().owner("agent", spec.name)),
             )
-            self.pool.start()
+            kept.shares.expect(self.pool.start(), self.config.rollout.concurrency)
             async with self.gateway.control() as control:
                 await control.point(roles=self.roles)
                 await first(

@@ -5,26 +5,68 @@ and one for the resources before each rollout: half of what a rollout of a small
 an attempt travel together, and resources, which never change during a run, are asked for once.
 
 agentlightning keeps every rollout until the process ends. Here whoever waited for one says when it is done with it.
+
+agentlightning gives whoever asks all it has room for. Here a runner is given its share (`shares.py`).
+
+agentlightning takes deadlines from the machine's clock: one that is set forward would end all attempts under way. Here
+its store has a clock that nobody sets.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import time
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
+import aiohttp
+from agentlightning.store import collection_based
+from agentlightning.store import utils as health
 from agentlightning.store.base import LightningStore, is_finished
 from agentlightning.store.client_server import API_V1_AGL_PREFIX, LightningStoreClient, LightningStoreServer
 from agentlightning.store.memory import InMemoryLightningStore
-from agentlightning.types import ResourcesUpdate, Span
+from agentlightning.types import AttemptedRollout, ResourcesUpdate, Span
 from agentlightning.utils.server_launcher import PythonServerLauncherArgs
+from fastapi import Body
+
+from harness import clock
+from harness.rollout.shares import Shares
 
 SPANS = "/harness/spans"
 FORGET = "/harness/forget"
+TAKE = "/harness/take"
+
+logger = logging.getLogger(__name__)
+
+vars(collection_based)["time"] = vars(health)["time"] = SimpleNamespace(time=clock.now, perf_counter=time.perf_counter)
 
 
 class RunStore(InMemoryLightningStore):
-    """agentlightning's store in memory, which can forget."""
+    """agentlightning's store in memory, which can forget, and shares work among runners.
+
+    Attributes:
+        shares: Who takes rollouts.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.shares = Shares()
+        self._taking = asyncio.Lock()
+
+    async def take(self, worker_id: str, running: int, free: int) -> Sequence[AttemptedRollout]:
+        """A runner's share of the rollouts that wait.
+
+        Args:
+            running: How many it has under way.
+            free: How many more it has room for.
+        """
+        async with self._taking:
+            waiting = await self.collections.rollout_queue.size()
+            limit = self.shares.share(worker_id, running, free, waiting)
+            taken: Sequence[AttemptedRollout] = await self.dequeue_many_rollouts(limit=limit, worker_id=worker_id)
+        return taken
 
     async def forget(self, rollout_ids: Sequence[str]) -> None:
         """Drop what is known of some rollouts that have ended."""
@@ -66,6 +108,13 @@ class StoreServer(LightningStoreServer):
             await self.forget(rollout_ids)
             return len(rollout_ids)
 
+        async def take(
+            worker_id: str = Body(), running: int = Body(), free: int = Body()
+        ) -> Sequence[AttemptedRollout]:
+            assert isinstance(store, RunStore)
+            return await store.take(worker_id, running, free)
+
+        self.app.post(API_V1_AGL_PREFIX + TAKE, response_model=list[AttemptedRollout])(take)
         self.app.post(API_V1_AGL_PREFIX + SPANS, status_code=201)(add_many_spans)
         self.app.post(API_V1_AGL_PREFIX + FORGET, status_code=200)(forget)
 
@@ -87,6 +136,18 @@ class StoreClient(LightningStoreClient):
         """Store all spans or none, in one request. Returns what it was given."""
         await self._request_json("post", SPANS, json=[span.model_dump(mode="json") for span in spans])
         return spans
+
+    async def take(self, worker_id: str, running: int, free: int) -> Sequence[AttemptedRollout]:
+        """As `RunStore.take`; nothing where the server does not answer. Asked once: an answer that is lost is lost."""
+        session = await self._get_session()
+        asked = {"worker_id": worker_id, "running": running, "free": free}
+        try:
+            async with session.post(f"{self.server_address}{TAKE}", json=asked) as answer:
+                answer.raise_for_status()
+                return [AttemptedRollout.model_validate(one) for one in await answer.json()]
+        except (aiohttp.ClientError, TimeoutError) as error:
+            logger.warning("the store gave no rollouts: %s", error)
+            return []
 
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
         """Resources, from the server the first time."""

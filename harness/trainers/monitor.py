@@ -68,7 +68,7 @@ class Follower:
         """Take in what is new."""
         self._read()
         state = self.progress
-        if self._first is not None and (since_s := time.time() - self._first) >= LEAST_S:
+        if self._first is not None and (since_s := time.monotonic() - self._first) >= LEAST_S:
             state.rollouts_per_s = self._fresh / since_s
         state.remaining_s = None
         if self._step_s:
@@ -102,7 +102,7 @@ class Follower:
     def _episode(self, row: Episode) -> None:
         state = self.progress
         phase, step = row["phase"], row["step"]
-        self._first = self._first or time.time()
+        self._first = self._first or time.monotonic()
         self._fresh += 1
         state.rollouts += 1
         key = (phase, step)

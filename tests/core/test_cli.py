@@ -11,6 +11,7 @@ from collections.abc import Callable
 from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -125,7 +126,7 @@ def test_the_line_of_a_step_has_groups_that_differ_and_no_rate_of_an_instant(
     assert "reward 0.250  mixed groups 37.5 %" in out.getvalue() and "  1,235 rollouts/s  " in out.getvalue()
     assert [rate(0), rate(0.42), rate(52.4)] == ["-", "0.4", "52"]
     folder, now = RunFolder.create(tmp_path, "x"), [100.0]
-    monkeypatch.setattr(monitor, "time", SimpleNamespace(time=lambda: now[0]))
+    monkeypatch.setattr(monitor, "time", SimpleNamespace(monotonic=lambda: now[0]))
     watch = monitor.Monitor(folder, 2, {"train": 8, "val": 2}, 0.5, "verl")
     row = {"phase": "train", "step": 1, "task_id": "a", "reward": 1.0, "outcome": "ok", "transitions": 1}
     RowLog(folder, "episodes").add([row | {"reward_reason": ""}] * 4)
@@ -279,3 +280,21 @@ def test_what_the_terminals_encoding_lacks_is_escaped(monkeypatch: pytest.Monkey
         main()
     sys.stdout.flush()
     assert written.getvalue() == b"\\u60a3 \\ud800\n"
+
+
+def test_a_machine_that_starts_no_more_threads_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(error: Exception) -> Callable[..., None]:
+        def app(**_: Any) -> None:
+            raise error
+
+        return app
+
+    monkeypatch.setattr("harness.cli.app", fails(RuntimeError("can't start new thread")))
+    with pytest.raises(SystemExit, match="2"):
+        main()
+    assert capsys.readouterr().err.startswith("harness: no further thread or process can be started: raise the limit")
+    monkeypatch.setattr("harness.cli.app", fails(RuntimeError("a fault of ours")))
+    with pytest.raises(RuntimeError, match="of ours"):
+        main()

@@ -10,8 +10,8 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parents[2]
 HARNESS = REPO / "harness"
 ROOMS = (
-    *("__init__", "errors", "deadlines", "timeline", "serving", "layers", "wording", "config", "hookspecs", "records"),
-    *("toolbox", "scripted", "environments", "programs", "plugins", "tasks", "rewards", "gateway"),
+    *("__init__", "errors", "clock", "deadlines", "timeline", "serving", "layers", "wording", "config", "hookspecs"),
+    *("records", "toolbox", "scripted", "environments", "programs", "plugins", "tasks", "rewards", "gateway"),
     *("results", "rollout", "policies", "trainers", "builtins", "parity", "record", "run"),
     *("compare", "evaluation", "study", "report", "diagnosis", "testing", "cli", "__main__"),
 )

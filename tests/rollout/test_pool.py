@@ -46,9 +46,25 @@ def test_a_worker_that_has_gone_quiet_or_never_starts_is_killed(
     pool.start()
     quiet, starting = pool._workers
     quiet.heartbeat.touch()
-    os.utime(quiet.heartbeat, (0, time.time() - 40))
+    assert pool._problem(quiet) is None
+    quiet.since -= 40
     assert "was stuck for 40 s" in str(pool._problem(quiet)) and quiet.process.returncode == -9
     assert pool._problem(starting) is None
     monkeypatch.setattr(module, "START_S", 0.0)
     assert "was stuck" in str(pool._problem(starting))
     assert isinstance(starting.process, subprocess.Popen) and starting.process.returncode == -9
+
+
+@pytest.mark.parametrize("by_s", [3600, -3600])
+def test_a_clock_that_is_set_meanwhile_makes_no_worker_stuck(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch, by_s: int
+) -> None:
+    pool.start()
+    for worker in pool._workers[:1]:  # the other is starting
+        worker.heartbeat.touch()
+    assert [pool._problem(worker) for worker in pool._workers] == [None, None]
+    was = time.time
+    monkeypatch.setattr(time, "time", lambda: was() + by_s)
+    assert [pool._problem(worker) for worker in pool._workers] == [None, None]
+    os.utime(pool._workers[0].heartbeat, (0, time.time()))
+    assert [pool._problem(worker) for worker in pool._workers] == [None, None]

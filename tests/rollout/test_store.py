@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import agentlightning as agl
-from agentlightning.types import AttemptedRollout
+import pytest
+from agentlightning.types import AttemptedRollout, EnqueueRolloutRequest, RolloutConfig
 
 from harness.records import Attempt, Problem, Transition
 from harness.rollout.client import RolloutClient
@@ -131,5 +133,25 @@ def test_a_rollout_that_was_read_is_forgotten_and_one_under_way_is_not() -> None
         finally:
             await client.close()
             await server.stop()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_a_clock_that_is_set_forward_ends_no_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        store = RunStore(thread_safe=True, scan_debounce_seconds=0)
+        limit_s = 0.5
+        config = RolloutConfig(timeout_seconds=limit_s, max_attempts=2, retry_condition=["timeout"])
+        await store.enqueue_many_rollouts([EnqueueRolloutRequest(input={}, mode="train", config=config)])
+        (taken,) = await store.take("w", 0, 4)
+        began, was = time.monotonic(), time.time
+        monkeypatch.setattr(time, "time", lambda: was() + 3600)
+        again = await store.take("w", 1, 3)
+        assert not again or time.monotonic() - began > limit_s
+        while not again:  # its own time does end it
+            await asyncio.sleep(0.05)
+            again = await store.take("w", 1, 3)
+        assert again[0].rollout_id == taken.rollout_id and time.monotonic() - began > limit_s - 0.1
+        assert again[0].attempt.start_time - taken.attempt.start_time < 600
 
     asyncio.run(asyncio.wait_for(main(), 60))

@@ -267,7 +267,8 @@ def test_a_dead_actor_fails_the_run_cleanly_and_scores_nothing_zero(
     (run,) = (path for path in runs.iterdir() if path.is_dir())
     record = json.loads((run / "run.json").read_text())
     assert record["status"] == "failed" and record["reason"]
-    assert victim in record["reason"] or (victim == "VerlPolicyServer" and "endpoint_error" in record["reason"])
+    named = "policy server" if victim == "VerlPolicyServer" else "actor"
+    assert f"{named} {victim}" in record["reason"], record["reason"]
     assert "Traceback" not in log.read_text()
     for row in pq.read_table(run / "episodes.parquet").to_pylist():
         assert (row["reward"] is None) == (row["outcome"] != "ok"), row

@@ -5,14 +5,19 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.errors import EnvironmentProblem
-from harness.trainers.verl.run import last_error
+from harness.config import load_config
+from harness.errors import EnvironmentProblem, RunFailed
+from harness.results.folder import RunFolder
+from harness.trainers.verl import run as module
+from harness.trainers.verl.run import VerlRun, last_error, temporary_room
 from harness.trainers.verl.trainer import _place
 
 WARNING = (
@@ -120,6 +125,89 @@ def test_a_killed_actor_that_nobody_waits_for_ends_the_driver(tmp_path: Path) ->
     assert "meant" not in last_error(log)
 
 
+def test_a_dead_policy_server_is_called_what_it_is() -> None:
+    from ray.core.generated.common_pb2 import ActorDeathCause
+
+    from harness.trainers.verl.driver import cause_of_death
+
+    cause = ActorDeathCause()
+    cause.actor_died_error_context.reason = cause.actor_died_error_context.Reason.Value("WORKER_DIED")
+    cause.actor_died_error_context.error_message = "Its process has ended.\nMore of it."
+    for kind, what in (("vLLMHttpServer", "policy server"), ("VerlPolicyServer", "policy server"), ("W", "actor")):
+        actor = {"ActorClassName": kind, "Name": "n", "Pid": 7, "DeathCause": cause}
+        assert cause_of_death(actor) == f"{what} {kind} n (process 7) died: Its process has ended."
+
+
+class FailingRun:
+    """A run too many of whose rollouts failed."""
+
+    model, done = "m", 0
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.config, self.folder = load_config("cpu", agent="reference_sql"), folder
+
+    def poll(self) -> None:
+        raise RunFailed("12 of 16 rollouts brought no usable result (endpoint_error 12)")
+
+
+@pytest.fixture
+def failing(tmp_path: Path) -> VerlRun:
+    folder = RunFolder(tmp_path / "run")
+    folder.logs.mkdir(parents=True)
+    log = folder.logs / "verl.log"
+    log.write_text("harness: actor A (process 1) died: in an earlier launch, RuntimeError: can't start new thread\n")
+    driver: Any = None
+    run: Any = FailingRun(folder)
+    return VerlRun(run, "mark", driver, tmp_path / "session", log.stat().st_size, tmp_path / "scratch")
+
+
+def test_what_died_is_named_and_not_only_what_followed_from_it(failing: VerlRun) -> None:
+    def say() -> None:
+        with failing._log.open("a") as log:
+            log.write("harness: policy server S (process 7) died: why\n")
+
+    speaks = threading.Timer(0.5, say)
+    speaks.start()
+    with pytest.raises(RunFailed, match=r"^policy server S \(process 7\) died: why \(whole log"):
+        failing._look()
+    speaks.join()
+
+
+def test_rollouts_that_fail_while_nothing_died_are_the_reason(
+    failing: VerlRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CAUSE_S", 0.1)
+    with pytest.raises(RunFailed, match="endpoint_error 12"):
+        failing._look()
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        ("run/logs/verl.log", "RuntimeError: can't start new thread"),
+        (
+            "scratch/ray/session_2026/logs/raylet.err",
+            "x: St12system_error. what(): Resource temporarily unavailable /x",
+        ),
+        ("scratch/ray/session_2026/logs/gcs_server.out", "thd.cc:157] pthread_create failed: Resource temporarily"),
+    ],
+)
+def test_a_machine_that_gives_no_more_threads_ends_the_run(
+    failing: VerlRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, said: str
+) -> None:
+    monkeypatch.setattr(failing._live, "poll", lambda: None)
+    failing._look()  # an earlier launch said so
+    log = tmp_path / where
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a") as file:
+        file.write("zmq.error.Again: Resource temporarily unavailable\n")
+    failing._look()
+    with log.open("a") as file:
+        file.write(f"line\n{said}")
+    with pytest.raises(RunFailed, match=r"no further thread or process can be started: raise the limit \(ulimit -u"):
+        failing._look()
+
+
 def test_a_ray_that_was_slow_to_start_is_started_again(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,3 +254,11 @@ def test_a_place_for_temporary_files_that_cannot_be_made_is_one_line(monkeypatch
     monkeypatch.setenv("RAY_TMPDIR", "/proc/none")
     with pytest.raises(EnvironmentProblem, match="no temporary files can be made in /proc/none: .*; set TMPDIR"):
         _place()
+
+
+def test_a_full_place_for_temporary_files_is_named(small_disk: Callable[[str], Path]) -> None:
+    place = small_disk("2m")
+    (place / "filler").write_bytes(b"x" * 2**20)
+    told = temporary_room(place)
+    assert told.startswith(f"Ray's temporary files are in {place} (1.0 of 2.0 MiB free) and ")
+    assert told.endswith("make room there, or set TMPDIR")

@@ -26,6 +26,8 @@ TRIES = 3
 """How often Ray is started before a run gives up."""
 VERLS_OWN_S = 5.0
 """How long verl may take to end by itself once an actor has died: where it notices, it says more."""
+POLICY_SERVERS = ("VerlPolicyServer", "vLLMHttpServer")
+"""Actors that answer the calls of agents: ours on a CPU, verl's on GPUs."""
 NO_AGENT = Path(__file__).with_name("no_agent.py")
 OURS = "harness: "
 """Begins the line of the log that says why a run ends."""
@@ -218,16 +220,17 @@ def _leave(reason: str, over: threading.Event) -> None:
 
 def cause_of_death(actor: dict[str, Any]) -> str:
     """What Ray's table says of a dead actor; empty where it ended because it was to, or verl is told of it."""
-    cause, name = actor["DeathCause"], f"{actor['ActorClassName']} {actor['Name']}".strip()
+    what = "policy server" if actor["ActorClassName"] in POLICY_SERVERS else "actor"
+    cause, name = actor["DeathCause"], f"{what} {actor['ActorClassName']} {actor['Name']}".strip()
     kind = cause.WhichOneof("context")
     if kind == "oom_context":
-        return f"Ray ended actor {name} (process {actor['Pid']}) for want of memory: {cause.oom_context.error_message}"
+        return f"Ray ended {name} (process {actor['Pid']}) for want of memory: {cause.oom_context.error_message}"
     died = cause.actor_died_error_context
     unmeant = kind == "actor_died_error_context" and died.Reason.Name(died.reason) in ("WORKER_DIED", "NODE_DIED")
     if not unmeant or "INTENDED_" in died.error_message:
         return ""
     detail = died.error_message.strip().splitlines()[0].partition(" Some common causes")[0]
-    return f"actor {name} (process {actor['Pid']}) died: {detail}"
+    return f"{name} (process {actor['Pid']}) died: {detail}"
 
 
 if __name__ == "__main__":

@@ -170,11 +170,9 @@ class Server:
                         importlib.import_module(module)
             self._made = {name: value for name, value in os.environ.items() if name not in before}
         if not ids_differ_in_forks():
-            sys.exit(
-                "harness: Ray has drawn ids here, which its forks would draw too, so each worker imports for itself"
-            )
+            sys.exit("forks: Ray has drawn ids here, which they would draw too, so each worker imports for itself")
         if self._on_gpu and not cuda_starts_in_a_fork():
-            sys.exit("harness: CUDA does not start in a fork here, so each worker imports for itself")
+            sys.exit("forks: CUDA does not start in a fork here, so each worker imports for itself")
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a fork; its client sees it end
         if self._mark is not None:  # only who serves several runs is asked what has changed
             self._loaded.note()

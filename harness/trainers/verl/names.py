@@ -26,6 +26,8 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "chosen_tokens": ("training/chosen_tokens",),
 }
 
+LOG = "verl.log"
+"""Among a run's logs: what verl's processes say."""
 SESSION_FILE = ".session.json"
 """In a run's folder: where its services are, for verl's processes."""
 LOST_FILE = ".lost"

@@ -27,7 +27,7 @@ from harness.trainers.verl import forks
 from harness.trainers.verl.checkpoints import check, checkpoints, drop_broken
 from harness.trainers.verl.compose import chosen, verl_settings, write_agent_loop
 from harness.trainers.verl.limits import checkpoint_bytes
-from harness.trainers.verl.names import LOST_FILE, SESSION_FILE
+from harness.trainers.verl.names import LOG, LOST_FILE, SESSION_FILE
 
 if TYPE_CHECKING:
     from harness.run import LiveRun
@@ -111,13 +111,15 @@ class VerlTrainer(Trainer):
         scratch = tempfile.TemporaryDirectory(prefix=SCRATCH, dir=_place(), ignore_cleanup_errors=True)
         _noted(data_dir / "scratch", scratch.name)
         ours = {"RAY_TMPDIR": scratch.name, "TMPDIR": scratch.name, **_standby(digest(shared | hidden))}
-        driver = _start(folder, {**os.environ, **variables, **hidden, **ours})
+        log = folder.logs / LOG
+        begins = log.stat().st_size if log.exists() else 0
+        driver = _start(log, data_dir, {**os.environ, **variables, **hidden, **ours})
         well = False
         try:
             with timeline.span("imports of agentlightning"):
                 from harness.trainers.verl.run import VerlRun
 
-            VerlRun(run, mark, driver, session_file).execute()
+            VerlRun(run, mark, driver, session_file, begins, Path(scratch.name)).execute()
             well = True
         finally:
             stop_process(driver)
@@ -147,10 +149,10 @@ def _settings(run: LiveRun) -> dict[str, Any]:
     )
 
 
-def _start(folder: RunFolder, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    with (folder.logs / "verl.log").open("ab") as log:
+def _start(log_file: Path, data_dir: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    with log_file.open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "harness.trainers.verl.driver", str(folder.path / "data")],
+            [sys.executable, "-m", "harness.trainers.verl.driver", str(data_dir)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -1,0 +1,68 @@
+"""How many of the rollouts that wait a runner is given, so that none works alone while others idle."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+LATELY_S = 2.0
+"""A runner that asked within this time takes part in sharing. One that is full, blocked or gone asks for nothing."""
+START_S = 60.0
+"""How long a share is kept for a runner that is still importing its agent."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Runner:
+    running: int
+    free: int
+    until: float
+    """By the monotonic clock: when it no longer takes part."""
+
+    def lacks(self, level: int) -> int:
+        """How many rollouts it could take until it has `level` under way."""
+        return max(0, min(level, self.running + self.free) - self.running)
+
+
+class Shares:
+    """Who takes rollouts, and how many each has; safe to use from several threads.
+
+    Rollouts that wait are dealt out one by one, each to the runner that has fewest under way and room for one more.
+    Whoever asks is given what falls to it; what falls to others waits for them, for as long as they take part.
+    """
+
+    def __init__(self) -> None:
+        self._runners: dict[str, _Runner] = {}
+        self._lock = threading.Lock()
+
+    def expect(self, runners: Iterable[str], free: int) -> None:
+        """Runners that start, with room for `free` rollouts each."""
+        with self._lock:
+            self._runners |= dict.fromkeys(runners, _Runner(0, free, time.monotonic() + START_S))
+
+    def share(self, runner: str, running: int, free: int, waiting: int) -> int:
+        """How many of `waiting` rollouts a runner takes that asks.
+
+        Args:
+            running: How many it has under way.
+            free: How many more it has room for.
+        """
+        now = time.monotonic()
+        with self._lock:
+            self._runners = {name: one for name, one in self._runners.items() if one.until > now}
+            asks = _Runner(running, free, now + LATELY_S)
+            all_of_us = [asks, *(one for name, one in self._runners.items() if name != runner)]
+
+            def dealt(level: int) -> int:
+                """What brings everyone to a level."""
+                return sum(one.lacks(level) for one in all_of_us)
+
+            levels = range(running, running + free + 1)
+            level = running + bisect_right(levels, waiting, key=dealt) - 1
+            if running <= level < running + free and dealt(level) < waiting:
+                level += 1  # of those at one level the one who asks is first
+            taken = max(0, level - running)
+            self._runners[runner] = _Runner(running + taken, free - taken, asks.until)
+        return taken
