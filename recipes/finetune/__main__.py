@@ -25,7 +25,7 @@ import shutil
 import sqlite3
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,26 +34,30 @@ from harness.errors import ConfigError, UserError
 from harness.policies import fetched, revision_of
 from harness.policies.catalogue import cached_dir, find
 from harness.policies.download import sha256
-from recipes.finetune.course import Course
+from recipes.finetune.course import PRETRAINING, Course
 from recipes.finetune.fit import fit
 from recipes.finetune.policy import Policy, from_nothing, load
 from recipes.pocket_sql.tokenizer import END, START
 
 log = logging.getLogger("recipes.finetune")
 
-COURSES = {name: f"recipes.{name}_sql.course" for name in ("pocket", "spider")} | {"medical": "recipes.medical.course"}
+COURSES = {
+    "pocket": "recipes.pocket_sql.course",
+    "spider": "recipes.spider_sql.course",
+    "medical": "recipes.medical.course",
+}
 PLAYED = ("medical",)
 """Courses that have a teacher of their own for agents."""
 SCAFFOLDS = "recipes.finetune.scaffolds"
 FINETUNING = {
+    **PRETRAINING,
     "learning_rate": 3e-4,
     "minutes": 5.0,
-    "replays": 0,
     "batch_tokens": 32768,
     "blocks_per_group": 10,
     "every_s": 20.0,
 }
-"""Of pre-trained weights; a course has its own for those made from nothing."""
+"""The pace with pre-trained weights; without, a course has its own."""
 BATCH = 256
 """Prompts decoded at once in a measurement."""
 IN_PASSING = 128
@@ -136,9 +140,7 @@ def finetune(arguments: argparse.Namespace, command: str) -> dict[str, Any]:
         log.info("the course is ready, %.0f s", time.perf_counter() - started)
         if policy is None:
             tokenizer = course.small.tokenizer()
-            size = {"vocab_size": len(tokenizer)}
-            model = from_nothing(tokenizer, {**course.small.architecture, **size}).to(arguments.device)
-            policy = Policy(model, tokenizer)
+            policy = Policy(from_nothing(tokenizer, *course.small.architecture).to(arguments.device), tokenizer)
         else:
             _write_alike(policy.tokenizer, course, str(base))
         work = out.with_name(f".{out.name}.part")
@@ -147,12 +149,7 @@ def finetune(arguments: argparse.Namespace, command: str) -> dict[str, Any]:
         policy.tokenizer.save_pretrained(work)
         policy.batch = BATCH
         parameters = sum(p.numel() for p in policy.model.parameters())
-        log.info(
-            "%.2f M parameters, %d tokens, %.0f s",
-            parameters / 1e6,
-            len(policy.tokenizer),
-            time.perf_counter() - started,
-        )
+        log.info("%.2f M parameters, %d tokens", parameters / 1e6, len(policy.tokenizer))
 
         def shares(most: int | None) -> dict[str, float]:
             return {name: round(measure(policy, most), 4) for name, measure in course.held_out.items()}
@@ -170,12 +167,21 @@ def finetune(arguments: argparse.Namespace, command: str) -> dict[str, Any]:
             log.info("before: %s", measured["before"])
         progress = fit(policy.model, work / "tokenizer.json", course.source, arguments, enough)
         measured["held_out"] = shares(arguments.limit)
-        of = [measured["held_out"][name] for name in course.until]
-        measured |= {"apart": round(max(of) - min(of), 4), **course.report(policy)}
+        measured |= course.report(policy)
+        if len(course.until) > 1:
+            of = [measured["held_out"][name] for name in course.until]
+            measured["apart"] = round(max(of) - min(of), 4)
     log.info("after: %s", measured)
     policy.model.to(torch.bfloat16 if base else torch.float16).save_pretrained(work)
-    progress |= {"base": _pedigree(base, arguments.base), "parameters": parameters, **course.about}
-    manifest = _write_manifest(work, arguments, command, progress, measured, course.prompts)
+    file = base / "manifest.json" if base else None
+    known = json.loads(file.read_text(encoding="utf-8")) if file and file.is_file() else {}
+    pedigree = (
+        {"policy": arguments.base, "revision": revision_of(base), "sha256": known.get("sha256", {})} if base else None
+    )
+    progress |= {"base": pedigree, "parameters": parameters, **course.about}
+    licence = known.get("licence", "not stated") if base else "Apache-2.0"
+    about = {"policy": arguments.name, "licence": licence, "command": command, "prompts": course.prompts}
+    manifest = _write_manifest(work, about, arguments, progress, measured)
     if out.exists():
         out.rmdir()
     work.rename(out)
@@ -199,43 +205,21 @@ def _write_alike(tokenizer: Any, course: Course, base: str) -> None:
         tokenizer.chat_template = course.chat_template
 
 
-def _pedigree(folder: Path | None, named: str | None) -> dict[str, Any] | None:
-    if folder is None:
-        return None
-    known = _manifest_of(folder)
-    return {"policy": named, "revision": revision_of(folder), "sha256": known.get("sha256", {})}
-
-
-def _manifest_of(folder: Path) -> dict[str, Any]:
-    file = folder / "manifest.json"
-    known: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return known
-
-
 def _write_manifest(
-    out: Path,
-    arguments: argparse.Namespace,
-    command: str,
-    progress: Mapping[str, Any],
-    measured: Mapping[str, Any],
-    prompts: str,
+    out: Path, about: dict[str, Any], arguments: argparse.Namespace, progress: dict[str, Any], measured: dict[str, Any]
 ) -> dict[str, Any]:
     """`manifest.json`: hashes of the files, and all that is needed to make them again."""
     import tokenizers
     import torch
     import transformers
 
-    files = sorted(p for p in out.iterdir() if p.name != "manifest.json" and p.is_file())
-    known = _manifest_of(Path(fetched(PolicyConfig(path=arguments.base)))) if arguments.base else {}
+    files = sorted(path for path in out.iterdir() if path.is_file())
     manifest = {
-        "policy": arguments.name,
-        "licence": known.get("licence", "not stated") if arguments.base else "Apache-2.0",
-        "command": command,
+        **about,
         "settings": {k: str(v) if isinstance(v, Path) else v for k, v in vars(arguments).items() if k != "out"},
         "seed": arguments.seed,
         "training": progress,
         "measured": measured,
-        "prompts": prompts,
         "versions": {
             "python": platform.python_version(),
             "sqlite": sqlite3.sqlite_version,

@@ -13,16 +13,27 @@ Measure = Callable[[Policy, int | None], float]
 """A share between 0 and 1, of at most so many questions."""
 
 
+PRETRAINING = {
+    "learning_rate": 2e-3,
+    "minutes": 6.0,
+    "replays": 0,
+    "batch_tokens": 65536,
+    "blocks_per_group": 40,
+    "every_s": 60.0,
+}
+"""The pace of a training from nothing, where a course has no other."""
+
+
 @dataclass(frozen=True)
 class Small:
     """How a policy for a course is made from nothing.
 
     Attributes:
-        architecture: Of a Qwen2 model; `vocab_size` is the most that the tokenizer may have.
+        architecture: Of a Qwen2 model, as `from_nothing` takes it.
         tokenizer: Makes one, trained on the course's texts.
     """
 
-    architecture: Mapping[str, Any]
+    architecture: tuple[int, ...]
     tokenizer: Callable[[], Any]
 
 

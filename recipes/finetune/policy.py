@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-
-if TYPE_CHECKING:
-    from transformers import Qwen2Tokenizer
+from typing import Any, TypeVar
 
 T = TypeVar("T")
-
-
-class Prompted(Protocol):
-    """Whatever has the messages of a request."""
-
-    @property
-    def messages(self) -> list[dict[str, str]]: ...
 
 
 @dataclass
@@ -28,8 +18,8 @@ class Policy:
     batch: int = 512
     max_new_tokens: int = 72
 
-    def complete(self, prompts: Sequence[Prompted], temperature: float = 0.0) -> list[str]:
-        """One reply to each prompt; greedy at temperature 0."""
+    def complete(self, prompts: Sequence[Any], temperature: float = 0.0) -> list[str]:
+        """One reply to each prompt, which has messages; greedy at temperature 0."""
         render = self.tokenizer.apply_chat_template
         return self.go_on(
             [render(p.messages, tokenize=False, add_generation_prompt=True) for p in prompts], temperature
@@ -73,12 +63,25 @@ def load(folder: str, device: str = "cpu") -> Policy:
     return Policy(model.to(device).eval(), AutoTokenizer.from_pretrained(folder))
 
 
-def from_nothing(tokenizer: Qwen2Tokenizer, architecture: Mapping[str, Any]) -> Any:
-    """A Qwen2 model with random weights."""
+def from_nothing(
+    tokenizer: Any, width: int, inner: int, layers: int, heads: int, key_heads: int, vocabulary: int | None = None
+) -> Any:
+    """A Qwen2 model with random weights, tied embeddings and, by default, as many tokens as its tokenizer has."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    ends = {"eos_token_id": tokenizer.eos_token_id, "bos_token_id": None, "pad_token_id": tokenizer.pad_token_id}
-    config = Qwen2Config(**architecture, **ends)
+    config = Qwen2Config(
+        hidden_size=width,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=key_heads,
+        vocab_size=vocabulary or len(tokenizer),
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        eos_token_id=tokenizer.eos_token_id,
+        bos_token_id=None,
+        pad_token_id=tokenizer.pad_token_id,
+    )
     config._attn_implementation = "sdpa"
     return Qwen2ForCausalLM(config)
 

@@ -272,6 +272,8 @@ def _answered(policy: Policy, asked: Sequence[Asked], longest: int) -> list[bool
 def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
     """Held out are the first drafts of every scaffold, on questions of `--held-out`; `--until` looks at their mean.
 
+    Of so many prompts each scaffold has its share.
+
     Raises:
         ConfigError: The agents, the task set and the base do not fit.
     """
@@ -317,7 +319,7 @@ def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
 
     def drafts(agent: str, policy: Policy, most: int | None) -> float:
         first = [one for one in asked[agent] if one.kind == "draft"]
-        return share(_answered(policy, spread(first, most), longest))
+        return share(_answered(policy, spread(first, most and max(1, most // len(asked))), longest))
 
     def report(policy: Policy) -> dict[str, Any]:
         found: dict[str, dict[str, float]] = {}
@@ -333,7 +335,6 @@ def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
         for file, content in zip(files, (rows, [one.question for one in learned]), strict=True):
             file.write_bytes(pickle.dumps(content))
         source = ScaffoldRows(arguments.seed, *map(str, files))
-        size = spider.ARCHITECTURE["vocab_size"]
         texts = (text_of(row) for index in range(TOKENIZER_INDICES) for row in source(index))
         counts = {"transcripts": len(rows), "agents": arguments.agents, "questions": len(learned)}
         counts["wrong_drafts"] = sum(one.wrong is not None for one in learned)
@@ -343,7 +344,7 @@ def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
             {agent: partial(drafts, agent) for agent in arguments.agents},
             arguments.agents,
             plugins.program(plugins.program_of(arguments.agents[0])).prompts_hash,
-            Small(spider.ARCHITECTURE, lambda: train(texts, size, chat_template=CHAT_TEMPLATE)),
+            Small(spider.ARCHITECTURE, lambda: train(texts, spider.VOCABULARY, chat_template=CHAT_TEMPLATE)),
             counts,
             report,
             template,

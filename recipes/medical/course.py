@@ -28,7 +28,7 @@ from harness.records import Attempt, Task
 from harness.rollout.host import HostToolbox
 from harness.rollout.request import RolloutRequest
 from harness.tasks.medical import MedicalTasks
-from recipes.finetune.course import Course, Small
+from recipes.finetune.course import PRETRAINING, Course, Small
 from recipes.finetune.play import Job, collect
 from recipes.finetune.policy import Policy, spread
 from recipes.finetune.rows import text_of
@@ -39,26 +39,11 @@ from recipes.medical.world import SCHEMA
 from recipes.pocket_sql.tokenizer import END, START, train
 
 PROGRAM = "tool_loop"
-ARCHITECTURE = {
-    "hidden_size": 256,
-    "intermediate_size": 640,
-    "num_hidden_layers": 6,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 2048,
-    "vocab_size": 1280,
-    "tie_word_embeddings": True,
-}
-"""4.5 million parameters, 9 MB; the vocabulary is at most as large."""
-DEFAULTS = {
-    "name": "medical-tools",
-    "learning_rate": 2e-3,
-    "minutes": 8.0,
-    "replays": 0,
-    "batch_tokens": 16384,
-    "blocks_per_group": 40,
-    "every_s": 60.0,
-}
+VOCABULARY = 1280
+"""At most."""
+ARCHITECTURE = (256, 640, 6, 4, 2)
+"""4.5 million parameters, 9 MB."""
+DEFAULTS = PRETRAINING | {"name": "medical-tools", "minutes": 8.0, "batch_tokens": 16384}
 MAX_NEW_TOKENS = 96
 
 
@@ -83,7 +68,7 @@ def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
         def tokenizer_of() -> Any:
             indices = range(max(4, min(800, len(dialogues) // 5)))
             texts = [text_of(dialogue) for index in indices for dialogue in source(index)]
-            return train(texts, ARCHITECTURE["vocab_size"], play.phrases(dialogues), CHAT_TEMPLATE)
+            return train(texts, VOCABULARY, play.phrases(dialogues), CHAT_TEMPLATE)
 
         yield Course(
             source,

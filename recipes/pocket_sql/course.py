@@ -12,32 +12,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from harness.programs.self_correcting_sql.prompts import PROMPTS
-from recipes.finetune.course import Course, Small
+from recipes.finetune.course import PRETRAINING, Course, Small
 from recipes.finetune.policy import Policy, share
 from recipes.pocket_sql.evaluate import Pocket, report
 from recipes.pocket_sql.samples import PocketExamples, drafts_digest, tokenizer_texts
 from recipes.pocket_sql.tokenizer import CHAT_TEMPLATE, VOCABULARY, train
 
-ARCHITECTURE = {
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_hidden_layers": 5,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 2048,
-    "vocab_size": VOCABULARY,
-    "tie_word_embeddings": True,
-}
+ARCHITECTURE = (256, 512, 5, 4, 2, VOCABULARY)
 """3.3 million parameters, 6.6 MB."""
-DEFAULTS = {
-    "name": "pocket-sql",
-    "learning_rate": 2e-3,
-    "minutes": 8.0,
-    "replays": 1,
-    "batch_tokens": 65536,
-    "blocks_per_group": 40,
-    "every_s": 60.0,
-}
+DEFAULTS = PRETRAINING | {"name": "pocket-sql", "minutes": 8.0, "replays": 1}
 TOKENIZER_WORLDS = 6000
 
 
@@ -58,6 +41,6 @@ def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
         PROMPTS.hash,
         Small(ARCHITECTURE, lambda: train(tokenizer_texts(arguments.seed, worlds))),
         {"drafts_sha256": drafts_digest(arguments.seed, arguments.habits)},
-        lambda policy: report(policy, samples, arguments.seed, arguments.limit),
+        lambda policy: report(policy, samples, arguments.limit),
         CHAT_TEMPLATE,
     )

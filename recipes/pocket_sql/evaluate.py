@@ -1,4 +1,4 @@
-"""Measures a policy without any framework: drafts, checks, repairs, and the whole loop.
+"""Measures a policy without any framework: drafts, and the whole loop of checks and repairs.
 
 `python -m recipes.pocket_sql.evaluate [--model DIR] [--device cuda] [--samples 8]`
 """
@@ -10,18 +10,15 @@ import json
 import sys
 import tempfile
 from collections import Counter
-from random import Random
 from typing import Any
 
 from harness.environments.sql.environment import database_of
 from harness.environments.sql.sandbox import Limits, execute
-from harness.programs.self_correcting_sql.prompts import PROMPTS, REJECTED, Prompt
+from harness.programs.self_correcting_sql.prompts import PROMPTS
 from harness.records import Problem, Task
 from harness.tasks.pocket import PocketTasks
 from recipes.finetune.policy import Policy, load, share, spread
-from recipes.pocket.questions import draw
 from recipes.pocket.world import same_rows
-from recipes.pocket_sql.samples import HELD_OUT, REMARKS, differs, faulty, problem_of, shown, world_of
 
 _WHOLE = Limits(max_rows=10_000)
 
@@ -69,52 +66,8 @@ class Pocket:
         return [self.right(t, answers[t.id]) for t in self.tasks]
 
 
-def random_roles(policy: Policy, seed: int = 0, worlds: int = 40) -> dict[str, float]:
-    """Greedy accuracy of each role on random databases that were never trained on."""
-    writes: list[tuple[Any, Any, Prompt]] = []
-    checks: list[tuple[bool, Prompt]] = []
-    repairs: list[tuple[Any, Any, Prompt]] = []
-    opened = []
-    for index in range(worlds):
-        world, rng = world_of(seed, HELD_OUT + index)
-        opened.append(world)
-        for _ in range(6):
-            item = draw(world, rng)
-            if item is None:
-                continue
-            problem = problem_of(world, item)
-            writes.append((world, item, PROMPTS.write(problem)))
-            checks.append((True, PROMPTS.check(problem, item.gold, shown(world, item.gold))))
-            wrong = faulty(world, Random(index), item)
-            if wrong is None:
-                continue
-            sql, name = wrong
-            checks.append((False, PROMPTS.check(problem, sql, shown(world, sql))))
-            remarks = f"{REMARKS[name]}\n{REJECTED}"
-            repairs.append((world, item, PROMPTS.rewrite(problem, sql, shown(world, sql), remarks)))
-
-    def right(cases: list[tuple[Any, Any, Prompt]]) -> list[bool]:
-        replies = policy.complete([prompt for _, _, prompt in cases])
-        return [
-            not differs(world, PROMPTS.parse_sql(reply), item.gold)
-            for (world, item, _), reply in zip(cases, replies, strict=True)
-        ]
-
-    verdicts = policy.complete([prompt for _, prompt in checks])
-    agreed = [PROMPTS.approves(v) == good for (good, _), v in zip(checks, verdicts, strict=True)]
-    result = {
-        "write": share(right(writes)),
-        "check_right": share([a for a, (good, _) in zip(agreed, checks, strict=True) if good]),
-        "check_wrong": share([a for a, (good, _) in zip(agreed, checks, strict=True) if not good]),
-        "rewrite": share(right(repairs)),
-    }
-    for world in opened:
-        world.close()
-    return result
-
-
-def report(policy: Policy, samples: int = 0, seed: int = 0, limit: int | None = None) -> dict[str, Any]:
-    """Everything that is worth knowing about a policy on `pocket` and on random databases."""
+def report(policy: Policy, samples: int = 0, limit: int | None = None) -> dict[str, Any]:
+    """Everything that is worth knowing about a policy on `pocket`."""
     pocket = Pocket(limit=limit)
     drafts = pocket.drafts(policy)
     kinds: Counter[str] = Counter(str(t.data["kind"]) for t in pocket.tasks)
@@ -126,7 +79,6 @@ def report(policy: Policy, samples: int = 0, seed: int = 0, limit: int | None = 
         "val_loop_greedy": share(pocket.loop(policy)),
         "by_slip": {name or "none": f"{slip_hits[name]}/{n}" for name, n in sorted(slips.items())},
         "by_kind": {kind: f"{hits[kind]}/{n}" for kind, n in sorted(kinds.items())},
-        "random": random_roles(policy, seed, 40 if limit is None else 2),
     }
     if samples:
         drawn = [pocket.drafts(policy, temperature=1.0) for _ in range(samples)]

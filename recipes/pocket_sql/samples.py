@@ -55,9 +55,6 @@ REPAIR_SHARE = 0.85
 
 ITEMS_PER_WORLD = 10
 
-HELD_OUT = 10**9
-"""Random databases from this index on are never trained on."""
-
 
 @dataclass(frozen=True, slots=True)
 class Example:

@@ -23,7 +23,7 @@ from harness.plugins import make_task_set
 from harness.programs.self_correcting_sql.prompts import PROMPTS
 from harness.records import Problem, Task
 from harness.tasks import TaskSet
-from recipes.finetune.course import Course, Measure, Small
+from recipes.finetune.course import PRETRAINING, Course, Measure, Small
 from recipes.finetune.policy import Policy, share, spread
 from recipes.finetune.rows import text_of
 from recipes.pocket_sql.tokenizer import CHAT_TEMPLATE
@@ -31,26 +31,10 @@ from recipes.pocket_sql.tokenizer import train as train_tokenizer
 from recipes.spider_sql.questions import prepare
 from recipes.spider_sql.samples import SpiderExamples
 
-ARCHITECTURE = {
-    "hidden_size": 512,
-    "intermediate_size": 1536,
-    "num_hidden_layers": 8,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "max_position_embeddings": 2048,
-    "vocab_size": 4096,
-    "tie_word_embeddings": True,
-}
+VOCABULARY = 4096
+ARCHITECTURE = (512, 1536, 8, 8, 4, VOCABULARY)
 """27 million parameters."""
-DEFAULTS = {
-    "name": "spider-sql",
-    "learning_rate": 1e-3,
-    "minutes": 6.0,
-    "replays": 0,
-    "batch_tokens": 65536,
-    "blocks_per_group": 40,
-    "every_s": 60.0,
-}
+DEFAULTS = PRETRAINING | {"name": "spider-sql", "learning_rate": 1e-3}
 SCHEMA = {"style": "compact", "schema_chars": 1000}
 """How the task set shows schemas to this policy."""
 MAX_NEW_TOKENS = 96
@@ -90,7 +74,7 @@ def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
             PROMPTS.hash,
             Small(
                 ARCHITECTURE,
-                lambda: train_tokenizer(_texts(source, texts, arguments.workers), ARCHITECTURE["vocab_size"]),
+                lambda: train_tokenizer(_texts(source, texts, arguments.workers), VOCABULARY),
             ),
             {"questions": len(questions), "schema": SCHEMA},
             chat_template=CHAT_TEMPLATE,
