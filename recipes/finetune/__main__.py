@@ -81,7 +81,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the task set, as in a run")
     add("--split", help="with --agents: whose questions are learned")
     add("--held-out", help="with --agents: whose questions are measured")
-    add("--wrong", type=float, default=0.3, help="with --agents: share of wrong first drafts, which are then repaired")
+    add("--wrong", type=float, default=0.3, help="with --agents: share of questions also played with a wrong draft")
     add("--habits", action=argparse.BooleanOptionalAction, help="bad habits on purpose; by default only from nothing")
     add("--transcripts", type=Path, help="played transcripts: read from this file, or kept in it where it is not there")
     add("--until", type=float, help="the held-out share that is enough")

@@ -3,8 +3,9 @@
 A scaffold is how an agent words its requests: its system prompt, its tools, the order of its messages. A policy that
 knows one scaffold alone is no fair start for the others. So every agent plays every question against a teacher, through
 the gateway as in a run; what is learned are the requests that came, rendered by the chat template of the base, and the
-teacher's replies, all agents in equal shares. The teacher knows gold; the agent does not. A share of its first drafts
-is wrong on purpose, so that checks reject and repairs are asked for; these drafts are not learnt.
+teacher's replies, all agents in equal shares. The teacher knows gold; the agent does not. A share of the questions is
+played once more with a first draft that is wrong on purpose, so that a check rejects it and a repair is asked for; this
+draft is not learnt.
 
 Where the schema is shown in the compact style, every use of a transcript has other names and another schema
 (`spider_sql.variation`): the questions of a task set are few.
@@ -66,7 +67,12 @@ class Lesson:
 
     task: Task
     question: Question
-    wrong: Wrong | None
+    wrong: Wrong | None = None
+
+    @property
+    def id(self) -> str:
+        """Of its rollouts."""
+        return f"{self.task.id}+wrong" if self.wrong else self.task.id
 
     def replies(self, program: str, tool: tuple[str, str]) -> tuple[Reply, ...]:
         """What the model should say, call by call.
@@ -86,12 +92,13 @@ class Lesson:
 
 
 def lessons(tasks: Sequence[Task], arguments: argparse.Namespace, max_turns: int) -> list[Lesson]:
-    """The lessons on tasks, the same for every agent; tasks whose gold loses its result in the common style go."""
+    """The lessons on tasks, the same for every agent; tasks whose gold changes its result in the common style go."""
     found = []
     for task, question in prepared(tasks, arguments.workers):
         rng = Random(f"lesson/{arguments.seed}/{task.id}")
-        slips = bool(question.wrong) and max_turns > 1 and rng.random() < arguments.wrong
-        found.append(Lesson(task, question, rng.choice(question.wrong) if slips else None))
+        found.append(Lesson(task, question))
+        if question.wrong and max_turns > 1 and rng.random() < arguments.wrong:
+            found.append(Lesson(task, question, rng.choice(question.wrong)))
     return found
 
 
@@ -103,6 +110,7 @@ def jobs(agent: str, told: Sequence[Lesson], config: Config, contexts: Mapping[s
     made = []
     for one in told:
         request = RolloutRequest.build(one.task, contexts[one.task.id], config, "train")
+        request = replace(request, problem=replace(request.problem, task_id=one.id))
         replies = one.replies(request.program, (tool_of(one.task), argument))
         made.append(Job(request, replies, {}))
     return made
@@ -175,7 +183,7 @@ def _read(file: str) -> list[Question]:
 
 
 def rows_of(transcript: Transcript, render: Render, end: str, lesson: Lesson, schema: str) -> list[Row]:
-    """The rows of one transcript.
+    """The rows of one transcript in which something is learnt.
 
     Args:
         end: The text that ends a turn, which is learnt with the reply.
@@ -199,6 +207,7 @@ def rows_of(transcript: Transcript, render: Render, end: str, lesson: Lesson, sc
             rows.append([(prompt, False), (reply + end, learnt)])
         else:
             rows[on] += [(prompt.removeprefix(before[on]), False), (reply + end, learnt)]
+    rows = [row for row in rows if any(learnt for _, learnt in row)]
     seen = _seen(transcript, lesson)
     whole = ["".join(text for text, _ in row) for row in rows]
     if not schema or any(schema not in text or seen.text not in text for text in whole):
@@ -253,9 +262,12 @@ class Asked:
         return evaluate(database_of(self.task), self.task.gold, sql).match is True
 
 
-def asked_by(transcript: Transcript, render: Render, task: Task) -> Iterator[Asked]:
-    """Its requests whose answers can be judged: all but answers in words."""
+def asked_by(transcript: Transcript, render: Render, lesson: Lesson) -> Iterator[Asked]:
+    """Its requests whose answers can be judged, each once: not for answers in words."""
+    task = lesson.task
     for number, call in enumerate(transcript.calls):
+        if not number and lesson.wrong:
+            continue  # asked in the lesson without it, too
         said, prompt = call.reply["content"], prompt_of(call, render)
         if APPROVED in said or REJECTED in said:
             yield Asked(prompt, "check", task, PROMPTS.approves(said))
@@ -297,7 +309,7 @@ def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
     if both := held & {task.id for task in splits["split"]}:
         raise ConfigError(f"--held-out: {len(both)} questions are learned as well, {min(both)!r} for one")
     tasks = [*splits["split"], *splits["held-out"]]
-    told = {one.task.id: one for one in lessons(tasks, arguments, config.max_turns)}
+    told = {one.id: one for one in lessons(tasks, arguments, config.max_turns)}
     contexts = {task.id: task_set.context(task) for task in tasks}
     played = collect(
         {agent: jobs(agent, list(told.values()), config, contexts) for agent in arguments.agents}, arguments.transcripts
@@ -308,10 +320,11 @@ def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
     rows = []
     asked: dict[str, list[Asked]] = defaultdict(list)
     for one in played:
-        lesson, context = told[one.task], contexts[one.task]
-        if one.task in held:
-            asked[one.agent] += asked_by(one, render, lesson.task)
+        lesson = told[one.task]
+        if lesson.task.id in held:
+            asked[one.agent] += asked_by(one, render, lesson)
             continue
+        context = contexts[lesson.task.id]
         plain = len(context) > 1 or context["schema"].lstrip().startswith("CREATE")
         rows.append(rows_of(one, render, end, lesson, "" if plain else context["schema"]))
     learned = [one for one in told.values() if one.task.id not in held]
@@ -336,8 +349,9 @@ def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
             file.write_bytes(pickle.dumps(content))
         source = ScaffoldRows(arguments.seed, *map(str, files))
         texts = (text_of(row) for index in range(TOKENIZER_INDICES) for row in source(index))
-        counts = {"transcripts": len(rows), "agents": arguments.agents, "questions": len(learned)}
+        counts = {"transcripts": len(rows), "agents": arguments.agents}
         counts["wrong_drafts"] = sum(one.wrong is not None for one in learned)
+        counts["questions"] = len(learned) - counts["wrong_drafts"]
         counts["varied_rows"] = round(share([row.seen is not None for some in rows for row in some]), 4)
         yield Course(
             source,
