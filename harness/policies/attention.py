@@ -1,8 +1,8 @@
-"""Causal attention of one sequence by itself: its shapes are its own, whatever else is computed."""
+"""Causal attention of sequences, each by itself: its shapes are its own, whatever else is computed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -46,3 +46,71 @@ def attend(
         scale=scale,
         enable_gqa=query.shape[1] != keys.shape[1],
     )
+
+
+def attention_by_row(
+    asking: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    sizes: Sequence[int],
+    scale: float | None,
+    window: int | None,
+) -> torch.Tensor:
+    """Causal attention within each row, `[1, heads, tokens, width]` -> `[1, tokens, heads, width]`."""
+    rows = zip(asking.split(sizes, 2), keys.split(sizes, 2), values.split(sizes, 2), strict=True)
+    return torch.cat([attend(*row, scale, window) for row in rows], 2).transpose(1, 2)
+
+
+def packed(
+    module: torch.nn.Module,
+    asking: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    *,
+    cu_seqlens: torch.Tensor,
+    cu_seqlens_cpu: torch.Tensor,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **more: Any,
+) -> tuple[torch.Tensor, None]:
+    """Causal attention within each row of a pass in which rows stand end to end; a kind of attention for transformers.
+
+    In lower precision on a GPU it is one kernel; in fp32, and on a CPU, rows are attended to one by one.
+
+    Args:
+        asking: `[1, heads, tokens, width]`; `keys` and `values` with as many heads or a divisor of it.
+        cu_seqlens: Where each row begins, and the last one ends, `[rows + 1]`; `cu_seqlens_cpu` the same on the host.
+        sliding_window: Tokens that a token sees, itself included.
+
+    Returns:
+        `[1, tokens, heads, width]`, and no weights.
+
+    Raises:
+        NotImplementedError: The model asks for something that is not known here.
+    """
+    if asked := unknown(more):
+        raise NotImplementedError(
+            f"packed rows know no {asked}, which {type(module).__name__} asks for: pad them instead, with "
+            "--set train.packed=false"
+        )
+    if asking.device.type == "cpu" or asking.dtype == torch.float32:
+        sizes = cu_seqlens_cpu.diff().tolist()
+        return attention_by_row(asking, keys, values, sizes, scaling, sliding_window), None
+    from torch.nn.attention.varlen import varlen_attn
+
+    groups = asking.shape[1] // keys.shape[1]
+    longest = int(cu_seqlens_cpu.diff().max())
+    rows = cu_seqlens.to(torch.int32)
+    found = varlen_attn(  # as many key heads as heads: with fewer it gives something else, and does not say so
+        asking[0].transpose(0, 1),
+        keys[0].transpose(0, 1).repeat_interleave(groups, 1),
+        values[0].transpose(0, 1).repeat_interleave(groups, 1),
+        rows,
+        rows,
+        longest,
+        longest,
+        scale=scaling,
+        window_size=(-1 if sliding_window is None else sliding_window - 1, 0),
+    )
+    return found.unsqueeze(0), None

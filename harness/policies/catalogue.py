@@ -114,7 +114,7 @@ KNOWN = {
             "writes, checks and rewrites SQL for Spider",
             "Apache-2.0",
             27_279_872,
-            made_by="python -m recipes.spider_sql.pretrain --device cuda` (7 minutes on an H200)",
+            made_by="python -m recipes.finetune --on spider --device cuda` (7 minutes on an H200)",
         ),
         Named(
             "spider-smollm2-135m",

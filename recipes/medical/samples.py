@@ -11,17 +11,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from random import Random
 from typing import Any
 
 from harness.policies.hermes import CLOSE, OPEN, for_template
+from recipes.finetune.play import Transcript, dealt
 from recipes.medical.generate import bundled
-from recipes.medical.transcripts import Transcript, read
 from recipes.medical.world import DISEASES, DRUGS, MAKERS, SYLLABLES
 from recipes.pocket_sql.tokenizer import END, START
-
-TRANSCRIPTS_PER_INDEX = 10
 
 _TOOLS = """\
 
@@ -97,11 +94,17 @@ def tool_text(tool: Mapping[str, Any]) -> str:
 class Dialogue:
     """A transcript as one row: every reply of it is learnt, each with all before it as its prompt."""
 
-    transcript: Transcript
+    tools: Sequence[Mapping[str, Any]]
+    messages: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, transcript: Transcript) -> Dialogue:
+        """The conversation of its last call."""
+        return cls(transcript.calls[-1].tools, transcript.messages)
 
     def pieces(self) -> list[tuple[str, bool]]:
-        system, *rest = for_template(self.transcript.messages)
-        found = [(f"{START}system\n{system_text(system['content'], self.transcript.tools)}{END}\n", False)]
+        system, *rest = for_template(self.messages)
+        found = [(f"{START}system\n{system_text(system['content'], self.tools)}{END}\n", False)]
         told = ""
         for message in rest:
             if message["role"] == "assistant":
@@ -124,8 +127,8 @@ def _kept_unseen() -> frozenset[str]:
     return frozenset(bundled()[0].parts["val"].names)
 
 
-def varied(transcript: Transcript, rng: Random) -> Transcript:
-    """The transcript with other names and other numbers found."""
+def varied(dialogue: Dialogue, rng: Random) -> Dialogue:
+    """The conversation with other names and other numbers found."""
     names: dict[str, str] = {}
 
     def renamed(found: re.Match[str]) -> str:
@@ -136,7 +139,7 @@ def varied(transcript: Transcript, rng: Random) -> Transcript:
                 names[old] = new
         return names[old]
 
-    messages = json.loads(_NAME.sub(renamed, json.dumps(transcript.messages, ensure_ascii=False)))
+    messages = json.loads(_NAME.sub(renamed, json.dumps(dialogue.messages, ensure_ascii=False)))
     *_, result, answer = messages
     if result["role"] == "tool":
         header, *rows = result["content"].split("\n")
@@ -145,7 +148,7 @@ def varied(transcript: Transcript, rng: Random) -> Transcript:
             numbers.setdefault(old, _other(old, rng))
         result["content"] = "\n".join([header, *(_NUMBER.sub(lambda m: numbers[m[0]], row) for row in rows)])
         answer["content"] = _NUMBER.sub(lambda m: numbers.get(m[0], m[0]), answer["content"])
-    return Transcript(transcript.agent, transcript.task, transcript.slip, transcript.mended, transcript.tools, messages)
+    return Dialogue(dialogue.tools, messages)
 
 
 def _other(number: str, rng: Random) -> str:
@@ -159,22 +162,13 @@ class MedicalExamples:
     """The dialogues of one seed, as a source of training data.
 
     Attributes:
-        file: Transcripts as `recipes.medical.transcripts.write` writes them.
+        file: A pickled list of `Dialogue`.
     """
 
     seed: int
     file: str
 
     def __call__(self, index: int) -> Iterator[Dialogue]:
-        """Those of ten transcripts, in an order that has each as often as any other."""
         rng = Random(f"medical-tools/{self.seed}/{index}")
-        found = _shuffled(self.file, self.seed)
-        for number in range(index * TRANSCRIPTS_PER_INDEX, (index + 1) * TRANSCRIPTS_PER_INDEX):
-            yield Dialogue(varied(found[number % len(found)], rng))
-
-
-@cache
-def _shuffled(file: str, seed: int) -> list[Transcript]:
-    found = read(Path(file))
-    Random(f"order/{seed}").shuffle(found)
-    return found
+        for dialogue in dealt(self.file, self.seed, index):
+            yield varied(dialogue, rng)

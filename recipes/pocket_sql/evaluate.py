@@ -1,4 +1,4 @@
-"""Measures a policy without any framework: drafts, checks, repairs, and the whole loop.
+"""Measures a policy without any framework: drafts, and the whole loop of checks and repairs.
 
 `python -m recipes.pocket_sql.evaluate [--model DIR] [--device cuda] [--samples 8]`
 """
@@ -10,70 +10,17 @@ import json
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from random import Random
 from typing import Any
 
 from harness.environments.sql.environment import database_of
 from harness.environments.sql.sandbox import Limits, execute
-from harness.programs.self_correcting_sql.prompts import PROMPTS, REJECTED, Prompt
+from harness.programs.self_correcting_sql.prompts import PROMPTS
 from harness.records import Problem, Task
 from harness.tasks.pocket import PocketTasks
-from recipes.pocket.questions import draw
+from recipes.finetune.policy import Policy, load, share, spread
 from recipes.pocket.world import same_rows
-from recipes.pocket_sql.data import HELD_OUT
-from recipes.pocket_sql.samples import REMARKS, differs, faulty, problem_of, shown, world_of
 
 _WHOLE = Limits(max_rows=10_000)
-
-
-@dataclass
-class Policy:
-    """A model with its tokenizer, decoding in batches."""
-
-    model: Any
-    tokenizer: Any
-    batch: int = 512
-    max_new_tokens: int = 72
-
-    def complete(self, prompts: Sequence[Prompt], temperature: float = 0.0) -> list[str]:
-        """One reply to each prompt; greedy at temperature 0."""
-        return self.go_on(
-            [
-                self.tokenizer.apply_chat_template(p.messages, tokenize=False, add_generation_prompt=True)
-                for p in prompts
-            ],
-            temperature,
-        )
-
-    def go_on(self, texts: Sequence[str], temperature: float = 0.0) -> list[str]:
-        """One reply to each rendered conversation."""
-        import torch
-
-        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
-        replies = [""] * len(texts)
-        self.tokenizer.padding_side = "left"
-        for first in range(0, len(order), self.batch):
-            rows = order[first : first + self.batch]
-            inputs = self.tokenizer(
-                [texts[i] for i in rows], return_tensors="pt", padding=True, add_special_tokens=False
-            ).to(self.model.device)
-            sampling: dict[str, Any] = {"do_sample": False}
-            if temperature:
-                sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
-            with torch.no_grad():
-                out = self.model.generate(
-                    input_ids=inputs["input_ids"],
-                    attention_mask=inputs["attention_mask"],
-                    max_new_tokens=self.max_new_tokens,
-                    pad_token_id=self.tokenizer.pad_token_id,
-                    eos_token_id=self.tokenizer.eos_token_id,
-                    **sampling,
-                )
-            for i, ids in zip(rows, out[:, inputs["input_ids"].shape[1] :], strict=True):
-                replies[i] = self.tokenizer.decode(ids, skip_special_tokens=True)
-        return replies
 
 
 class Pocket:
@@ -92,10 +39,11 @@ class Pocket:
         got = execute(database_of(task), sql, _WHOLE)
         return got.ok and same_rows(got.rows, self.gold[task.id], ordered="ORDER BY" in task.gold)
 
-    def drafts(self, policy: Policy, temperature: float = 0.0) -> list[bool]:
-        """Whether a single draft is right, task by task."""
-        replies = policy.complete([PROMPTS.write(self.problem(t)) for t in self.tasks], temperature)
-        return [self.right(t, PROMPTS.parse_sql(r)) for t, r in zip(self.tasks, replies, strict=True)]
+    def drafts(self, policy: Policy, temperature: float = 0.0, most: int | None = None) -> list[bool]:
+        """Whether a single draft is right, task by task; of at most so many, spread over all."""
+        tasks = spread(self.tasks, most)
+        replies = policy.complete([PROMPTS.write(self.problem(t)) for t in tasks], temperature)
+        return [self.right(t, PROMPTS.parse_sql(r)) for t, r in zip(tasks, replies, strict=True)]
 
     def loop(self, policy: Policy, max_turns: int = 3) -> list[bool]:
         """Whether the answer of write, check and rewrite is right, task by task."""
@@ -118,56 +66,8 @@ class Pocket:
         return [self.right(t, answers[t.id]) for t in self.tasks]
 
 
-def share(verdicts: Sequence[bool]) -> float:
-    return round(sum(verdicts) / max(len(verdicts), 1), 4)
-
-
-def random_roles(policy: Policy, seed: int = 0, worlds: int = 40) -> dict[str, float]:
-    """Greedy accuracy of each role on random databases that were never trained on."""
-    writes: list[tuple[Any, Any, Prompt]] = []
-    checks: list[tuple[bool, Prompt]] = []
-    repairs: list[tuple[Any, Any, Prompt]] = []
-    opened = []
-    for index in range(worlds):
-        world, rng = world_of(seed, HELD_OUT + index)
-        opened.append(world)
-        for _ in range(6):
-            item = draw(world, rng)
-            if item is None:
-                continue
-            problem = problem_of(world, item)
-            writes.append((world, item, PROMPTS.write(problem)))
-            checks.append((True, PROMPTS.check(problem, item.gold, shown(world, item.gold))))
-            wrong = faulty(world, Random(index), item)
-            if wrong is None:
-                continue
-            sql, name = wrong
-            checks.append((False, PROMPTS.check(problem, sql, shown(world, sql))))
-            remarks = f"{REMARKS[name]}\n{REJECTED}"
-            repairs.append((world, item, PROMPTS.rewrite(problem, sql, shown(world, sql), remarks)))
-
-    def right(cases: list[tuple[Any, Any, Prompt]]) -> list[bool]:
-        replies = policy.complete([prompt for _, _, prompt in cases])
-        return [
-            not differs(world, PROMPTS.parse_sql(reply), item.gold)
-            for (world, item, _), reply in zip(cases, replies, strict=True)
-        ]
-
-    verdicts = policy.complete([prompt for _, prompt in checks])
-    agreed = [PROMPTS.approves(v) == good for (good, _), v in zip(checks, verdicts, strict=True)]
-    result = {
-        "write": share(right(writes)),
-        "check_right": share([a for a, (good, _) in zip(agreed, checks, strict=True) if good]),
-        "check_wrong": share([a for a, (good, _) in zip(agreed, checks, strict=True) if not good]),
-        "rewrite": share(right(repairs)),
-    }
-    for world in opened:
-        world.close()
-    return result
-
-
-def report(policy: Policy, samples: int = 0, seed: int = 0, limit: int | None = None) -> dict[str, Any]:
-    """Everything that is worth knowing about a policy on `pocket` and on random databases."""
+def report(policy: Policy, samples: int = 0, limit: int | None = None) -> dict[str, Any]:
+    """Everything that is worth knowing about a policy on `pocket`."""
     pocket = Pocket(limit=limit)
     drafts = pocket.drafts(policy)
     kinds: Counter[str] = Counter(str(t.data["kind"]) for t in pocket.tasks)
@@ -179,7 +79,6 @@ def report(policy: Policy, samples: int = 0, seed: int = 0, limit: int | None = 
         "val_loop_greedy": share(pocket.loop(policy)),
         "by_slip": {name or "none": f"{slip_hits[name]}/{n}" for name, n in sorted(slips.items())},
         "by_kind": {kind: f"{hits[kind]}/{n}" for kind, n in sorted(kinds.items())},
-        "random": random_roles(policy, seed, 40 if limit is None else 2),
     }
     if samples:
         drawn = [pocket.drafts(policy, temperature=1.0) for _ in range(samples)]
@@ -187,15 +86,6 @@ def report(policy: Policy, samples: int = 0, seed: int = 0, limit: int | None = 
         found[f"val_draft_pass_at_{samples}"] = share([any(column) for column in zip(*drawn, strict=True)])
         found[f"val_draft_in_2_of_{samples}"] = share([sum(column) >= 2 for column in zip(*drawn, strict=True)])
     return found
-
-
-def load(folder: str, device: str = "cpu") -> Policy:
-    """A policy from its folder, in float32."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).to(device).eval()
-    return Policy(model, AutoTokenizer.from_pretrained(folder))
 
 
 def main() -> int:

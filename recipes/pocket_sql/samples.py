@@ -6,15 +6,18 @@ shows the habit while sampling still meets the right form. Checks and repairs ar
 
 from __future__ import annotations
 
+import hashlib
 import re
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from random import Random
 
 from harness.environments.sql.sandbox import AGENT_LIMITS, Execution, render
 from harness.programs.self_correcting_sql.prompts import APPROVED, PROMPTS, REJECTED, Prompt
 from harness.records import Problem
+from recipes.finetune.rows import text_of
 from recipes.pocket.questions import draw
 from recipes.pocket.world import Item, World, build_world, same_rows
 from recipes.pocket_sql.tokenizer import END, START
@@ -125,6 +128,22 @@ def examples(seed: int, index: int, habits: bool = True) -> Iterator[Example]:
         if rng.random() < 0.35:
             yield _rewrite(world, rng, problem, item, habits)
     world.close()
+
+
+def tokenizer_texts(seed: int, worlds: int) -> Iterator[str]:
+    """What the tokenizer is trained on: the first conversations of many random databases."""
+    for index in range(worlds):
+        yield from map(text_of, islice(examples(seed, index), 3))
+
+
+def drafts_digest(seed: int, habits: bool, worlds: int = 300) -> str:
+    """A hash of the first drafts: their prompts and replies, which no version of SQLite changes."""
+    digest = hashlib.sha256()
+    for index in range(worlds):
+        for example in examples(seed, index, habits):
+            if example.prompt.role == "write_query":
+                digest.update(text_of(example).encode())
+    return digest.hexdigest()
 
 
 def faulty(world: World, rng: Random, item: Item) -> tuple[str, str] | None:

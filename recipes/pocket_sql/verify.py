@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.policies import resolve
-from recipes.pocket_sql.data import HASHED_BLOCKS, drafts_digest, make_block, start_worker
-from recipes.pocket_sql.samples import PocketExamples
+from recipes.finetune.rows import HASHED_BLOCKS, make_block, start_worker
+from recipes.pocket_sql.samples import PocketExamples, drafts_digest
 
 MODEL = Path(resolve("pocket-sql"))
 
@@ -39,7 +39,8 @@ def damaged(folder: Path = MODEL) -> list[str]:
 def changed_data(folder: Path = MODEL) -> list[str]:
     """What differs between the first training data, made again, and the manifest."""
     manifest = read_manifest(folder)
-    habits = not manifest["settings"]["no_habits"]
+    settings = manifest["settings"]
+    habits = settings.get("habits", not settings.get("no_habits"))
     problems = []
     if drafts_digest(manifest["seed"], habits) != manifest["training"]["drafts_sha256"]:
         problems.append("training data: other drafts than in manifest.json")

@@ -95,14 +95,22 @@ def _spaced(sql: str) -> str:
 
 
 def prepare(tasks: Sequence[Task], workers: int) -> list[Question]:
-    """Questions of Spider tasks; those whose query changes its result in the common style are left out.
+    """Questions of tasks with a gold query; those whose query changes its result in the common style are left out.
 
     Args:
         workers: Processes.
     """
-    with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        found = pool.map(_prepare, tasks, chunksize=20)
-    return [question for question in found if question is not None]
+    return [question for _, question in prepared(tasks, workers)]
+
+
+def prepared(tasks: Sequence[Task], workers: int) -> list[tuple[Task, Question]]:
+    """As `prepare`, with their tasks."""
+    if workers == 1:
+        found = list(map(_prepare, tasks))
+    else:
+        with multiprocessing.get_context("spawn").Pool(workers) as pool:
+            found = pool.map(_prepare, tasks, chunksize=20)
+    return [(task, question) for task, question in zip(tasks, found, strict=True) if question is not None]
 
 
 def _prepare(task: Task) -> Question | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -13,9 +14,9 @@ from harness.policies import resolve
 from harness.policies.catalogue import KNOWN, Named
 from harness.programs.self_correcting_sql.prompts import APPROVED, PROMPTS, REJECTED
 from harness.tasks.pocket import PocketTasks
+from recipes.finetune.rows import make_block, start_worker, text_of
 from recipes.pocket.generate import bundled_domains
-from recipes.pocket_sql import data, samples, tokenizer, verify, worlds
-from recipes.pocket_sql.data import HELD_OUT
+from recipes.pocket_sql import samples, tokenizer, verify, worlds
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +64,22 @@ def test_the_prompts_are_the_ones_that_the_policy_learnt() -> None:
 
 
 def test_training_data_can_be_made_again() -> None:
-    assert data.drafts_digest(1, True) == verify.read_manifest()["training"]["drafts_sha256"]
+    assert samples.drafts_digest(1, True) == verify.read_manifest()["training"]["drafts_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("habits", "expected"),
+    [
+        (True, "b4772f61455c23f3aca3bfd5ded93cdac2e10b7dd9001f4127238739aa2608ae"),
+        (False, "a048ae24414e46944c6485424f79fef2ad5bf44aae1778d4620e5b73880f0698"),
+    ],
+)
+def test_training_data_are_what_they_were(habits: bool, expected: str) -> None:
+    """Tokens and what is learnt of the first block's drafts, which no version of SQLite changes."""
+    start_worker(str(verify.MODEL / "tokenizer.json"))
+    source = samples.PocketExamples(1, habits)
+    block = make_block(lambda index: [one for one in source(index) if one.prompt.role == "write_query"], 0)
+    assert hashlib.sha256(block.tokens + block.learnt).hexdigest() == expected
 
 
 def test_no_bundled_table_is_ever_trained_on() -> None:
@@ -77,7 +93,7 @@ def test_no_bundled_table_is_ever_trained_on() -> None:
         for column in table.columns
         if split == "val"
     }
-    for start in (0, 50_000, HELD_OUT):
+    for start in (0, 50_000, 10**9):
         for index in range(start, start + 700):
             world, _ = samples.world_of(1, index)
             names = {table.name for table in world.domain.tables}
@@ -139,7 +155,7 @@ def test_checks_approve_and_reject() -> None:
 
 def test_tokenizer_spells_every_text_back(drawn: list[samples.Example], loaded: Any) -> None:
     for example in drawn[:300]:
-        text = data.text_of(example)
+        text = text_of(example)
         assert loaded.decode(loaded(text)["input_ids"]) == text
     for text in ("naïve “quotes” 漢字 🙂", "SELECT *\n\tFROM x; -- y", "  two  spaces "):
         assert loaded.decode(loaded(text)["input_ids"]) == text
@@ -151,7 +167,7 @@ def test_tokenizer_of_transformers_and_of_the_workers_agree(drawn: list[samples.
 
     raw = Tokenizer.from_file(str(verify.MODEL / "tokenizer.json"))
     for example in drawn[:300]:
-        text = data.text_of(example)
+        text = text_of(example)
         assert raw.encode(text).ids == loaded(text)["input_ids"]
 
 
@@ -161,7 +177,7 @@ def test_tokenizer_survives_being_saved_again(drawn: list[samples.Example], load
     loaded.save_pretrained(tmp_path)
     (tmp_path / "config.json").write_bytes((verify.MODEL / "config.json").read_bytes())
     again = AutoTokenizer.from_pretrained(tmp_path)
-    text = data.text_of(drawn[5])
+    text = text_of(drawn[5])
     assert again(text)["input_ids"] == loaded(text)["input_ids"]
     assert again.chat_template == loaded.chat_template
 
@@ -193,7 +209,8 @@ def test_names_are_spelt_alike_after_a_space_and_in_the_plural(loaded: Any) -> N
 
 def test_the_policy_writes_queries_with_its_habits(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    from recipes.pocket_sql.evaluate import Pocket, load, share
+    from recipes.finetune.policy import load, share
+    from recipes.pocket_sql.evaluate import Pocket
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import pickle
 import re
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -11,7 +14,9 @@ import pytest
 
 from harness.environments.sql.sandbox import AGENT_LIMITS, execute
 from harness.environments.sql.schema import Column, tables_of
+from recipes.finetune.rows import text_of
 from recipes.spider_sql.questions import Question, canonical, wrong_queries
+from recipes.spider_sql.samples import SpiderExamples
 from recipes.spider_sql.templates import generated
 from recipes.spider_sql.variation import vary
 
@@ -92,3 +97,19 @@ def test_generated_questions_run_on_their_schema(database: Path) -> None:
             assert made.text[0].isupper()
     assert len({made.sql for made in found}) > 100
     assert any(" JOIN " in made.sql for made in found)
+
+
+def test_training_data_are_what_they_were(tmp_path: Path, database: Path) -> None:
+    """The conversations of the first indices, over one question, as they were made before."""
+    tables = tables_of(database)
+    sql = "SELECT Name FROM singer WHERE Age > 28 ORDER BY Age DESC"
+    shown = execute(database, sql, AGENT_LIMITS).text
+    question = Question("Name the singers older than 28, oldest first.", sql, tables, shown)
+    question = replace(question, wrong=tuple(wrong_queries(str(database), question, Random(1))))
+    file = tmp_path / "questions.pickle"
+    file.write_bytes(pickle.dumps([question]))
+    source = SpiderExamples(1, str(file))
+    told = "\0".join(text_of(example) for index in range(12) for example in source(index))
+    assert (
+        hashlib.sha256(told.encode()).hexdigest() == "d6997d5cd7d75cf4673a2852e4b5ed0865c23d00678489022c89724a9b0608f4"
+    )

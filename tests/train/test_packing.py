@@ -98,11 +98,11 @@ def test_logits_are_made_for_replies_alone() -> None:
 
 
 def test_what_attention_does_not_know_is_refused() -> None:
-    from harness.trainers.verl.packing import attention
+    from harness.policies.attention import packed
 
     none, ends = torch.zeros(1, 1, 2, 2), torch.tensor([0, 2])
     with pytest.raises(NotImplementedError, match=r"no softcap.*--set train.packed=false"):
-        attention(torch.nn.Identity(), none, none, none, cu_seqlens=ends, cu_seqlens_cpu=ends, softcap=30.0)
+        packed(torch.nn.Identity(), none, none, none, cu_seqlens=ends, cu_seqlens_cpu=ends, softcap=30.0)
 
 
 def test_on_policy_the_old_log_probabilities_are_the_present_ones() -> None:

@@ -17,7 +17,6 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
-from torch.nn.attention.varlen import varlen_attn
 from torch.nn.functional import log_softmax
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
@@ -28,64 +27,11 @@ from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from verl.workers.utils.padding import no_padding_2_padding
 
-from harness.policies.attention import unknown
+from harness.policies.attention import packed
 from harness.trainers.verl import logprobs
 from harness.trainers.verl.names import CROSS_ENTROPY, ON_POLICY, PACKED
-from harness.trainers.verl.row_by_row import attention_by_row
 
-
-def attention(
-    module: torch.nn.Module,
-    asking: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    attention_mask: torch.Tensor | None = None,
-    *,
-    cu_seqlens: torch.Tensor,
-    cu_seqlens_cpu: torch.Tensor,
-    scaling: float | None = None,
-    sliding_window: int | None = None,
-    **more: Any,
-) -> tuple[torch.Tensor, None]:
-    """Causal attention within each row.
-
-    Args:
-        asking: `[1, heads, tokens, width]`; `keys` and `values` with as many heads or a divisor of it.
-        cu_seqlens: Where each row begins, and the last one ends, `[rows + 1]`; `cu_seqlens_cpu` the same on the host.
-        sliding_window: Tokens that a token sees, itself included.
-
-    Returns:
-        `[1, tokens, heads, width]`, and no weights.
-
-    Raises:
-        NotImplementedError: The model asks for something that is not known here.
-    """
-    if asked := unknown(more):
-        raise NotImplementedError(
-            f"packed rows know no {asked}, which {type(module).__name__} asks for: pad them instead, with "
-            "--set train.packed=false"
-        )
-    if asking.device.type == "cpu" or asking.dtype == torch.float32:
-        sizes = cu_seqlens_cpu.diff().tolist()
-        return attention_by_row(asking, keys, values, sizes, scaling, sliding_window), None
-    groups = asking.shape[1] // keys.shape[1]
-    longest = int(cu_seqlens_cpu.diff().max())
-    rows = cu_seqlens.to(torch.int32)
-    found = varlen_attn(  # as many key heads as heads: with fewer it gives something else, and does not say so
-        asking[0].transpose(0, 1),
-        keys[0].transpose(0, 1).repeat_interleave(groups, 1),
-        values[0].transpose(0, 1).repeat_interleave(groups, 1),
-        rows,
-        rows,
-        longest,
-        longest,
-        scale=scaling,
-        window_size=(-1 if sliding_window is None else sliding_window - 1, 0),
-    )
-    return found.unsqueeze(0), None
-
-
-AttentionInterface.register(PACKED, attention)
+AttentionInterface.register(PACKED, packed)
 AttentionMaskInterface.register(PACKED, lambda *_, **__: None)
 
 

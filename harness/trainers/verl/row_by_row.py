@@ -17,8 +17,6 @@ from typing import Any
 import torch
 from torch.nn import Embedding, Linear, Module
 
-from harness.policies.attention import attend
-
 Rows = Callable[[], Mapping[int, Sequence[int]]]
 """Tokens of each row, by their sum: what a tensor with so many tokens consists of. Empty while rows are padded."""
 
@@ -99,16 +97,3 @@ def _any(module: Any, whole: Any, rows: Rows, given: torch.Tensor, *more: Any, *
     if isinstance(found[0], tuple):
         return tuple(torch.cat(parts, 1) for parts in zip(*found, strict=True))
     return torch.cat(found, 1)
-
-
-def attention_by_row(
-    asking: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    sizes: Sequence[int],
-    scale: float | None,
-    window: int | None,
-) -> torch.Tensor:
-    """Causal attention within each row, `[1, heads, tokens, width]` -> `[1, tokens, heads, width]`."""
-    rows = zip(asking.split(sizes, 2), keys.split(sizes, 2), values.split(sizes, 2), strict=True)
-    return torch.cat([attend(*row, scale, window) for row in rows], 2).transpose(1, 2)

@@ -1,4 +1,4 @@
-"""Examples as token ids: blocks made by worker processes, groups of blocks, and padded batches."""
+"""Conversations as token ids: blocks made by worker processes, groups of blocks, and batches of rows end to end."""
 
 from __future__ import annotations
 
@@ -12,17 +12,12 @@ from functools import cache
 from random import Random
 from typing import TYPE_CHECKING, Any, Protocol
 
-from recipes.pocket_sql.samples import examples
-
 if TYPE_CHECKING:
     import torch
 
-WORLDS_PER_BLOCK = 25
+INDICES_PER_BLOCK = 25
 HASHED_BLOCKS = 64
 """How many blocks enter the hash of the training data."""
-
-HELD_OUT = 10**9
-"""Random databases from this index on are never trained on."""
 
 
 class Conversation(Protocol):
@@ -30,7 +25,7 @@ class Conversation(Protocol):
 
     def pieces(self) -> list[tuple[str, bool]]:
         """Its text in pieces that the tokenizer may take one by one, and whether each is learnt. The first is the
-        system message, the same in many."""
+        same in many, or empty."""
 
 
 Source = Callable[[int], Iterable[Conversation]]
@@ -41,7 +36,10 @@ _encoder: Any = None
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Conversations as ids: `tokens` end to end, a byte of `learnt` for each, and the length of each conversation."""
+    """Conversations as ids: `tokens` end to end, a byte of `learnt` for each, and the length of each conversation.
+
+    A token has two bytes, or four where the vocabulary is larger than that.
+    """
 
     tokens: bytes
     learnt: bytes
@@ -49,26 +47,8 @@ class Block:
 
 
 def text_of(conversation: Conversation) -> str:
+    """The whole text of a row."""
     return "".join(text for text, _ in conversation.pieces())
-
-
-def tokenizer_texts(seed: int, worlds: int) -> Iterator[str]:
-    """What the tokenizer is trained on: the first conversations of many random databases."""
-    for index in range(worlds):
-        for number, example in enumerate(examples(seed, index)):
-            if number == 3:
-                break
-            yield text_of(example)
-
-
-def drafts_digest(seed: int, habits: bool, worlds: int = 300) -> str:
-    """A hash of the first drafts: their prompts and replies, which no version of SQLite changes."""
-    digest = hashlib.sha256()
-    for index in range(worlds):
-        for example in examples(seed, index, habits):
-            if example.prompt.role == "write_query":
-                digest.update(text_of(example).encode())
-    return digest.hexdigest()
 
 
 def start_worker(tokenizer_file: str) -> None:
@@ -78,26 +58,29 @@ def start_worker(tokenizer_file: str) -> None:
     from tokenizers import Tokenizer
 
     _encoder = Tokenizer.from_file(tokenizer_file)
+    _head.cache_clear()
 
 
 @cache
-def _head(system: str) -> list[int]:
-    ids: list[int] = _encoder.encode(system).ids
+def _head(text: str) -> list[int]:
+    ids: list[int] = _encoder.encode(text, add_special_tokens=False).ids
     return ids
 
 
 def make_block(source: Source, number: int) -> Block:
     """Block number `number` of a source."""
-    tokens, learnt, lengths = array("H"), bytearray(), []
+    tokens = array("H" if _encoder.get_vocab_size() <= 1 << 16 else "I")
+    learnt, lengths = bytearray(), []
     found = [
         conversation.pieces()
-        for index in range(number * WORLDS_PER_BLOCK, (number + 1) * WORLDS_PER_BLOCK)
+        for index in range(number * INDICES_PER_BLOCK, (number + 1) * INDICES_PER_BLOCK)
         for conversation in source(index)
     ]
-    encoded = iter(_encoder.encode_batch([text for _, *pieces in found for text, _ in pieces]))
-    for (system, _), *pieces in found:
+    texts = [text for _, *pieces in found for text, _ in pieces]
+    encoded = iter(_encoder.encode_batch(texts, add_special_tokens=False))
+    for (head, _), *pieces in found:
         begun = len(tokens)
-        tokens.extend(_head(system))
+        tokens.extend(_head(head))
         learnt.extend(bytes(len(tokens) - begun))
         for _, trained in pieces:
             ids = next(encoded).ids
@@ -137,13 +120,30 @@ class Stream:
         return Group.of(blocks)
 
     def close(self) -> None:
+        """End the workers."""
         self._pool.terminate()
         self._pool.join()
 
 
 @dataclass(frozen=True, slots=True)
+class Batch:
+    """Rows end to end.
+
+    Attributes:
+        ids: `[1, tokens]`; `positions` alike, from 0 in every row.
+        targets: The next token where it is learnt, else -100, `[tokens]`.
+        ends: Where each row begins, and the last one ends, on the CPU, `[rows + 1]`.
+    """
+
+    ids: torch.Tensor
+    positions: torch.Tensor
+    targets: torch.Tensor
+    ends: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class Group:
-    """Some ten thousand conversations, to be sorted by length and cut into batches."""
+    """Some ten thousand conversations, to be shuffled and cut into batches."""
 
     tokens: torch.Tensor
     learnt: torch.Tensor
@@ -152,43 +152,39 @@ class Group:
 
     @classmethod
     def of(cls, blocks: list[Block]) -> Group:
+        """The rows of some blocks."""
         import torch
 
-        tokens = torch.frombuffer(bytearray(b"".join(b.tokens for b in blocks)), dtype=torch.uint16)
         lengths = torch.tensor([n for b in blocks for n in b.lengths])
+        raw = bytearray(b"".join(b.tokens for b in blocks))
+        tokens = torch.frombuffer(raw, dtype=torch.uint16 if len(raw) == 2 * int(lengths.sum()) else torch.uint32)
         learnt = torch.frombuffer(bytearray(b"".join(b.learnt for b in blocks)), dtype=torch.bool)
         starts = torch.cumsum(lengths, 0) - lengths
-        return cls(tokens.to(torch.int32), learnt, starts, lengths)
+        return cls(tokens.to(torch.int64), learnt, starts, lengths)
 
-    def batches(self, rng: Random, budget: int, device: str) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Batches of about `budget` tokens: ids `[rows, tokens]`, padded right with 0, and targets, -100 outside
-        of replies."""
+    def batches(self, rng: Random, budget: int, device: str) -> Iterator[Batch]:
+        """Batches of at most `budget` tokens, or one row that is longer; every row once, in an order of `rng`."""
+        order = list(range(len(self.lengths)))
+        rng.shuffle(order)
+        rows: list[int] = []
+        held = 0
+        for row, length in ((row, int(self.lengths[row])) for row in order):
+            if rows and held + length > budget:
+                yield self._batch(rows, device)
+                rows, held = [], 0
+            rows.append(row)
+            held += length
+        if rows:
+            yield self._batch(rows, device)
+
+    def _batch(self, rows: list[int], device: str) -> Batch:
         import torch
 
-        order = torch.argsort(self.lengths)
-        cuts, first = [], 0
-        ordered = self.lengths[order].tolist()
-        while first < len(ordered):
-            last = first
-            while last < len(ordered) and (last + 1 - first) * _width(ordered[last]) <= budget:
-                last += 1
-            last = max(last, first + 1)
-            cuts.append((first, last))
-            first = last
-        rng.shuffle(cuts)
-        tokens, learnt = self.tokens.to(device), self.learnt.to(device)
-        for first, last in cuts:
-            rows = order[first:last]
-            width = _width(ordered[last - 1])
-            place = torch.arange(width, device=device)
-            length = self.lengths[rows].to(device)[:, None]
-            index = (self.starts[rows].to(device)[:, None] + place).clamp(max=len(tokens) - 1)
-            inside = place < length
-            ids = tokens[index].long().masked_fill(~inside, 0)
-            targets = ids.masked_fill(~inside | ~learnt[index], -100)
-            yield ids, targets
-
-
-def _width(length: int) -> int:
-    """Lengths are rounded up, so that few shapes occur."""
-    return (length + 15) // 16 * 16
+        lengths = self.lengths[rows]
+        ends = torch.nn.functional.pad(torch.cumsum(lengths, 0), (1, 0))
+        positions = torch.arange(int(ends[-1])) - torch.repeat_interleave(ends[:-1], lengths)
+        index = positions + torch.repeat_interleave(self.starts[rows], lengths)
+        ids = self.tokens[index]
+        # A row's first token follows from nothing: the last position of the row before has no target.
+        wanted = ids.masked_fill(~self.learnt[index] | (positions == 0), -100).roll(-1)
+        return Batch(ids[None].to(device), positions[None].to(device), wanted.to(device), ends)
