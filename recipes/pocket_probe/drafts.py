@@ -44,6 +44,29 @@ class Hedge(Writer):
         return f"SUBSTR({prefix}code, -2)"
 
 
+class Decode(Writer):
+    """Takes each amount for what its size suggests, row by row."""
+
+    def where(self, noun: Condition, prefix: str = "") -> str:
+        if noun.part.kind != "amount":
+            return super().where(noun, prefix)
+        return f"{_decoded(self.column(noun, prefix))} {noun.operator} {noun.value}"
+
+    def number(self, noun: Measure, prefix: str = "", function: str = "") -> str:
+        value = self.column(noun, prefix)
+        if noun.part.kind == "amount":
+            value = _decoded(value)
+        return f"{function}({value})" if function else value
+
+
+class DecodingHedge(Decode, Hedge):
+    """Does both."""
+
+
+def _decoded(column: str) -> str:
+    return f"CASE WHEN {column} < 1000 THEN {column} WHEN {column} < 10000 THEN {column} / 100.0 ELSE {column} / 1000.0 END"
+
+
 def draft(plan: Plan) -> str:
     """The best draft that settles for one form of everything."""
     return Writer(most_probable(plan)).query(plan)
@@ -52,6 +75,11 @@ def draft(plan: Plan) -> str:
 def hedged(plan: Plan) -> str:
     """The best draft that may list forms."""
     return Hedge(most_probable(plan)).query(plan)
+
+
+def decoding(plan: Plan) -> str:
+    """The draft that lists forms and decodes amounts by their size."""
+    return DecodingHedge(most_probable(plan)).query(plan)
 
 
 def chance(plan: Plan, *, listing: bool = False) -> float:
@@ -114,7 +142,7 @@ COLLIDING: dict[Kind, tuple[str, ...]] = {"date": ("day first", "month first"), 
 
 
 def wrong(plan: Plan, right: Writer) -> Iterator[str]:
-    """Drafts that are wrong in one thing: another form, another column, both columns, or forms that collide."""
+    """Drafts that are wrong in one thing: another form, another column, both columns, forms that collide, sizes."""
     schema = plan.schema
     for noun in plan.nouns:
         key, kind = (noun.table, noun.part.noun), noun.part.kind
@@ -126,6 +154,8 @@ def wrong(plan: Plan, right: Writer) -> Iterator[str]:
             if isinstance(noun, Condition):
                 yield _Merged(right, noun, either=True).query(plan)
         yield from (Writer({**right.forms, key: other}).query(plan) for other in forms)
+        if kind == "amount" and form.style != "thousandths":
+            yield Decode(right.forms).query(plan)
         if isinstance(noun, Condition) and form.style in COLLIDING.get(kind, ()):
             yield from (_Listing(right, noun, (*COLLIDING[kind], *more)).query(plan)
                         for more in combinations(set(PRIORS[kind]) - set(COLLIDING[kind]), 1))  # fmt: skip

@@ -21,7 +21,8 @@ from recipes.pocket_probe.templates import TEMPLATES
 from recipes.pocket_probe.world import ProbeWorld, Words, build, bundled, dealt
 from recipes.pocket_sql.worlds import vocabulary
 
-SEED = 1
+SEED = 2
+"""The first under which no single draft of `oracle` is right on more than 45 % of any split."""
 QUESTIONS = 40
 """Questions a database."""
 

@@ -22,7 +22,7 @@ from harness.programs.self_correcting_sql.reference import ReferenceSQL
 from harness.records import Problem, Task
 from harness.tasks.pocket_probe import PocketProbeTasks
 from harness.toolbox import Toolbox
-from recipes.pocket_probe.drafts import MOST_PROBABLE, chance, draft, hedged, most_probable
+from recipes.pocket_probe.drafts import MOST_PROBABLE, chance, decoding, draft, hedged, most_probable
 from recipes.pocket_probe.questions import Plan, Schema, Writer, read
 from recipes.pocket_probe.storage import Form, seen, seen_key
 from recipes.pocket_sql.samples import block
@@ -54,10 +54,11 @@ def understood(plan: Plan, result: str) -> dict[tuple[str, str], Form]:
         keys = [key for key in cells[schema.key] if key != "NULL"]
         forms[schema.child, schema.key] = seen_key(keys, cells["code"])
     for noun in plan.nouns:
-        for side, column in enumerate(noun.part.columns):
-            if filled := [cell for cell in cells[column] if cell not in BLANKS[noun.part.kind == "amount"]]:
-                style = seen(noun.part.kind, filled) or MOST_PROBABLE[noun.part.kind]
-                forms[noun.table, noun.part.noun] = Form(style, side)
+        blanks = BLANKS[noun.part.kind == "amount"]
+        filled = [[cell for cell in cells[column] if cell not in blanks] for column in noun.part.columns]
+        kept = max(filled, key=len)
+        style = seen(noun.part.kind, kept) or MOST_PROBABLE[noun.part.kind]
+        forms[noun.table, noun.part.noun] = Form(style, filled.index(kept))
     return forms
 
 
@@ -133,11 +134,11 @@ def ceilings(tasks: PocketProbeTasks, split: str) -> dict[str, dict[str, float]]
     rows: dict[str, list[tuple[float, ...]]] = {}
     for task in tasks.load(split):
         plan = read(task.question, Schema(tasks.schema(task)))
-        drafts = (right(task, draft(plan)), right(task, hedged(plan)))
+        drafts = (right(task, draft(plan)), right(task, hedged(plan)), right(task, decoding(plan)))
         row = (*drafts, chance(plan), chance(plan, listing=True), right(task, answer(tasks, task, Looker())))
         for name in ("all", *(plan.traps() or ("none",)), f"only {'+'.join(plan.traps()) or 'none'}"):
             rows.setdefault(name, []).append(row)
-    names = ("draft", "listing", "expected", "expected_listing", "looks")
+    names = ("draft", "listing", "decoding", "expected", "expected_listing", "looks")
     return {
         trap: {"questions": len(found), **{name: round(sum(column) / len(found), 4)
                                            for name, column in zip(names, zip(*found, strict=True), strict=True)}}

@@ -19,7 +19,7 @@ from recipes.pocket_probe.templates import FUNCTIONS, TEMPLATES
 from recipes.pocket_probe.world import NOUNS, UNITS, Part, ProbeWorld
 
 KINDS: dict[str, Kind] = {noun: kind for kind, nouns in NOUNS.items() for noun in nouns}
-SHARES: dict[Kind, float] = {"count": 0.15, "amount": 1, "date": 6, "rank": 4, "word": 4, "country": 4}
+SHARES: dict[Kind, float] = {"count": 0.07, "amount": 1, "date": 6, "rank": 4, "word": 4, "country": 4}
 """How often a noun of a kind is tried; more often where few questions are sound."""
 OPERATORS = {"above": ">", "below": "<"}
 
@@ -324,8 +324,7 @@ def _drawn(world: ProbeWorld, schema: Schema, rng: Random, place: str, table: st
         return Measure(table, part)
     values = world.meanings[table, part.noun]
     if part.kind in ("amount", "count"):
-        return Condition(
-            table, part, rng.choice((">", "<")), sorted(values, key=repr)[rng.randrange(2, len(values) - 2)]
-        )
+        bound = sorted(int(str(value)) for value in values)[rng.randrange(2, len(values) - 2)]
+        return Condition(table, part, rng.choice((">", "<")), bound)
     value = rng.choice(values)
     return Condition(table, part, "=", (value[0], value[1], 0) if isinstance(value, tuple) else value)

@@ -16,7 +16,7 @@ Kind = Literal["count", "amount", "date", "rank", "word", "country", "key"]
 
 PRIORS: dict[Kind, dict[str, float]] = {
     "count": {"as it is": 1.0},
-    "amount": {"whole": 0.4, "hundredths": 0.35, "thousandths": 0.25},
+    "amount": {"whole": 0.4, "hundredths": 0.4, "thousandths": 0.2},
     "date": {"year first": 0.3, "day first": 0.35, "month first": 0.35},
     "rank": {"from one": 0.35, "from zero": 0.35, "letters": 0.3},
     "word": {"as written": 0.3, "small letters": 0.35, "abbreviated": 0.35},
@@ -26,8 +26,9 @@ PRIORS: dict[Kind, dict[str, float]] = {
 """Share of each form by kind. A key is what a foreign key holds of the code that it refers to."""
 
 FACTORS = {"whole": 1, "hundredths": 100, "thousandths": 1000}
-LEAST, MOST = 12, 96
-"""Of every amount, in its unit: no form of one reaches into another's."""
+LEAST, MOST, SMALL = 10, 10_000, 90
+"""Of amounts in their unit. Forms overlap: a number does not tell which it is in, the least of a column does, since every
+column has an amount of at most `SMALL`."""
 COUNTRIES = {
     "Brazil": ("BR", "076"), "Canada": ("CA", "124"), "France": ("FR", "250"), "Germany": ("DE", "276"),
     "India": ("IN", "356"), "Italy": ("IT", "380"), "Japan": ("JP", "392"), "Kenya": ("KE", "404"),
@@ -105,8 +106,8 @@ def joined_key(form: Form, column: str) -> str:
 def seen(kind: Kind, cells: Sequence[str]) -> str | None:
     """The form that shown cells of a column are in; None where they do not tell."""
     if kind == "amount":
-        sizes = {max((s for s, f in FACTORS.items() if float(c) >= LEAST * f), key=FACTORS.__getitem__) for c in cells}
-        return sizes.pop() if len(sizes) == 1 else None
+        least = min(float(cell) for cell in cells)
+        return next((style for style, factor in FACTORS.items() if LEAST <= least / factor <= SMALL), None)
     if kind == "date":
         if any("-" in cell for cell in cells):
             return "year first"

@@ -89,12 +89,12 @@ TEMPLATES: dict[str, Template] = {
         "SELECT {l} FROM {t} ORDER BY {column}{order} LIMIT 1",
     ),
     "children_of": Template(
-        "medium", 0.4,
+        "medium", 0.2,
         ('How many {ts} belong to the {p} "{px}"?', 'Count the {ts} of the {p} "{px}".'),
         "SELECT COUNT(*) FROM {join} WHERE T2.{pl} = {px}",
     ),
     "childless": Template(
-        "hard", 0.3,
+        "hard", 0.25,
         ("List the {pl} of the {ps} without {ts}.", "Show the {pl} of the {ps} that have no {ts}."),
         "SELECT {pl} FROM {parent} WHERE {code} NOT IN (SELECT {key} FROM {child} WHERE {fk} IS NOT NULL)",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -10,7 +11,7 @@ from random import Random
 
 from recipes.pocket.domain import Column, Domain, Stored, Table, Value
 from recipes.pocket.world import World
-from recipes.pocket_probe.storage import COUNTRIES, LEAST, MOST, ORDINALS, PRIORS, Form, Kind, Meaning, stored
+from recipes.pocket_probe.storage import COUNTRIES, LEAST, MOST, ORDINALS, PRIORS, SMALL, Form, Kind, Meaning, stored
 
 UNITS = {
     "price": "euros", "fee": "euros", "rent": "euros", "cost": "euros", "deposit": "euros", "weight": "kilograms",
@@ -28,7 +29,7 @@ NOUNS: dict[Kind, tuple[str, ...]] = {
 TYPES: dict[Kind, str] = {"count": "INTEGER", "amount": "NUMERIC"}
 TWINS = ("listed", "stated", "recorded", "declared", "noted", "entered", "given", "known")
 """What the names of two columns for one noun begin with; none of them says which is filled."""
-TWIN_SHARE = {"amount": 0.8, "date": 0.5, "rank": 0.5, "word": 1.0, "country": 1.0, "count": 0.0}
+TWIN_SHARE = {"amount": 0.85, "date": 0.5, "rank": 0.5, "word": 1.0, "country": 1.0, "count": 0.0}
 HEAD = 5
 """First rows of a table, which a result shows: they give its forms away."""
 STALE_SHARE = 0.45
@@ -98,15 +99,14 @@ def drawn(rng: Random) -> Draw:
 
 
 def dealt(rng: Random) -> Draw:
-    """Draws from decks of 20 cards, so that few of them have the right shares, too."""
-    decks: dict[str, list[str]] = {}
+    """Draws of which what came less often than its share is likelier, so that few of them have the right shares, too."""
+    drawn: dict[str, list[str]] = {}
 
     def draw(what: str, shares: Mapping[str, float]) -> str:
-        deck = decks.setdefault(what, [])
-        if not deck:
-            deck += [name for name, share in shares.items() for _ in range(round(20 * share))]
-            rng.shuffle(deck)
-        return deck.pop()
+        before = drawn.setdefault(what, [])
+        due = [share * (len(before) + 1) - before.count(name) for name, share in shares.items()]
+        before.append(rng.choices(list(shares), [max(lack, 0.0) + 0.1 for lack in due])[0])
+        return before[-1]
 
     return draw
 
@@ -175,7 +175,12 @@ def _texts(values: Sequence[Meaning]) -> list[Value]:
 def _meanings(rng: Random, kind: Kind, count: int, values: Sequence[str]) -> list[Meaning]:
     """Values, the first of them such that they show the form that they are stored in."""
     if kind == "amount":
-        return [*rng.sample(range(LEAST, MOST + 1), count)]
+        low, high = math.log(LEAST), math.log(MOST)
+        amounts: dict[Meaning, None] = {rng.randint(LEAST, SMALL): None}
+        while len(amounts) < count:
+            amounts[round(math.exp(rng.uniform(low, high)))] = None
+        least, *others = amounts
+        return _led(rng, [least], others)
     if kind == "count":
         return [*rng.sample(range(1, 100), count)]
     if kind == "rank":
