@@ -64,7 +64,8 @@ class DecodingHedge(Decode, Hedge):
 
 
 def _decoded(column: str) -> str:
-    return f"CASE WHEN {column} < 1000 THEN {column} WHEN {column} < 10000 THEN {column} / 100.0 ELSE {column} / 1000.0 END"
+    sizes = f"WHEN {column} < 1000 THEN {column} WHEN {column} < 10000 THEN {column} / 100.0"
+    return f"CASE {sizes} ELSE {column} / 1000.0 END"
 
 
 def draft(plan: Plan) -> str:
@@ -177,4 +178,4 @@ def sound(world: ProbeWorld, plan: Plan) -> bool:
     if not gold or (len(gold) == 1 and gold[0] in ((None,), (0,))):
         return False
     ordered = "ORDER BY" in sql
-    return all(not same_rows(world.fetch(other), gold, ordered) for other in set(wrong(plan, right)) if other != sql)
+    return all(not same_rows(world.fetch(other), gold, ordered) for other in wrong(plan, right) if other != sql)

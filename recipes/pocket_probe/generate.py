@@ -78,16 +78,21 @@ def draw(
     return None
 
 
+def worlds(seed: int = SEED) -> Iterator[tuple[str, ProbeWorld, Random]]:
+    """Split and world of every bundled database, and what its questions are drawn with."""
+    deals = {split: dealt(Random(f"pocket-probe/{seed}/{split}")) for split, _, _ in bundled()}
+    for split, parent, child in bundled():
+        rng = Random(f"pocket-probe/{seed}/{parent}_{child}")
+        yield split, build(f"{parent}_{child}", words_of(parent, child), rng, deals[split]), rng
+
+
 def generate(seed: int = SEED) -> dict[str, str]:
     """The text of every bundled file by its name."""
     questions: dict[str, list[str]] = {}
     scripts: dict[str, str] = {}
     counts: dict[str, Counter[str]] = {}
-    deals = {split: dealt(Random(f"pocket-probe/{seed}/{split}")) for split, _, _ in bundled()}
-    for split, parent, child in bundled():
-        db_id = f"{parent}_{child}"
-        rng = Random(f"pocket-probe/{seed}/{db_id}")
-        world = build(db_id, words_of(parent, child), rng, deals[split])
+    for split, world, rng in worlds(seed):
+        db_id = world.domain.db_id
         scripts[db_id] = world.script
         counts.setdefault(split, Counter()).update(("databases",))
         for number, (question, plan) in enumerate(draw_unique(world, rng, QUESTIONS)):

@@ -179,12 +179,14 @@ class Writer:
     def query(self, plan: Plan) -> str:
         """The query that a plan comes to."""
         schema, sql = plan.schema, TEMPLATES[plan.kind].sql
-        on = f"{self.key(schema, 'T1.')} = {self.code('T2.')}"
-        parts = {
-            "parent": schema.parent, "child": schema.child, "fk": schema.key, "pl": schema.label(schema.parent),
-            "key": self.key(schema), "code": self.code(),
-            "join": f"{schema.child} AS T1 JOIN {schema.parent} AS T2 ON {on}",
-        }  # fmt: skip
+        parts: dict[str, str] = {}
+        if plan.linked:
+            on = f"{self.key(schema, 'T1.')} = {self.code('T2.')}"
+            parts = {
+                "parent": schema.parent, "child": schema.child, "fk": schema.key, "pl": schema.label(schema.parent),
+                "key": self.key(schema), "code": self.code(),
+                "join": f"{schema.child} AS T1 JOIN {schema.parent} AS T2 ON {on}",
+            }  # fmt: skip
         for place, found in plan.meant.items():
             prefix = "" if "{join}" not in sql else "T2." if place.startswith("p") else "T1."
             if isinstance(found, Condition):

@@ -27,8 +27,8 @@ PRIORS: dict[Kind, dict[str, float]] = {
 
 FACTORS = {"whole": 1, "hundredths": 100, "thousandths": 1000}
 LEAST, MOST, SMALL = 10, 10_000, 90
-"""Of amounts in their unit. Forms overlap: a number does not tell which it is in, the least of a column does, since every
-column has an amount of at most `SMALL`."""
+"""Of amounts in their unit. Forms overlap: a number does not tell which it is in. The least of a column does, since all
+have an amount of at most `SMALL`."""
 COUNTRIES = {
     "Brazil": ("BR", "076"), "Canada": ("CA", "124"), "France": ("FR", "250"), "Germany": ("DE", "276"),
     "India": ("IN", "356"), "Italy": ("IT", "380"), "Japan": ("JP", "392"), "Kenya": ("KE", "404"),

@@ -99,7 +99,7 @@ def drawn(rng: Random) -> Draw:
 
 
 def dealt(rng: Random) -> Draw:
-    """Draws of which what came less often than its share is likelier, so that few of them have the right shares, too."""
+    """Draws in which what came less often than its share is likelier, so that few have the right shares, too."""
     drawn: dict[str, list[str]] = {}
 
     def draw(what: str, shares: Mapping[str, float]) -> str:
