@@ -13,6 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import torch
@@ -160,11 +161,11 @@ class Decoder:
 
     def _decode(self) -> None:
         """One token for every running request."""
-        rows = self._passes.rows
-        for first in range(0, len(self._running), rows):
-            some = self._running[first : first + rows]
-            last = [generation.token_ids[-1] for generation in some]
-            self._sample(self._passes.step(first, last, [generation.length - 1 for generation in some]), some)
+        last = [generation.token_ids[-1] for generation in self._running]
+        found = self._passes.step(last, [generation.length - 1 for generation in self._running])
+        waiting = iter(self._running)
+        for logits, requests in zip(found, self._passes.divided(len(last)), strict=True):
+            self._sample(logits, list(islice(waiting, requests)))
         self._dismiss()
 
     def _dismiss(self) -> None:

@@ -5,24 +5,29 @@ library chooses the order of a sum by the shapes and strides that it sees. So no
 shape or a stride that depends on the other requests:
 
 - a prompt is read alone, in its own length;
-- a decode step is a pass of `ROWS` rows, however many requests there are; rows without one idle along;
+- a decode step is made of passes of `ROWS` rows, however many requests there are; rows without one idle along;
 - its products with weights are taken in blocks of `BLOCK` rows, and blocks without a request are left out;
 - its attention is taken row by row, each over its own length. The cache's strides are those of its capacity.
 
 What is left is where in a pass a row stands. Whether that makes a difference on this machine is tried at the start:
 equal rows must come out equal. Where they do not, the pass takes one thread, and if that is not enough, one row. So
 does a mixture of experts, whose products have as many rows as requests chose an expert.
+
+Of a small model two prompts are read at once, and two passes made, in lanes with a share of the threads each: one alone
+does not fill two cores, and threads that wait for a small product's other half spin in everybody's way.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from itertools import accumulate
+from typing import Any, TypeVar
 
 import torch
 from torch.nn import Linear
@@ -33,11 +38,15 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from harness.policies.attention import attend, unknown
 
 log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+_Made = TypeVar("_Made")
 
-ROWS = 64
-"""Rows of a decode step's pass."""
+ROWS = 32
+"""Rows of a pass."""
 LANES = 2
-"""Prompts read at once, by a share of the threads each; a prompt is read by as many whoever else is there."""
+"""Prompts read, and passes made, at once, by a share of the threads each, whoever else is there."""
+SMALL = 32_000_000
+"""Parameters of the largest model that has lanes. A larger one has one of all threads: weights are read once."""
 BLOCK = 16
 """Rows of a product with weights, and of sampling."""
 TRIAL = 70
@@ -63,7 +72,7 @@ def _attention(
             f"{type(module).__name__} asks for {asked}, which harness's policy server does not compute: serve this "
             "model with another server, and name it with --endpoint"
         )
-    if isinstance(key, _Seats):
+    if isinstance(key, _Step):
         return key.attend(query, scaling, sliding_window), None
     return attend(query, key, value, scaling, sliding_window).transpose(1, 2), None
 
@@ -104,34 +113,24 @@ class _Prompt(_Layer):
         return key_states, value_states
 
 
-class _Seats(_Layer):
-    """Keys and values of all seats, [seats, key heads, positions, width]; memory is taken where they are written."""
+class _Seats:
+    """A layer's keys and values, [seats, key heads, positions, width]; memory is taken as they are written."""
 
     keys: torch.Tensor
     values: torch.Tensor
-    is_initialized: bool
-    first = 0
-    """The first seat of the pass under way."""
-    lengths: Sequence[int] = ()
-    """Positions of each of its requests, the new token's included."""
-    at: tuple[torch.Tensor, torch.Tensor]
-    """Where they write their new tokens: seats and positions."""
+    by_seat: list[tuple[torch.Tensor, torch.Tensor]]
 
     def __init__(self, seats: int, positions: int) -> None:
-        super().__init__()
         self._shape = seats, positions
-
-    def _begin(self, heads: int, width: int) -> None:
-        if not self.is_initialized:
-            seats, positions = self._shape
-            self.keys, self.values = (torch.empty(seats, heads, positions, width) for _ in range(2))
-            self._by_seat = list(zip(self.keys.split(1), self.values.split(1), strict=True))
-            self.is_initialized = True
+        self.by_seat = []
 
     def fill(self, seat: int, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Begin a seat with a prompt's."""
         heads, length, width = keys.shape
-        self._begin(heads, width)
+        if not self.by_seat:
+            seats, positions = self._shape
+            self.keys, self.values = (torch.empty(seats, heads, positions, width) for _ in range(2))
+            self.by_seat = list(zip(self.keys.split(1), self.values.split(1), strict=True))
         self.keys[seat, :, :length], self.values[seat, :, :length] = keys, values
 
     def move(self, seat: int, to: int, length: int) -> None:
@@ -139,21 +138,49 @@ class _Seats(_Layer):
         for whole in (self.keys, self.values):
             whole[to, :, :length] = whole[seat, :, :length]
 
+
+@dataclass(frozen=True)
+class _Some:
+    """Requests of a pass, whose seats follow each other.
+
+    Attributes:
+        first: The first seat.
+        lengths: Positions of each, the new token's included.
+        seats: Where each writes its new token, [requests]; `positions` alike.
+    """
+
+    first: int
+    lengths: Sequence[int]
+    seats: torch.Tensor
+    positions: torch.Tensor
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of rows with a request."""
+        return -(-len(self.lengths) // BLOCK)
+
+
+class _Step(_Layer):
+    """A layer's cache in a pass: takes the new tokens' keys and values, and attends to those of their seats."""
+
+    def __init__(self, seats: _Seats, some: _Some) -> None:
+        super().__init__()
+        self._seats, self._some = seats, some
+
     def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> Any:
-        self._begin(key_states.shape[1], key_states.shape[3])
-        seats, positions = self.at
-        self.keys[seats, :, positions] = key_states[: len(seats), :, 0]
-        self.values[seats, :, positions] = value_states[: len(seats), :, 0]
+        seats, positions = self._some.seats, self._some.positions
+        self._seats.keys[seats, :, positions] = key_states[: len(seats), :, 0]
+        self._seats.values[seats, :, positions] = value_states[: len(seats), :, 0]
         return self, self
 
     def attend(self, query: torch.Tensor, scale: float | None, window: int | None) -> torch.Tensor:
         """Attention of a pass's rows, [rows, heads, 1, width] -> [rows, 1, heads, width]."""
-        rows = query.split(1)
-        seats = self._by_seat[self.first : self.first + len(self.lengths)]
+        rows, lengths = query.split(1), self._some.lengths
+        seats = self._seats.by_seat[self._some.first : self._some.first + len(lengths)]
         with _one_thread():
             found = [
                 attend(row, keys.narrow(2, 0, length), values.narrow(2, 0, length), scale, window)
-                for row, (keys, values), length in zip(rows, seats, self.lengths, strict=False)
+                for row, (keys, values), length in zip(rows, seats, lengths, strict=False)
             ]
         return torch.cat([*found, *map(torch.zeros_like, rows[len(found) :])]).transpose(1, 2)
 
@@ -183,98 +210,138 @@ class Passes:
         self.model = model
         mixture = any(getattr(model.config, name, None) for name in EXPERTS)
         self.rows = 1 if mixture else ROWS
-        self._blocks = 0
-        """Blocks of rows with a request, in the pass under way."""
-        self._settled = False
-        self._lanes: ThreadPoolExecutor | None = None
-        seats = -(-seats // ROWS) * ROWS
-        self._layers = [_Seats(seats, max(positions, TRIAL + 1)) for _ in range(model.config.num_hidden_layers)]
-        self._cache = Cache(layers=self._layers)
+        self._small = model.num_parameters() <= SMALL
+        self._lanes: list[ThreadPoolExecutor] | None = None
+        """Those beside the thread that asks."""
+        self._here = threading.local()
+        """In each lane, `some`: the pass under way."""
+        seats = max(seats, ROWS * LANES)
+        self._seats = [_Seats(seats, max(positions, TRIAL + 1)) for _ in range(model.config.num_hidden_layers)]
         for module in model.modules():
             if type(module) is Linear:
                 module.forward = partial(self._linear, module)
 
     def read(self, *prompts: Sequence[int]) -> list[Read]:
-        """Read prompts, each alone: in `LANES` at once, since a small model's prompt does not fill two cores."""
-        threads = torch.get_num_threads()
-        if self._lanes is None:
-            each = max(1, threads // LANES)
-            self._lanes = ThreadPoolExecutor(LANES, "prompts", torch.set_num_threads, (each,))
-        found = list(self._lanes.map(self._read, prompts))
-        torch.set_num_threads(threads)  # what a lane was told is also what threads begin with that come later
-        return found
+        """Read prompts, each alone, in each lane one at a time."""
+        return self._in_lanes(self._read, prompts)
 
     def _read(self, prompt: Sequence[int]) -> Read:
         with torch.inference_mode():
-            layers = [_Prompt() for _ in self._layers]
+            layers = [_Prompt() for _ in self._seats]
             ids = torch.tensor([prompt])
             found = self.model(input_ids=ids, past_key_values=Cache(layers=layers), use_cache=True, logits_to_keep=1)
             return Read(found.logits[:, -1], [(at.keys[0], at.values[0]) for at in layers])
 
     def sit(self, seat: int, read: Read) -> None:
         """Begin a seat with a prompt."""
-        for layer, (keys, values) in zip(self._layers, read.layers, strict=True):
+        for layer, (keys, values) in zip(self._seats, read.layers, strict=True):
             layer.fill(seat, keys, values)
 
     def move(self, seat: int, to: int, length: int) -> None:
         """Let a request of so many positions change its seat."""
-        for layer in self._layers:
+        for layer in self._seats:
             layer.move(seat, to, length)
 
-    def step(self, first: int, tokens: Sequence[int], positions: Sequence[int]) -> torch.Tensor:
-        """Logits after one more token each, of some seats that follow each other.
+    def step(self, tokens: Sequence[int], positions: Sequence[int]) -> list[torch.Tensor]:
+        """Logits after one more token of each request, from the first seat on.
 
         Args:
-            first: The first seat.
-            tokens: The new token of each; `rows` at most.
+            tokens: The new token of each.
             positions: Where it stands in its sequence.
 
         Returns:
-            [rows, vocabulary], of which the first are theirs.
+            Of each pass `[rows, vocabulary]`, of which the first are its requests': as many as `divided` says.
         """
+        ends = list(accumulate(self.divided(len(tokens))))
+        passes = [
+            (first, tokens[first:end], positions[first:end]) for first, end in zip([0, *ends], ends, strict=False)
+        ]
+        return self._in_lanes(self._pass, passes)
+
+    def divided(self, requests: int) -> list[int]:
+        """How many requests each pass has: more than a block's are divided among all lanes."""
+        passes = -(-requests // self.rows)
+        if requests > BLOCK:
+            passes = min(requests, -(-passes // self.lanes) * self.lanes)
+        return [(requests + place) // passes for place in range(passes)]
+
+    def _pass(self, asked: tuple[int, Sequence[int], Sequence[int]]) -> torch.Tensor:
+        first, tokens, positions = asked
         idle = [0] * (self.rows - len(tokens))
-        at = torch.arange(first, first + len(tokens)), torch.tensor(positions)
-        lengths = [position + 1 for position in positions]
-        for layer in self._layers:
-            layer.first, layer.lengths, layer.at = first, lengths, at
-        self._blocks = -(-len(tokens) // BLOCK)
-        found: torch.Tensor = self.model(
-            input_ids=torch.tensor([*tokens, *idle])[:, None],
-            position_ids=torch.tensor([*positions, *idle])[:, None],
-            past_key_values=self._cache,
-            use_cache=True,
-        ).logits[:, -1]
+        with torch.inference_mode():
+            some = _Some(
+                first,
+                [position + 1 for position in positions],
+                torch.arange(first, first + len(tokens)),
+                torch.tensor(positions),
+            )
+            self._here.some = some
+            found: torch.Tensor = self.model(
+                input_ids=torch.tensor([*tokens, *idle])[:, None],
+                position_ids=torch.tensor([*positions, *idle])[:, None],
+                past_key_values=Cache(layers=[_Step(seats, some) for seats in self._seats]),
+                use_cache=True,
+            ).logits[:, -1]
         return found
 
     def settle(self) -> None:
-        """See to it, once, that equal rows come out equal; before any seat is taken."""
-        if self._settled:
+        """Divide the threads among the lanes and see to it that equal rows come out equal; before any seat is taken."""
+        if self._lanes is not None:
             return
+        self._lanes = []
+        if self._small and (threads := torch.get_num_threads()) >= LANES:
+            self._divide(threads // LANES, LANES - 1)
         if self.rows > 1 and not self._alike():
-            threads = torch.get_num_threads()
-            log.info("rows of a pass are not computed alike with %d threads here: one thread", threads)
-            torch.set_num_threads(1)
-            self._lanes = None
+            log.info("rows of a pass are not computed alike with %d threads here: one thread", torch.get_num_threads())
+            self._divide(1, len(self._lanes))
             if not self._alike():
                 log.info("nor with one thread: one row at a time")
                 self.rows = 1
-        self._settled = True
+
+    def _divide(self, threads: int, others: int) -> None:
+        """Give each lane, this thread too, so many threads."""
+        for lane in self._lanes or ():
+            lane.shutdown()
+        self._lanes = [ThreadPoolExecutor(1, "lane", torch.set_num_threads, (threads,)) for _ in range(others)]
+        for lane in self._lanes:
+            lane.submit(int).result()  # what a lane is told is also what threads begin with that come later
+        torch.set_num_threads(threads)
+
+    @property
+    def lanes(self) -> int:
+        return 1 + len(self._lanes or ())
+
+    def _in_lanes(self, make: Callable[[_T], _Made], given: Sequence[_T]) -> list[_Made]:
+        """What is made of each, in all lanes at once."""
+        lanes = self._lanes or []
+        others = [lane.submit(_each, make, given[place :: self.lanes]) for place, lane in enumerate(lanes, 1)]
+        try:
+            made = [_each(make, given[:: self.lanes])]
+        finally:
+            wait(others)
+        made += [other.result() for other in others]
+        return [made[place % self.lanes][place // self.lanes] for place in range(len(given))]
 
     def _alike(self) -> bool:
         size = self.model.config.vocab_size
         prompt = [(7 * place + 1) % size for place in range(TRIAL)]
         (read,) = self.read(prompt)
-        for seat in range(self.rows):
+        rows = self.rows * self.lanes
+        for seat in range(rows):
             self.sit(seat, read)
-        found = self.step(0, prompt[:1] * self.rows, [TRIAL] * self.rows)
+        found = torch.cat(self.step(prompt[:1] * rows, [TRIAL] * rows))
         return bool(torch.equal(found, found[:1].expand_as(found)))
 
     def _linear(self, module: Linear, given: torch.Tensor) -> torch.Tensor:
         """A linear layer: of a prompt whole, of a step's rows in blocks."""
         if len(given) == 1:
             return linear(given, module.weight, module.bias)
-        blocks = given.split(BLOCK)[: self._blocks]
+        blocks = given.split(BLOCK)[: self._here.some.blocks]
         found = [linear(block, module.weight, module.bias) for block in blocks]
-        if idle := len(given) - self._blocks * BLOCK:
+        if idle := len(given) - len(blocks) * BLOCK:
             found.append(given.new_zeros(idle, *given.shape[1:-1], module.out_features))
         return torch.cat(found)
+
+
+def _each(make: Callable[[_T], _Made], given: Sequence[_T]) -> list[_Made]:
+    return [make(one) for one in given]

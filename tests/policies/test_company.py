@@ -94,19 +94,20 @@ class Hostile(TorchDispatchMode):
         return found
 
 
-@pytest.mark.parametrize(("places", "rows"), [(False, 64), (True, 1)])
+@pytest.mark.parametrize(("places", "rows"), [(False, 32), (True, 1)])
 def test_company_changes_no_bit_of_an_answer_whatever_sums_depend_on(
     places: bool, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def among_enemies(act: Callable[..., Any]) -> Callable[..., Any]:
-        def acts(*given: Any) -> Any:  # in the decoder's thread, and in those that read prompts
+        def acts(*given: Any) -> Any:  # in the decoder's thread, and in the other lanes
             with Hostile(places=places):
                 return act(*given)
 
         return acts
 
     monkeypatch.setattr(Decoder, "_loop", among_enemies(Decoder._loop))
-    monkeypatch.setattr(Passes, "_read", among_enemies(Passes._read))
+    for what in ("_read", "_pass"):
+        monkeypatch.setattr(Passes, what, among_enemies(getattr(Passes, what)))
     decoder = decoder_of(tiny(LlamaConfig(**SHAPE)))
     try:
         assert first_difference(decoder) == ""
@@ -121,12 +122,11 @@ def test_company_changes_no_bit_of_a_gradient_whatever_sums_depend_on(config: An
         assert first_other_gradient(tiny(config)) == ""
 
 
-@pytest.mark.parametrize("threads", ["1", "2"])
 @pytest.mark.parametrize("kernels", KERNELS)
-def test_company_changes_no_bit_under_other_kernels(kernels: str, threads: str) -> None:
+def test_company_changes_no_bit_under_other_kernels(kernels: str) -> None:
     done = subprocess.run(
         [sys.executable, Path(__file__).with_name("company.py")],
-        env=os.environ | KERNELS[kernels] | {"OMP_NUM_THREADS": threads},
+        env=os.environ | KERNELS[kernels] | {"OMP_WAIT_POLICY": "PASSIVE"},  # else threads that wait take a busy core
         capture_output=True,
         text=True,
         check=False,
