@@ -111,12 +111,12 @@ def test_the_looking_policy_is_right_through_harness_eval(tmp_path: Path, script
     server = scripted_server(script, token_ids=False)
     command = [
         *(sys.executable, "-m", "harness", "eval", "--plugin", "reference_sql", "--preset", "pocket-probe"),
-        *("--endpoint", server.base_url, "--limit", "24", "--runs-dir", str(tmp_path), "--json"),
+        *("--endpoint", server.base_url, "--limit", "12", "--runs-dir", str(tmp_path), "--json"),
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
-    assert record["result"]["accuracy"] == 1 and record["result"]["scored"] == 24 and "reading" not in record
+    assert record["result"]["accuracy"] == 1 and record["result"]["scored"] == 12 and "reading" not in record
     assert record["config"]["task"]["val_split"] == "dev" and record["config"]["max_turns"] == 3
 
 

@@ -46,20 +46,19 @@ def test_a_reading_is_asked_for_and_written_down_and_a_second_says_so(
     assert not list(tmp_path.iterdir()) and not server.requests
     first = evaluate(tmp_path, server.base_url, "--read-reserved")
     assert first.returncode == 0 and "this is the first one" in first.stdout
-    second = evaluate(tmp_path, server.base_url, "--read-reserved", "--json")
-    (one, two), record = lines(tmp_path), json.loads(second.stdout)
+    second = evaluate(tmp_path, server.base_url, "--read-reserved")
+    one, two = lines(tmp_path)
+    record = json.loads((tmp_path / str(two["run"]) / "run.json").read_text(encoding="utf-8"))
     assert one["earlier"] == [] and two["earlier"] == [one["run"]] and record["reading"] == two
-    assert (one["task_set"], one["split"], one["agent"], one["max_turns"]) == (
-        "pocket_probe",
-        "test",
-        "reference_sql",
-        3,
-    )
+    assert f"not the first one: {one['run']} read it" in " ".join(second.stdout.split())
+    named = ("task_set", "split", "agent", "max_turns")
+    assert [one[name] for name in named] == ["pocket_probe", "test", "reference_sql", 3]
     assert one["by"] and str(one["at"]).endswith("Z") and str(one["model"]).startswith("scripted at ")
-    third = evaluate(tmp_path, server.base_url, "--read-reserved")
-    assert f"not the first one: {one['run']}, {two['run']} read it" in " ".join(third.stdout.split())
-    other = evaluate(tmp_path, server.base_url, "--read-reserved", "--set", "max_turns=2")  # another comparison
-    assert "this is the first one" in other.stdout and len(lines(tmp_path)) == 4
+    folder = RunFolder.open(tmp_path / str(two["run"]))
+    again = folder.read()
+    assert write_down(folder, again)["earlier"] == [one["run"], two["run"]]
+    again["identity"]["max_turns"] = 2  # another comparison
+    assert write_down(folder, again)["earlier"] == []
 
 
 def test_a_damaged_file_of_readings_is_named(tmp_path: Path) -> None:
