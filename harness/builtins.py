@@ -74,6 +74,15 @@ def harness_tasks() -> list[TaskSetSpec]:
         ),
         TaskSetSpec("pocket", "harness.tasks.pocket:PocketTasks", "bundled questions over small generated databases"),
         TaskSetSpec(
+            "pocket_probe",
+            "harness.tasks.pocket_probe:PocketProbeTasks",
+            "bundled questions that hang on how values are stored, which only execution shows",
+            splits=("train", "dev", "test"),
+            presets=(("cpu", "pocket-probe"), ("cuda", "pocket-probe"), ("npu", "pocket-probe")),
+            eval_split="dev",
+            reserved=("test",),
+        ),
+        TaskSetSpec(
             "spider",
             "harness.tasks.spider:SpiderTasks",
             "Spider 1.0 (prepare it with `harness data spider SOURCE`)",

@@ -12,12 +12,13 @@ from harness.compare.runs import with_failed
 from harness.config import Config, resolve_device
 from harness.errors import RunFailed
 from harness.gateway.client import Endpoint
-from harness.plugins import make_task_set, reward_spec
+from harness.plugins import make_task_set, reward_spec, task_set_spec
 from harness.policies.roles import Answerer, answerers, answering
 from harness.record import agent_failures
 from harness.records import Task
 from harness.results.folder import RunFolder
 from harness.results.model import Episode, Parent, RunRecord, Scores
+from harness.results.readings import write_down
 from harness.rollout.session import Session
 from harness.rollout.stack import RolloutWork
 from harness.run import LiveRun, load_tasks, recorded
@@ -67,6 +68,8 @@ def evaluate(
 
     with folder.locked(), recorded(run, "eval", result, parent=parent):
         folder.write_config(config)
+        if config.task.val_split in task_set_spec(config.task.name).reserved:
+            write_down(folder, folder.read())
         with answering(answers, config, folder.logs) as run.roles:
             _Evaluation(run, endpoint, on_progress).execute()
     return folder.read()

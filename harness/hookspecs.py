@@ -68,12 +68,15 @@ class TaskSetSpec(Spec):
         environment: What its tasks are about; by default the first of harness's own.
         presets: Device and preset, for where a command names no preset; by default `cpu` or `gpu`.
         eval_split: What an evaluation measures where it names no split; by default the configuration's validation.
+        reserved: Splits for one reading at the end, when all is chosen: only an evaluation reads them, where it is told
+            to, and each reading is written down.
     """
 
     splits: tuple[str, ...] = ("train", "val")
     environment: str = ""
     presets: tuple[tuple[str, str], ...] = ()
     eval_split: str = ""
+    reserved: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,6 +230,8 @@ def _fault(spec: Spec) -> str | None:
         )
     if isinstance(spec, TaskSetSpec) and spec.eval_split not in ("", *spec.splits):
         return f"eval_split of {spec.name!r} is {spec.eval_split!r}, which is none of its splits"
+    if isinstance(spec, TaskSetSpec) and not (isinstance(spec.reserved, tuple) and {*spec.reserved} <= {*spec.splits}):
+        return f"reserved of {spec.name!r} is {spec.reserved!r}, not a tuple of some of its splits"
     if isinstance(spec, TaskSetSpec) and not (
         isinstance(spec.presets, tuple)
         and all(isinstance(one, tuple) and len(one) == 2 and one[0] in DEVICES for one in spec.presets)

@@ -114,12 +114,13 @@ class LiveRun:
         return Monitor(self.folder, self.steps, rollouts, limit, trainer, graded=of_reward, least=least)
 
 
-def check(config: Config, *, trains: bool = True) -> None:
+def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) -> None:
     """Refuse before anything is started what could only fail later.
 
     Args:
         trains: Whether the trainer is to be used on the device, not just the agent; what only measures needs no
             training split and no trained role.
+        reads_reserved: Whether the validation split may be one that is reserved for one reading at the end.
 
     Raises:
         PluginError: A part that the configuration names is not installed or does not import.
@@ -134,6 +135,12 @@ def check(config: Config, *, trains: bool = True) -> None:
         if split not in task_set.splits:
             raise ConfigError(
                 f"task.{key}: {task_set.name!r} has no split {split!r}. Use one of: {', '.join(task_set.splits)}"
+            )
+        if split in task_set.reserved and not reads_reserved:
+            free = ", ".join(name for name in task_set.splits if name not in task_set.reserved)
+            raise ConfigError(
+                f"task.{key}: {split!r} of {task_set.name!r} is for one reading at the end, when nothing is chosen by "
+                f"it any more: `harness eval --read-reserved`, which writes it down. Until then use one of: {free}"
             )
     check_fit(spec.name, task_set.name)
     checked_options(task_set, config.task.options, "task.options")

@@ -37,8 +37,8 @@ DatabasesOption = Annotated[
     typer.Option(help="Where databases are that SOURCE lacks or that go before its own: folder or .zip."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-_BUNDLED = ("pocket", "medical")
-_BUNDLED_NAMES = " and ".join(_BUNDLED)
+_BUNDLED = ("pocket", "pocket_probe", "medical")
+_BUNDLED_NAMES = f"{', '.join(_BUNDLED[:-1])} and {_BUNDLED[-1]}"
 SEEDS = (3, 8)
 POWER, ALPHA = 0.8, 0.05
 _SHOWN = 5

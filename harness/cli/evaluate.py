@@ -25,6 +25,7 @@ from harness.errors import UserError
 from harness.policies import fetched
 from harness.records import AGENT_OUTCOMES
 from harness.results.folder import RunFolder
+from harness.results.readings import FILE
 from harness.wording import answered_by, duration, failed_itself, mean, measured, spoilt, unread
 
 if TYPE_CHECKING:
@@ -54,6 +55,9 @@ def evaluate(
     split: Annotated[
         str | None, typer.Option(help="The split; by default that of validation, or what the task set names.")
     ] = None,
+    read_reserved: Annotated[
+        bool, typer.Option(help="Read a split that is reserved for the end; it is written down beside the runs.")
+    ] = False,
     limit: Annotated[int | None, typer.Option(help="Only so many tasks, a fixed sample.")] = None,
     samples: Annotated[
         int | None, typer.Option(min=1, help="Rollouts of a task, for pass@k and what they agree on.")
@@ -96,7 +100,7 @@ def evaluate(
         if preset is None and config is None:
             preset = "endpoint" if endpoint_here else default_preset(task, resolve_device("auto"))
         resolved = load_config(preset, config, overrides, agent=plugin)
-    check(resolved, trains=False)
+    check(resolved, trains=False, reads_reserved=read_reserved)
     answers = answerers(resolved)
     known = len(load_tasks(resolved, make_task_set(resolved), resolved.task.val_split))
     interruptible()
@@ -200,5 +204,13 @@ def _show(folder: RunFolder, record: Mapping[str, Any]) -> None:
         out.print(
             f"{result['unscored']} unscored ({rest}): {name} is {mean(low, graded)} to {mean(high, graded)}, "
             f"all {'lowest to highest' if graded else 'wrong to right'}"
+        )
+    if reading := record.get("reading"):
+        before = (
+            f"not the first one: {', '.join(reading['earlier'])} read it" if reading["earlier"] else "the first one"
+        )
+        out.print(
+            f"{reading['split']!r} is for one reading at the end; of {reading['agent']} with this policy this is "
+            f"{before} ({folder.path.parent / FILE})"
         )
     out.print(str(folder.path))

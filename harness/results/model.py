@@ -270,6 +270,23 @@ class Parent(TypedDict):
     step: Annotated[int, "of its checkpoint"]
 
 
+class Reading(TypedDict):
+    """A reading of a split that is reserved for the end; a line of `readings.jsonl` beside the runs, too."""
+
+    at: Annotated[str, "UTC, ISO 8601"]
+    by: Annotated[str, "user and machine"]
+    run: Annotated[str, "id of the evaluation"]
+    task_set: Annotated[str, "its name"]
+    split: Annotated[str, "what was read"]
+    agent: Annotated[str, "its name"]
+    model: Annotated[str, "the policy, as in `identity`"]
+    max_turns: Annotated[int, "as in `identity`"]
+    trained: Annotated[str, "the policy's training and step; empty where it is not known"]
+    earlier: Annotated[
+        list[str], "evaluations that read the split before with task set, agent, policy and turns the same"
+    ]
+
+
 class RunRecord(TypedDict):
     """The whole of `run.json`."""
 
@@ -285,6 +302,7 @@ class RunRecord(TypedDict):
     launches: Annotated[list[Launch], "every start of it"]
     study: NotRequired[Annotated[Study | None, "None where it is of none"]]
     parent: NotRequired[Annotated[Parent | None, "of an evaluation: where its policy was trained"]]
+    reading: NotRequired[Annotated[Reading, "of an evaluation on a reserved split"]]
     harness_version: Annotated[str, "of this package"]
     commit: Annotated[Commit | None, "the code of the last launch"]
     versions: Annotated[dict[str, str | None], "of Python and of the libraries that decide what is computed"]
@@ -412,6 +430,7 @@ PARTS = (
     Certificate,
     Fingerprint,
     Parent,
+    Reading,
     Sampling,
     Hardware,
     Study,

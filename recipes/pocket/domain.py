@@ -6,6 +6,7 @@ Standard library only.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Literal
@@ -26,6 +27,7 @@ class Column:
         low: Smallest value of a number.
         high: Largest value of a number.
         ref: The table that a `fk` points to.
+        declared: Its SQL type, where that is not the one of its kind.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Column:
     low: float = 0
     high: float = 0
     ref: str = ""
+    declared: str = ""
 
     @property
     def phrase(self) -> str:
@@ -42,7 +45,7 @@ class Column:
 
     @property
     def sql_type(self) -> str:
-        return SQL_TYPES.get(self.kind, "INTEGER")
+        return self.declared or SQL_TYPES.get(self.kind, "INTEGER")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,8 @@ class Domain:
 
 
 Rows = dict[str, list[tuple[Value, ...]]]
+Stored = Mapping[str, Sequence[tuple[Value | None, ...]]]
+"""Rows as a database has them, with NULLs."""
 
 
 def pluralize(phrase: str) -> str:
@@ -173,7 +178,7 @@ def _numbers(column: Column, count: int, rng: Random) -> list[Value]:
     return [rng.randint(low, high) for _ in range(count)]
 
 
-def insert_statements(domain: Domain, rows: Rows) -> list[str]:
+def insert_statements(domain: Domain, rows: Stored) -> list[str]:
     """One INSERT statement a table."""
     statements = []
     for table in domain.tables:
@@ -182,8 +187,10 @@ def insert_statements(domain: Domain, rows: Rows) -> list[str]:
     return statements
 
 
-def literal(value: Value) -> str:
+def literal(value: Value | None) -> str:
     """A value as SQL."""
+    if value is None:
+        return "NULL"
     return "'" + value.replace("'", "''") + "'" if isinstance(value, str) else str(value)
 
 

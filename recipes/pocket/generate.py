@@ -11,6 +11,7 @@ import hashlib
 import json
 import sys
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 
@@ -55,6 +56,16 @@ def generate(seed: int = SEED) -> dict[str, str]:
             counts[split].update((item.difficulty, "questions"))
         counts[split]["databases"] += 1
         world.close()
+    return files_of(seed, questions, scripts, counts)
+
+
+def files_of(
+    seed: int,
+    questions: Mapping[str, Sequence[str]],
+    scripts: Mapping[str, str],
+    counts: Mapping[str, Mapping[str, int]],
+) -> dict[str, str]:
+    """The text of every file of a bundled task set: questions by split, databases, and a manifest with their hashes."""
     files = {f"{split}.jsonl": "\n".join(lines) + "\n" for split, lines in questions.items()}
     files["databases.json"] = json.dumps(scripts, indent=0, ensure_ascii=False) + "\n"
     manifest = {
@@ -67,19 +78,20 @@ def generate(seed: int = SEED) -> dict[str, str]:
     return files
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
+def main(generate: Callable[[], dict[str, str]], folder: Path, description: str | None) -> int:
+    """The command: writes the bundled files, or says whether they are what would be written."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--check", action="store_true", help="only say whether the bundled files are what this writes")
     arguments = parser.parse_args()
     files = generate()
     if not arguments.check:
-        DATA.mkdir(exist_ok=True)
+        folder.mkdir(exist_ok=True)
         for name, text in files.items():
-            (DATA / name).write_text(text, encoding="utf-8")
-    changed = [name for name, text in files.items() if (DATA / name).read_text(encoding="utf-8") != text]
+            (folder / name).write_text(text, encoding="utf-8")
+    changed = [name for name, text in files.items() if (folder / name).read_text(encoding="utf-8") != text]
     sys.stdout.write(f"differs: {', '.join(changed)}\n" if changed else files["manifest.json"])
     return 1 if changed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(generate, DATA, __doc__))

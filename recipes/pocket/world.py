@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
-from recipes.pocket.domain import Column, Domain, Rows, Table, Value, fill, insert_statements
+from recipes.pocket.domain import Column, Domain, Rows, Stored, Table, Value, fill, insert_statements
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,18 @@ class Item:
 
 
 class World:
-    """A database in memory with the design that it came from."""
+    """A database in memory with the design that it came from.
 
-    def __init__(self, domain: Domain, rows: Rows) -> None:
+    Args:
+        rows: What questions are about.
+        stored: The rows of the database, where they are not these.
+    """
+
+    def __init__(self, domain: Domain, rows: Rows, stored: Stored | None = None) -> None:
         self.domain = domain
         self.rows = rows
         self.connection = sqlite3.connect(":memory:")
-        self.script = ";\n".join((*domain.ddl(), *insert_statements(domain, rows))) + ";\n"
+        self.script = ";\n".join((*domain.ddl(), *insert_statements(domain, stored or rows))) + ";\n"
         self.connection.executescript(self.script)
 
     def close(self) -> None:

@@ -198,6 +198,7 @@ def test_what_a_hook_returns_is_checked(
             "devices of 'n' has 'gpu'. Use some of: cpu",
         ),
         ("harness_tasks", TaskSetSpec("t", "a:B", "", eval_split="tset"), "eval_split of 't' is 'tset'"),
+        ("harness_tasks", TaskSetSpec("t", "a:B", "", reserved=("last",)), r"reserved of 't' is \('last',\)"),
         ("harness_tasks", TaskSetSpec("t", "a:B", "", presets={"cpu": "p"}), "presets"),  # type: ignore[arg-type]
         ("harness_tasks", TaskSetSpec("t", "a:B", "", presets=(("gpu", "p"),)), "presets of 't'"),
     ],

@@ -1,0 +1,126 @@
+"""Supervised conversations on random databases: drafts by the prior, looks, remarks on what is shown, repairs.
+
+Every prompt is the program's own, and every conversation goes on as the program would. No table of a bundled database
+can come out: their names are refused, among the words of the vocabulary and among invented ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from random import Random
+
+from harness.programs.self_correcting_sql.prompts import APPROVED, PROMPTS, REJECTED
+from harness.records import Problem
+from recipes.pocket_probe.generate import draw, values
+from recipes.pocket_probe.oracle import look, understood
+from recipes.pocket_probe.questions import Plan, Schema, Writer
+from recipes.pocket_probe.storage import PRIORS, Form
+from recipes.pocket_probe.world import ProbeWorld, Words, build, bundled, drawn
+from recipes.pocket_sql.samples import Example, block, differs, shown
+from recipes.pocket_sql.worlds import invented, vocabulary
+
+TURNS = 3
+QUESTIONS = 10
+"""Questions of a random database."""
+
+LOOK_SHARE = 0.25
+"""Of first drafts that are looks, where something is to be seen. Below a half, greedy decoding shows none."""
+EMPTY_SHARE = 0.4
+"""Of wrong drafts without a result that the check finds."""
+BLIND_SHARE = 0.15
+"""Of wrong drafts with a result, and of right ones, that it sends back."""
+REPAIR_SHARE = 0.9
+"""Of rewrites after a look that use what it shows, and of others that look."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeExamples:
+    """`examples` of one seed, as a source of training data."""
+
+    seed: int
+
+    def __call__(self, index: int) -> Iterator[Example]:
+        return examples(self.seed, index)
+
+
+@cache
+def bundled_tables() -> frozenset[str]:
+    """Table names of every bundled database, of all splits."""
+    return frozenset(table for _, *tables in bundled() for table in tables)
+
+
+def world_of(seed: int, index: int) -> tuple[ProbeWorld, Random]:
+    """The `index`-th random database of a seed."""
+    rng, words = Random(f"pocket-probe-samples/{seed}/{index}"), vocabulary()
+    tables: list[str] = []
+    while len(tables) < 2:
+        name = invented(rng) if rng.random() < 0.35 else rng.choice(words["nouns"])
+        if name not in bundled_tables() and not name.endswith("s") and not any(name in t or t in name for t in tables):
+            tables.append(name)
+    labels = ((words["firsts"], words["lasts"]), (words["adjectives"], words["things"]))
+    return build("world", Words((tables[0], tables[1]), labels, values()), rng, drawn(rng)), rng
+
+
+def examples(seed: int, index: int) -> Iterator[Example]:
+    """All calls of some conversations about one random database."""
+    world, rng = world_of(seed, index)
+    schema = Schema(world.domain.schema_text())
+    for _ in range(QUESTIONS):
+        if (asked := draw(world, schema, rng, tries=8)) is not None:
+            yield from conversation(world, rng, *asked)
+    world.close()
+
+
+def conversation(world: ProbeWorld, rng: Random, question: str, plan: Plan) -> Iterator[Example]:
+    """The calls of one attempt, in order."""
+    problem = Problem("", question, {"schema": world.domain.schema_text()})
+    known = not plan.traps()
+    sql = gold = Writer(world.forms).query(plan)
+    if not known:
+        sql = look(plan) if rng.random() < LOOK_SHARE else guess(plan, rng)
+    yield Example(PROMPTS.write(problem), block(sql))
+    for _ in range(TURNS - 1):
+        result = shown(world, sql)
+        looked = not known and sql == look(plan)
+        if looked:
+            remark = found(plan, understood(plan, result))
+        else:
+            empty = result == "no rows" or result.splitlines()[1:] in (["0"], ["NULL"])
+            wrong = differs(world, sql, gold)
+            rejected = not known and rng.random() < (EMPTY_SHARE if wrong and empty else BLIND_SHARE)
+            remark = ("The result is empty." if empty else "How values are stored is not known.") if rejected else ""
+        verdict = f"{remark}\n{REJECTED}" if remark else f"It answers the question.\n{APPROVED}"
+        yield Example(PROMPTS.check(problem, sql, result), verdict)
+        if not remark:
+            return
+        careful = rng.random() < REPAIR_SHARE
+        repaired = (gold if looked else look(plan)) if careful else guess(plan, rng)
+        yield Example(PROMPTS.rewrite(problem, sql, result, verdict), block(repaired))
+        sql = repaired
+
+
+def guess(plan: Plan, rng: Random) -> str:
+    """A draft with forms drawn by their prior; of keys, those that can be written without a look."""
+    schema = plan.schema
+    forms: dict[tuple[str, str], Form] = {}
+    for noun in plan.nouns:
+        shares = PRIORS[noun.part.kind]
+        style = rng.choices(list(shares), list(shares.values()))[0]
+        forms[noun.table, noun.part.noun] = Form(style, rng.randrange(len(noun.part.columns)))
+    forms[schema.child, schema.key] = Form(rng.choice(("as it is", "small letters", "spaces")))
+    return Writer(forms).query(plan)
+
+
+def found(plan: Plan, forms: dict[tuple[str, str], Form]) -> str:
+    """What a look shows, in words: the form of every column that is filled."""
+    schema, said = plan.schema, []
+    if plan.linked:
+        key = forms[schema.child, schema.key]
+        said.append(f"{schema.key}: {key.style}{f' of {key.mark}' if key.style == 'bare' else ''}")
+    for noun in plan.nouns:
+        if noun.part.kind != "count":
+            form = forms[noun.table, noun.part.noun]
+            said.append(f"{noun.part.columns[form.side]}: {form.style}")
+    return f"A look. {'; '.join(said)}."

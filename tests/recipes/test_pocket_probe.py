@@ -1,0 +1,185 @@
+"""The recipe of `pocket_probe`: the bundled bytes, what can be reached on them, and the training data."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from harness.environments.sql.environment import database_of
+from harness.environments.sql.evaluator import evaluate
+from harness.environments.sql.sandbox import execute
+from harness.programs.self_correcting_sql.prompts import APPROVED, PROMPTS, REJECTED
+from harness.scripted.server import ReceivedRequest
+from harness.tasks.pocket_probe import PocketProbeTasks
+from harness.testing.fixtures import StartServer
+from recipes.pocket_probe import samples
+from recipes.pocket_probe.drafts import chance, draft, wrong
+from recipes.pocket_probe.generate import worlds
+from recipes.pocket_probe.oracle import Looker, ceilings, look
+from recipes.pocket_probe.questions import Schema, Writer, read
+from recipes.pocket_probe.storage import PRIORS
+from recipes.pocket_sql.data import HELD_OUT
+from recipes.pocket_sql.samples import Example, shown
+
+REPO = Path(__file__).resolve().parents[2]
+BOUND = 0.45
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> PocketProbeTasks:
+    return PocketProbeTasks(cache_dir=str(tmp_path_factory.mktemp("pocket_probe")))
+
+
+@pytest.fixture(scope="module")
+def drawn() -> list[Example]:
+    return [example for index in range(60) for example in samples.examples(1, index)]
+
+
+def test_the_command_finds_the_bundled_bytes_unchanged() -> None:
+    command = [sys.executable, "-m", "recipes.pocket_probe.generate", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPO)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("split", ["dev", "test"])
+def test_no_single_draft_reaches_the_bound_and_three_turns_reach_all(tasks: PocketProbeTasks, split: str) -> None:
+    """Drafts of an oracle of schema text, question and prior; a policy of the shown, in the agent and the sandbox."""
+    found = ceilings(tasks, split)
+    reached = found["all"]
+    assert max(reached[name] for name in ("draft", "listing", "decoding", "expected", "expected_listing")) <= BOUND
+    assert all(row["looks"] >= 0.95 for row in found.values())
+    assert found["none"]["draft"] == 1
+    for trap in ("column", "date", "key", "rank", "unit", "word"):
+        assert found[trap]["draft"] <= BOUND
+
+
+def test_no_single_draft_reaches_the_bound_in_training(tasks: PocketProbeTasks) -> None:
+    every = [(task, read(task.question, Schema(tasks.schema(task)))) for task in tasks.load("train")]
+    right = [evaluate(database_of(task), task.gold, draft(plan)).match for task, plan in every[::4]]
+    assert sum(map(bool, right)) / len(right) <= BOUND
+    assert sum(chance(plan, listing=True) for _, plan in every) / len(every) <= BOUND
+
+
+def test_the_drafts_settle_for_the_most_probable_form_of_everything(tasks: PocketProbeTasks) -> None:
+    """No other choice of one form of everything is more probable: what makes the draft the best of its kind."""
+    assert max(PRIORS["key"]["as it is"] + PRIORS["key"][name] for name in ("small letters", "spaces")) == 0.4
+    for kind, shares in PRIORS.items():
+        assert sum(shares.values()) == pytest.approx(1) and (max(shares.values()) <= 0.4 or kind == "count")
+    for task in tasks.load("dev")[::9]:
+        plan = read(task.question, Schema(tasks.schema(task)))
+        assert 0 < chance(plan) <= chance(plan, listing=True) <= 1
+        assert (chance(plan) == 1) == (not plan.traps())
+
+
+def test_questions_are_read_from_their_text_as_gold_means_them(tasks: PocketProbeTasks) -> None:
+    """Gold is what the text comes to under the forms that were drawn, and drafts that are wrong in one thing differ."""
+    forms = {world.domain.db_id: world.forms for _, world, _ in worlds()}
+    judged = 0
+    for split in PocketProbeTasks.splits:
+        for task in tasks.load(split)[::23]:
+            right = Writer(forms[task.cluster])
+            plan = read(task.question, Schema(tasks.schema(task)))
+            assert right.query(plan) == task.gold and "+".join(plan.traps()) == task.data["traps"]
+            for other in {sql for sql in wrong(plan, right) if sql != task.gold}:
+                judged += 1
+                assert evaluate(database_of(task), task.gold, other).match is False, (task.id, other)
+    assert judged > 500
+
+
+def test_a_look_is_shown_whole(tasks: PocketProbeTasks) -> None:
+    """Within the sandbox's rows and characters, no column of a look is left out and no cell is cut."""
+    for task in tasks.load("dev"):
+        plan = read(task.question, Schema(tasks.schema(task)))
+        if plan.traps():
+            text = execute(database_of(task), look(plan)).text
+            assert "columns are shown" not in text and "…" not in text and len(text.splitlines()) == 7
+
+
+def test_the_looking_policy_is_right_through_harness_eval(tmp_path: Path, scripted_server: StartServer) -> None:
+    policy = Looker()
+
+    def script(request: ReceivedRequest) -> str:
+        return policy.reply(request.messages)
+
+    server = scripted_server(script, token_ids=False)
+    command = [
+        *(sys.executable, "-m", "harness", "eval", "--plugin", "reference_sql", "--preset", "pocket-probe"),
+        *("--endpoint", server.base_url, "--limit", "12", "--runs-dir", str(tmp_path), "--json"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert record["result"]["accuracy"] == 1 and record["result"]["scored"] == 12 and "reading" not in record
+    assert record["config"]["task"]["val_split"] == "dev" and record["config"]["max_turns"] == 3
+
+
+def test_no_bundled_database_is_trained_on() -> None:
+    for start in (0, 50_000, HELD_OUT):
+        for index in range(start, start + 150):
+            world, _ = samples.world_of(1, index)
+            assert not {table.name for table in world.domain.tables} & samples.bundled_tables()
+            world.close()
+
+
+def test_examples_follow_from_the_seed_and_go_on_as_the_program_does(drawn: list[Example]) -> None:
+    assert list(samples.examples(1, 7)) == list(samples.examples(1, 7)) != list(samples.examples(2, 7))
+    assert set(Counter(e.prompt.role for e in drawn)) == {"write_query", "check_query", "rewrite_query"}
+    for before, after in itertools.pairwise(drawn):
+        if before.prompt.role == "check_query":
+            assert before.reply.endswith((APPROVED, REJECTED))
+            assert (after.prompt.role == "rewrite_query") == (not PROMPTS.approves(before.reply)) or (
+                after.prompt.role == "write_query"
+            )
+        else:
+            assert PROMPTS.parse_sql(before.reply).startswith("SELECT")
+        if after.prompt.role == "rewrite_query":
+            assert after.prompt.user == before.prompt.user + f"\n\nCheck:\n{before.reply}"
+
+
+def test_remarks_after_a_look_follow_from_the_result_that_is_shown(drawn: list[Example]) -> None:
+    """The checker of the data knows no more than its prompt: the shown forms are those that its remark names."""
+    looked = [e for e in drawn if e.prompt.role == "check_query" and e.reply.startswith("A look. ")]
+    assert len(looked) > 30
+    for example in looked:
+        for column, form in re.findall(r"(\w+): ([a-z ]+?)(?: of \w+-)?[.;]", example.reply):
+            shown_cells = example.prompt.user.split("\n\nResult:\n")[1].splitlines()
+            cells = [line.split(" | ")[shown_cells[0].split(" | ").index(column)] for line in shown_cells[1:6]]
+            if form == "hundredths":
+                assert 1000 <= min(map(int, cells)) <= 9000
+            if form == "bare":
+                assert all(cell.isdigit() for cell in cells)
+            assert form in {name for shares in PRIORS.values() for name in shares}
+
+
+def test_training_data_has_looks_guesses_and_repairs(drawn: list[Example]) -> None:
+    replies = Counter(
+        "look" if " WHERE " not in e.reply and "(" not in e.reply and "LIMIT" not in e.reply else "query"
+        for e in drawn
+        if e.prompt.role == "write_query"
+    )
+    assert 0.1 < replies["look"] / sum(replies.values()) < 0.4
+    repaired = [e for e in drawn if e.prompt.role == "rewrite_query"]
+    assert len(repaired) > 60
+
+
+def test_a_world_shows_its_forms_to_who_looks() -> None:
+    """On random databases, too: what the policy of three turns would answer is right."""
+    asked = 0
+    for index in range(30):
+        world, rng = samples.world_of(3, index)
+        schema = Schema(world.domain.schema_text())
+        for _ in range(4):
+            if (found := samples.draw(world, schema, rng, tries=8)) is not None:
+                _, plan = found
+                asked += 1
+                forms = samples.understood(plan, shown(world, look(plan)))
+                assert Writer(forms).query(plan) == Writer(world.forms).query(plan)
+        world.close()
+    assert asked > 60
