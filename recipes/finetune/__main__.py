@@ -2,7 +2,7 @@
 
 `python -m recipes.finetune --on COURSE [--base NAME] [--agents A,B,...] [--until 0.30] [--minutes M] [--device cuda]`
 
-`--on` is a course: `pocket` and `pocket_probe` (random databases), `medical` (transcripts of its tool-calling agents) or
+`--on` is a course: `pocket`, `pocket_probe` (random databases), `medical` (transcripts of its tool-calling agents) or
 `spider` (split `train_a` in ever new variations). With `--agents` it is any task set with gold queries: each of these
 agents plays its questions against a teacher who knows gold, and all have equal shares; `--preset` and `--set` say, as
 for `harness train`, what the prompts of the run are like for which the policy is made.
