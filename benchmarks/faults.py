@@ -5,7 +5,7 @@
 Each line is one `harness train` of three small steps on the CPU, with one thing done to it while rollouts of the first
 step are under way (or where it says). Recorded are how it ended, how long after, what it said, and what was left:
 processes, shared memory, temporary files. A run that can go on is resumed, and must then finish. Ends with status 1
-where a run ended otherwise than it should. A quarter of an hour on two cores.
+where a run ended otherwise than it should. Half an hour on two cores.
 """
 
 from __future__ import annotations
