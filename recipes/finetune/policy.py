@@ -86,9 +86,9 @@ def from_nothing(
     return Qwen2ForCausalLM(config)
 
 
-def share(verdicts: Sequence[bool]) -> float:
-    """How many are right, to four places."""
-    return round(sum(verdicts) / max(len(verdicts), 1), 4)
+def share(values: Sequence[float]) -> float:
+    """The mean of verdicts or rewards, to four places."""
+    return round(sum(values) / max(len(values), 1), 4)
 
 
 def spread(whole: Sequence[T], most: int | None) -> Sequence[T]:

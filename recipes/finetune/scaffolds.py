@@ -352,7 +352,7 @@ def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
         counts = {"transcripts": len(rows), "agents": arguments.agents}
         counts["wrong_drafts"] = sum(one.wrong is not None for one in learned)
         counts["questions"] = len(learned) - counts["wrong_drafts"]
-        counts["varied_rows"] = round(share([row.seen is not None for some in rows for row in some]), 4)
+        counts["varied_rows"] = share([row.seen is not None for some in rows for row in some])
         yield Course(
             source,
             {agent: partial(drafts, agent) for agent in arguments.agents},

@@ -30,7 +30,7 @@ from harness.rollout.request import RolloutRequest
 from harness.tasks.medical import MedicalTasks
 from recipes.finetune.course import PRETRAINING, Course, Small
 from recipes.finetune.play import Job, collect
-from recipes.finetune.policy import Policy, spread
+from recipes.finetune.policy import Policy, share, spread
 from recipes.finetune.rows import text_of
 from recipes.medical.generate import bundled
 from recipes.medical.samples import CHAT_TEMPLATE, Dialogue, MedicalExamples, said, system_text, tool_text
@@ -50,11 +50,11 @@ MAX_NEW_TOKENS = 96
 @contextmanager
 def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
     """Held out is validation: the mean reward of whole conversations."""
-    share = SLIP_SHARE if arguments.habits else 0.0
+    slips = SLIP_SHARE if arguments.habits else 0.0
     agents = arguments.agents or plugins.agents_of(PROGRAM)
     if others := [name for name in agents if plugins.program_of(name) != PROGRAM]:
         raise ConfigError(f"--agents: {others[0]!r} is no agent of {PROGRAM}, which --on medical is about")
-    jobs = {name: lessons(name, share, arguments.seed, arguments.limit) for name in agents}
+    jobs = {name: lessons(name, slips, arguments.seed, arguments.limit) for name in agents}
     transcripts = collect(jobs, arguments.transcripts)
     if not arguments.habits:
         transcripts = [one for one in transcripts if not one.noted["slip"]]
@@ -72,12 +72,12 @@ def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
 
         yield Course(
             source,
-            {"reward": lambda policy, most: mean(play.rewards(policy, some=most))},
+            {"reward": lambda policy, most: share(play.rewards(policy, some=most))},
             ("reward",),
             PROMPTS.hash,
             Small(ARCHITECTURE, tokenizer_of),
             {"transcripts": len(transcripts), "agents": sorted({one.agent for one in transcripts})},
-            lambda policy: {"reward_sampled": mean(play.rewards(policy, 1.0))},
+            lambda policy: {"reward_sampled": share(play.rewards(policy, 1.0))},
             CHAT_TEMPLATE,
         )
 
@@ -161,7 +161,3 @@ class Play:
         system = system_text(PROMPTS.system, [tool.definition for tool in box.tools])
         user = PROMPTS.user(box.request.problem)
         return f"{START}system\n{system}{END}\n{START}user\n{user}{END}\n{START}assistant\n"
-
-
-def mean(values: Sequence[float]) -> float:
-    return round(sum(values) / max(len(values), 1), 4)

@@ -28,7 +28,7 @@ from recipes.finetune.policy import Policy, share, spread
 from recipes.finetune.rows import text_of
 from recipes.pocket_sql.tokenizer import CHAT_TEMPLATE
 from recipes.pocket_sql.tokenizer import train as train_tokenizer
-from recipes.spider_sql.questions import prepare
+from recipes.spider_sql.questions import prepared
 from recipes.spider_sql.samples import SpiderExamples
 
 VOCABULARY = 4096
@@ -50,7 +50,7 @@ def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
     tasks = make_task_set(
         load_config(overrides=arguments.set, agent="reference_sql", task={"name": "spider", "options": SCHEMA})
     )
-    questions = prepare(tasks.load("train_a"), arguments.workers)
+    questions = [question for _, question in prepared(tasks.load("train_a"), arguments.workers)]
     sample = tasks.load("dev_500")
     known = {task.id for task in sample}
     unseen = {

@@ -94,17 +94,12 @@ def _spaced(sql: str) -> str:
     return "".join(pieces).strip().rstrip(";").strip()
 
 
-def prepare(tasks: Sequence[Task], workers: int) -> list[Question]:
+def prepared(tasks: Sequence[Task], workers: int) -> list[tuple[Task, Question]]:
     """Questions of tasks with a gold query; those whose query changes its result in the common style are left out.
 
     Args:
         workers: Processes.
     """
-    return [question for _, question in prepared(tasks, workers)]
-
-
-def prepared(tasks: Sequence[Task], workers: int) -> list[tuple[Task, Question]]:
-    """As `prepare`, with their tasks."""
     if workers == 1:
         found = list(map(_prepare, tasks))
     else:
