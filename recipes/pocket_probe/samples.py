@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from random import Random
+from statistics import fmean
 
 from harness.programs.self_correcting_sql.prompts import APPROVED, PROMPTS, REJECTED
 from harness.records import Problem
@@ -18,7 +19,6 @@ from recipes.pocket_probe.oracle import look, understood
 from recipes.pocket_probe.questions import Plan, Schema, Writer
 from recipes.pocket_probe.storage import PRIORS, Form
 from recipes.pocket_probe.world import ProbeWorld, Words, build, bundled, drawn
-from recipes.pocket_sql.evaluate import share
 from recipes.pocket_sql.samples import Example, block, differs, shown
 from recipes.pocket_sql.worlds import invented, vocabulary
 
@@ -148,4 +148,4 @@ def reached(seed: int, worlds: int, group: int = 8) -> dict[str, float]:
         world.close()
     answered = [good for answers in groups for good in answers]
     mixed = [0 < sum(answers) < group for answers in groups]
-    return {"draft": share(drafts), "three_turns": share(answered), "mixed_groups": share(mixed)}
+    return {"draft": fmean(drafts), "three_turns": fmean(answered), "mixed_groups": fmean(mixed)}
