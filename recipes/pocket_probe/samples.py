@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from random import Random
+from statistics import fmean
 
 from harness.programs.self_correcting_sql.prompts import APPROVED, PROMPTS, REJECTED
 from harness.records import Problem
@@ -25,13 +26,13 @@ TURNS = 3
 QUESTIONS = 10
 """Questions of a random database."""
 
-LOOK_SHARE = 0.25
+LOOK_SHARE = 0.12
 """Of first drafts that are looks, where something is to be seen. Below a half, greedy decoding shows none."""
-EMPTY_SHARE = 0.4
+EMPTY_SHARE = 0.2
 """Of wrong drafts without a result that the check finds."""
-BLIND_SHARE = 0.15
+BLIND_SHARE = 0.06
 """Of wrong drafts with a result, and of right ones, that it sends back."""
-REPAIR_SHARE = 0.9
+REPAIR_SHARE = 0.75
 """Of rewrites after a look that use what it shows, and of others that look."""
 
 
@@ -124,3 +125,27 @@ def found(plan: Plan, forms: dict[tuple[str, str], Form]) -> str:
             form = forms[noun.table, noun.part.noun]
             said.append(f"{noun.part.columns[form.side]}: {form.style}")
     return f"A look. {'; '.join(said)}."
+
+
+def reached(seed: int, worlds: int, group: int = 8) -> dict[str, float]:
+    """What the conversations themselves reach: shares of right drafts and answers, and of questions whose group of
+    conversations has right and wrong answers."""
+    drafts: list[bool] = []
+    groups: list[list[bool]] = []
+    for index in range(worlds):
+        world, rng = world_of(seed, index)
+        schema = Schema(world.domain.schema_text())
+        for _ in range(QUESTIONS):
+            if (asked := draw(world, schema, rng, tries=8)) is None:
+                continue
+            gold, answers = Writer(world.forms).query(asked[1]), []
+            for _ in range(group):
+                calls = [call for call in conversation(world, rng, *asked) if call.prompt.role != "check_query"]
+                first, last = (PROMPTS.parse_sql(call.reply) for call in (calls[0], calls[-1]))
+                drafts.append(not differs(world, first, gold))
+                answers.append(not differs(world, last, gold))
+            groups.append(answers)
+        world.close()
+    answered = [good for answers in groups for good in answers]
+    mixed = [0 < sum(answers) < group for answers in groups]
+    return {"draft": fmean(drafts), "three_turns": fmean(answered), "mixed_groups": fmean(mixed)}

@@ -38,7 +38,7 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> PocketProbeTasks:
 
 @pytest.fixture(scope="module")
 def drawn() -> list[Example]:
-    return [example for index in range(60) for example in samples.examples(1, index)]
+    return [example for index in range(150) for example in samples.examples(1, index)]
 
 
 def test_the_command_finds_the_bundled_bytes_unchanged() -> None:
@@ -163,7 +163,7 @@ def test_training_data_has_looks_guesses_and_repairs(drawn: list[Example]) -> No
         for e in drawn
         if e.prompt.role == "write_query"
     )
-    assert 0.1 < replies["look"] / sum(replies.values()) < 0.4
+    assert 0.06 < replies["look"] / sum(replies.values()) < 0.18
     repaired = [e for e in drawn if e.prompt.role == "rewrite_query"]
     assert len(repaired) > 60
 
@@ -182,3 +182,9 @@ def test_a_world_shows_its_forms_to_who_looks() -> None:
                 assert Writer(forms).query(plan) == Writer(world.forms).query(plan)
         world.close()
     assert asked > 60
+
+
+def test_the_conversations_themselves_leave_room_and_carry_signal() -> None:
+    """What a policy imitates that has learnt them: about a third right, and most groups of eight are mixed."""
+    found = samples.reached(seed=5, worlds=12)
+    assert 0.12 < found["draft"] < 0.32 and 0.25 < found["three_turns"] < 0.45 and found["mixed_groups"] > 0.6
