@@ -10,10 +10,11 @@ from typing import Annotated
 import typer
 
 from harness.cli import complete
-from harness.cli.common import emit_json, named_endpoint, results
+from harness.cli.common import emit_json, results
 from harness.cli.serve import answered, preset_of, to_serve
 from harness.config import load_config
 from harness.errors import RunFailed, UserError
+from harness.python.asking import named_endpoint
 from harness.records import Attempt, Task
 
 app = typer.Typer(add_completion=False)

@@ -13,7 +13,7 @@ ROOMS = (
     *("__init__", "errors", "deadlines", "timeline", "serving", "layers", "wording", "config", "hookspecs", "records"),
     *("toolbox", "scripted", "environments", "programs", "plugins", "tasks", "rewards", "gateway"),
     *("results", "rollout", "policies", "trainers", "builtins", "parity", "record", "run"),
-    *("compare", "evaluation", "study", "report", "diagnosis", "testing", "cli", "__main__"),
+    *("compare", "evaluation", "study", "report", "diagnosis", "testing", "python", "sql", "cli", "__main__"),
 )
 """From the bottom up: a room may import those before it, also inside functions. Types alone may point anywhere."""
 SHARED = (
