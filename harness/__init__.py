@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         TaskSetError,
         UserError,
     )
+    from harness.gateway.server import GatewayServer
     from harness.hookspecs import (
         AgentSpec,
         EnvironmentSpec,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         TrainerSpec,
         hookimpl,
     )
+    from harness.plugins import make_trainer
     from harness.policies import fetched
     from harness.policies.server import PolicyServer
     from harness.programs import CANARY, Played, Program, Scenario, Turn
@@ -60,11 +62,12 @@ if TYPE_CHECKING:
     from harness.testing.program_contract import ProgramContract
     from harness.testing.trainer_contract import TrainerContract
     from harness.toolbox import LLM, Agent, Toolbox
-    from harness.trainers import Progress, Standby, Trainer
+    from harness.trainers import MEASURES, Progress, Standby, Trainer
 
 __all__ = [
     "CANARY",
     "LLM",
+    "MEASURES",
     "Agent",
     "AgentContract",
     "AgentSpec",
@@ -78,6 +81,7 @@ __all__ = [
     "EnvironmentContract",
     "EnvironmentProblem",
     "EnvironmentSpec",
+    "GatewayServer",
     "HarnessError",
     "LiveRun",
     "LoadedRun",
@@ -127,6 +131,7 @@ __all__ = [
     "fetched",
     "hookimpl",
     "load_run",
+    "make_trainer",
     "sql",
     "train",
     "validation_due",
@@ -139,7 +144,9 @@ _HOMES = {
     "harness.environments": "Environment Observation Tool",
     "harness.errors": "ConfigError EndpointError EnvironmentProblem HarnessError NoSuchArm NotComparable "
     "PluginError RewardError RolloutError RunFailed TaskSetError UserError",
+    "harness.gateway.server": "GatewayServer",
     "harness.hookspecs": "AgentSpec EnvironmentSpec ProgramSpec RewardSpec TaskSetSpec TrainerSpec hookimpl",
+    "harness.plugins": "make_trainer",
     "harness.policies": "fetched",
     "harness.policies.server": "PolicyServer",
     "harness.programs": "CANARY Played Program Scenario Turn",
@@ -161,7 +168,7 @@ _HOMES = {
     "harness.testing.program_contract": "ProgramContract",
     "harness.testing.trainer_contract": "TrainerContract",
     "harness.toolbox": "LLM Agent Toolbox",
-    "harness.trainers": "Progress Standby Trainer",
+    "harness.trainers": "MEASURES Progress Standby Trainer",
 }
 """Module: the names that it is the home of; of `harness` itself those of modules."""
 

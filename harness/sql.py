@@ -9,6 +9,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from harness.environments.sql.databases import content_hash
     from harness.environments.sql.environment import DATABASE, database_of
+    from harness.environments.sql.evaluator import evaluate
     from harness.environments.sql.sandbox import execute
     from harness.environments.sql.schema import schema_text
     from harness.programs.self_correcting_sql.prompts import ROLES, Prompt
@@ -23,6 +24,7 @@ __all__ = [
     "Prompt",
     "content_hash",
     "database_of",
+    "evaluate",
     "execute",
     "schema_text",
     "stage",
@@ -31,6 +33,7 @@ __all__ = [
 _HOMES = {
     "harness.environments.sql.databases": "content_hash",
     "harness.environments.sql.environment": "DATABASE database_of",
+    "harness.environments.sql.evaluator": "evaluate",
     "harness.environments.sql.sandbox": "execute",
     "harness.environments.sql.schema": "schema_text",
     "harness.programs.self_correcting_sql.prompts": "ROLES Prompt",
