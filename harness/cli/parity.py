@@ -126,7 +126,7 @@ def _difference(one: Mapping[str, str]) -> str:
 
 
 def _names(named: list[str], everything: bool, only: str | None) -> list[str]:
-    from harness.plugins import agent_spec, agents_of, program, registry
+    from harness.plugins import agent_spec, agents_of, program, program_of, registry
 
     programs = [spec.name for spec in registry().specs("program")]
     if only is not None and only not in programs:
@@ -140,7 +140,12 @@ def _names(named: list[str], everything: bool, only: str | None) -> list[str]:
         raise ConfigError("parity of what? Name agents, or say --all or --program. Example: harness parity crewai_sql")
     for name in named:
         agent_spec(name)
-    return list(dict.fromkeys(name for name in named if name not in references))
+    compared = list(dict.fromkeys(name for name in named if name not in references))
+    if not compared:
+        others = ", ".join(name for name in agents_of(program_of(named[0])) if name not in references)
+        hint = f"name one of {others}" if others else "there are none yet"
+        raise ConfigError(f"{named[0]} is what other agents are compared with: {hint}")
+    return compared
 
 
 def _scenarios(agents: list[str], named: list[str]) -> list[str]:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -279,14 +280,14 @@ def test_command_writes_a_certificate_that_a_changed_plugin_loses(
     assert certificate.certificate_for("openai_agents_sql") is None
 
 
-def test_unknown_scenario_and_agent_are_refused() -> None:
+def test_unknown_scenario_and_agent_are_refused(command: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     for arguments, message in (
+        (["reference_sql"], "name one of agent_framework_sql, autogen_sql"),
         (["langgraph_sql", "--scenario", "unicod"], "did you mean 'unicode'?"),
         (["langgraf_sql"], "did you mean 'langgraph_sql'?"),
         ([], "Name agents, or say --all"),
     ):
-        command = [sys.executable, "-m", "harness", "parity", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = command("parity", *arguments)
         assert done.returncode == 2 and message in done.stderr
 
 
