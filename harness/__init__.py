@@ -1,2 +1,196 @@
+"""Everything that a plugin's author or a notebook imports: `from harness import Task, hookimpl`, `harness.train(...)`.
+
+Nothing is imported before it is asked for. Each name has its home in a module below, which harness's own modules
+import from; `harness.sql` has what plugins for SQL need besides.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False  # not from typing, which takes longer to import than all of this
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from harness import sql
+    from harness.compare import compare
+    from harness.compare.compared import Compared
+    from harness.config import Config
+    from harness.environments import Environment, Observation, Tool
+    from harness.errors import (
+        ConfigError,
+        EndpointError,
+        EnvironmentProblem,
+        HarnessError,
+        NoSuchArm,
+        NotComparable,
+        PluginError,
+        RewardError,
+        RolloutError,
+        RunFailed,
+        TaskSetError,
+        UserError,
+    )
+    from harness.gateway.server import GatewayServer
+    from harness.hookspecs import (
+        AgentSpec,
+        EnvironmentSpec,
+        ProgramSpec,
+        RewardSpec,
+        TaskSetSpec,
+        TrainerSpec,
+        hookimpl,
+    )
+    from harness.plugins import make_trainer
+    from harness.policies import fetched
+    from harness.policies.server import PolicyServer
+    from harness.programs import CANARY, Played, Program, Scenario, Turn
+    from harness.python.evaluating import evaluate
+    from harness.python.loaded import LoadedRun, load_run
+    from harness.python.training import train
+    from harness.records import Attempt, CallFailure, Outcome, Problem, Task, ToolCall, Transition, Verdict
+    from harness.results.folder import RowLog, RunFolder
+    from harness.rewards import RewardFunction
+    from harness.rollout.request import Phase
+    from harness.rollout.session import Session
+    from harness.rollout.stack import RolloutWork
+    from harness.run import LiveRun, validation_due
+    from harness.scripted.completion import Reply
+    from harness.tasks import TaskSet
+    from harness.testing.contract import AgentContract
+    from harness.testing.data_contract import RewardContract, TaskSetContract
+    from harness.testing.environment_contract import EnvironmentContract
+    from harness.testing.program_contract import ProgramContract
+    from harness.testing.trainer_contract import TrainerContract
+    from harness.toolbox import LLM, Agent, Toolbox
+    from harness.trainers import MEASURES, Progress, Standby, Trainer
+
+__all__ = [
+    "CANARY",
+    "LLM",
+    "MEASURES",
+    "Agent",
+    "AgentContract",
+    "AgentSpec",
+    "Attempt",
+    "CallFailure",
+    "Compared",
+    "Config",
+    "ConfigError",
+    "EndpointError",
+    "Environment",
+    "EnvironmentContract",
+    "EnvironmentProblem",
+    "EnvironmentSpec",
+    "GatewayServer",
+    "HarnessError",
+    "LiveRun",
+    "LoadedRun",
+    "NoSuchArm",
+    "NotComparable",
+    "Observation",
+    "Outcome",
+    "Phase",
+    "Played",
+    "PluginError",
+    "PolicyServer",
+    "Problem",
+    "Program",
+    "ProgramContract",
+    "ProgramSpec",
+    "Progress",
+    "Reply",
+    "RewardContract",
+    "RewardError",
+    "RewardFunction",
+    "RewardSpec",
+    "RolloutError",
+    "RolloutWork",
+    "RowLog",
+    "RunFailed",
+    "RunFolder",
+    "Scenario",
+    "Session",
+    "Standby",
+    "Task",
+    "TaskSet",
+    "TaskSetContract",
+    "TaskSetError",
+    "TaskSetSpec",
+    "Tool",
+    "ToolCall",
+    "Toolbox",
+    "Trainer",
+    "TrainerContract",
+    "TrainerSpec",
+    "Transition",
+    "Turn",
+    "UserError",
+    "Verdict",
+    "compare",
+    "evaluate",
+    "fetched",
+    "hookimpl",
+    "load_run",
+    "make_trainer",
+    "sql",
+    "train",
+    "validation_due",
+]
+
+_HOMES = {
+    "harness": "compare sql",
+    "harness.compare.compared": "Compared",
+    "harness.config": "Config",
+    "harness.environments": "Environment Observation Tool",
+    "harness.errors": "ConfigError EndpointError EnvironmentProblem HarnessError NoSuchArm NotComparable "
+    "PluginError RewardError RolloutError RunFailed TaskSetError UserError",
+    "harness.gateway.server": "GatewayServer",
+    "harness.hookspecs": "AgentSpec EnvironmentSpec ProgramSpec RewardSpec TaskSetSpec TrainerSpec hookimpl",
+    "harness.plugins": "make_trainer",
+    "harness.policies": "fetched",
+    "harness.policies.server": "PolicyServer",
+    "harness.programs": "CANARY Played Program Scenario Turn",
+    "harness.python.evaluating": "evaluate",
+    "harness.python.loaded": "LoadedRun load_run",
+    "harness.python.training": "train",
+    "harness.records": "Attempt CallFailure Outcome Problem Task ToolCall Transition Verdict",
+    "harness.results.folder": "RowLog RunFolder",
+    "harness.rewards": "RewardFunction",
+    "harness.rollout.request": "Phase",
+    "harness.rollout.session": "Session",
+    "harness.rollout.stack": "RolloutWork",
+    "harness.run": "LiveRun validation_due",
+    "harness.scripted.completion": "Reply",
+    "harness.tasks": "TaskSet",
+    "harness.testing.contract": "AgentContract",
+    "harness.testing.data_contract": "RewardContract TaskSetContract",
+    "harness.testing.environment_contract": "EnvironmentContract",
+    "harness.testing.program_contract": "ProgramContract",
+    "harness.testing.trainer_contract": "TrainerContract",
+    "harness.toolbox": "LLM Agent Toolbox",
+    "harness.trainers": "MEASURES Progress Standby Trainer",
+}
+"""Module: the names that it is the home of; of `harness` itself those of modules."""
+
 __version__ = "0.1.0"
 DISTRIBUTION = "agent-rl-harness"
+
+
+def face(module: str, homes: dict[str, str]) -> tuple[Any, Any]:
+    """`__getattr__` and `__dir__` of a module whose names are imported from their homes when they are asked for."""
+    home = {name: place for place, names in homes.items() for name in names.split()}
+
+    def get(name: str) -> Any:
+        from importlib import import_module
+
+        if name not in home:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        if home[name] == module:
+            return import_module(f"{module}.{name}")
+        return getattr(import_module(home[name]), name)
+
+    return get, lambda: sorted(home)
+
+
+if not TYPE_CHECKING:  # a misspelt name stays an error to those who check types
+    __getattr__, __dir__ = face(__name__, _HOMES)

@@ -19,6 +19,8 @@ from harness.errors import ConfigError
 from harness.layers import flatten, merge, nested, numbers, parse_yaml
 from harness.wording import shown
 
+Setting = str | tuple[str, Any]
+"""`key=value` with a dotted key and a value in YAML, or key and value apart."""
 NAMED_NOW = {"plugin": "agent"}
 """Key of older files -> key."""
 
@@ -269,14 +271,14 @@ class Config(Section):
 
 
 def load_config(
-    preset: str | None = None, file: Path | None = None, overrides: Iterable[str] = (), **direct: Any
+    preset: str | None = None, file: Path | None = None, overrides: Iterable[Setting] = (), **direct: Any
 ) -> Config:
     """Resolve the layers into one configuration.
 
     Args:
         preset: Name in `configs/`, without `.yaml`.
         file: A YAML file, for example a run's `config.yaml`.
-        overrides: `key=value` with dotted keys; values are YAML.
+        overrides: With dotted keys; later ones win.
         **direct: Command-line options; None is ignored.
 
     Raises:
@@ -288,6 +290,9 @@ def load_config(
     if file:
         merge(data, numbers(_read(file)))
     for item in overrides:
+        if isinstance(item, tuple):
+            merge(data, _placed(*item))
+            continue
         key, separator, text = item.partition("=")
         if not separator or not key.strip():
             raise ConfigError(f"--set wants key=value, got {item!r}. Example: --set train.steps=20")

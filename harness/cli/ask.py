@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli import complete
-from harness.cli.common import emit_json, named_endpoint, results
+from harness.cli.common import emit_json, results
 from harness.cli.serve import answered, preset_of, roles_answered, to_serve
 from harness.config import load_config
 from harness.errors import RunFailed, UserError
+from harness.python.asking import named_endpoint
 from harness.records import Attempt, Task
 
 if TYPE_CHECKING:

@@ -8,24 +8,19 @@ import shlex
 import signal
 import sys
 from functools import cache
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import UserError
 from harness.wording import printable, printable_json
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from harness.config import Config
-    from harness.results.folder import RunFolder
-
 
 @cache
 def results() -> Console:
     """Where results go: stdout."""
-    from harness.cli.console import PlainConsole
+    from harness.python.console import PlainConsole
 
     wide = None if sys.stdout.isatty() or "COLUMNS" in os.environ else 160  # a pipe has no width; do not cut to 80
     return PlainConsole(width=wide)
@@ -34,7 +29,7 @@ def results() -> Console:
 @cache
 def progress_console() -> Console:
     """Where progress and remarks go: stderr."""
-    from harness.cli.console import PlainConsole
+    from harness.python.console import PlainConsole
 
     return PlainConsole(stderr=True)
 
@@ -57,11 +52,8 @@ def one_thread() -> None:
 
 def interruptible() -> None:
     """SIGTERM and SIGHUP as Ctrl-C: what was started ends, and what was written stays whole. `nohup` still holds."""
-
+    from harness.python.loops import interrupt
     from harness.results.folder import endings
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
 
     for number in endings():
         signal.signal(number, interrupt)
@@ -70,52 +62,6 @@ def interruptible() -> None:
 def as_called() -> str:
     """The command that runs, to be given again."""
     return shlex.join(["harness", *sys.argv[1:]])
-
-
-def say_what_is_awaited(config: Config, folder: RunFolder) -> None:
-    """Where no runners are started here, how others join."""
-    if config.rollout.runners == 0:
-        progress_console().print(f"rollout.runners is 0: waits for `harness runner --join {folder.path}`")
-
-
-def named_endpoint(endpoint: str | None, model: str | None, api_key_env: str) -> tuple[str, str, str | None]:
-    """URL, model and key: as options say, else as `OPENAI_BASE_URL` (or `OPENAI_API_BASE`) and `MODEL` do.
-
-    Raises:
-        UserError: Neither names an endpoint, it is no URL, or it does not list its models and none is named.
-    """
-    from harness.gateway.client import checked_url
-
-    url, key = endpoint or environment_endpoint(), os.environ.get(api_key_env)
-    if not url:
-        raise UserError("no endpoint: give --endpoint URL, or set OPENAI_BASE_URL")
-    url = checked_url(url)
-    model = model or (os.environ.get("MODEL") if endpoint is None else None)
-    return url, model or first_model(url, key), key
-
-
-def environment_endpoint() -> str | None:
-    """The endpoint that the environment names."""
-    return os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or None
-
-
-def first_model(endpoint: str, api_key: str | None) -> str:
-    """The model that an endpoint offers first.
-
-    Raises:
-        UserError: It does not answer `GET /models`.
-    """
-    import httpx
-
-    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-    try:
-        answer = httpx.get(f"{endpoint.rstrip('/')}/models", headers=headers, timeout=30)
-        answer.raise_for_status()
-        return str(answer.json()["data"][0]["id"])
-    except (httpx.HTTPError, ValueError, LookupError) as error:
-        raise UserError(
-            f"{endpoint} does not list its models ({error}); check the URL, or give --model NAME"
-        ) from error
 
 
 def say(text: str) -> None:

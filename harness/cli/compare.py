@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal, cast, get_args
+from typing import Annotated
 
 import typer
 
 from harness.cli import complete
 from harness.cli.common import one_thread, progress_console, results
+from harness.compare import FORMATS, known_format
+from harness.compare import compare as compare_runs
 from harness.errors import UserError
 from harness.wording import printable, printable_json
 
 app = typer.Typer(add_completion=False)
-Format = Literal["table", "md", "csv", "json", "latex", "html"]
-FORMATS = get_args(Format)
 
 
 @app.command()
@@ -40,20 +40,17 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="Write to this file instead of stdout.")] = None,
 ) -> None:
     """Compare runs: what differs, by how much, how sure that is, and what it cost."""
-    from harness.compare.comparison import compare as compare_runs
-    from harness.compare.formats import render, show
-    from harness.compare.references import reference_rows
-    from harness.compare.runs import select
+    from harness.compare.formats import show
 
     one_thread()
-    if form not in FORMATS:
-        raise UserError(f"no format called {form!r}. There are: {', '.join(FORMATS)}")
-    found = compare_runs(select(runs, runs_dir), baseline, allow or [], margin)
-    rows = [] if references is False else reference_rows(None if references else found["task_set"])
+    known_format(form)
+    found = compare_runs(
+        runs, baseline=baseline, allow=allow or [], margin=margin, references=references, runs_dir=runs_dir
+    )
     if form == "table" and out is None:
-        show(results(), found, rows)
+        show(results(), found.data, found.references)
         return
-    text = render(found, cast(Format, form), rows)
+    text = found.render(form)
     if out is None:
         sys.stdout.write(printable_json(text) if form == "json" else printable(text))
         return

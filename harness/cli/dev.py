@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from harness.cli import complete
-from harness.cli.common import emit_json, named_endpoint, results
+from harness.cli.common import emit_json, results
 from harness.cli.serve import answered, preset_of, roles_answered, to_serve
 from harness.config import Config, load_config
+from harness.python.asking import named_endpoint
 from harness.records import Attempt, CallFailure, Task, ToolCall, Transition, Verdict
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ def doctor(
     """Check this machine; each line is ok or says what to do. Exit status 1 where something must be done."""
     from rich.markup import escape
 
-    from harness.cli.train import default_preset
     from harness.config import load_config, resolve_device
     from harness.diagnosis import examine
+    from harness.python.asking import default_preset
 
     findings = examine()
     if deep:

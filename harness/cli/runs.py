@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -13,11 +12,9 @@ from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results, table
 from harness.errors import UserError, nearest
 from harness.layers import flatten
-from harness.wording import answered_by, duration, mean, measured, so_far, steps_of, with_cores
-
-if TYPE_CHECKING:
-    from harness.compare.runs import Run
-    from harness.results.model import Launch, Study
+from harness.python.loaded import one_run
+from harness.python.summaries import facts, overview
+from harness.wording import duration, mean, so_far, steps_of
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 STATUSES = ("finished", "failed", "interrupted", "running")
@@ -48,7 +45,7 @@ def list_(
         run for run in everything if plugin in (None, run.record["agent"]) and status in (None, run.record["status"])
     ]
     if json_:
-        emit_json([_summary(run) | {"path": str(run.folder.path)} for run in found])
+        emit_json([overview(run) | {"path": str(run.folder.path)} for run in found])
         return
     if not found:
         asked = {"of agent": plugin, "with status": status}
@@ -57,7 +54,7 @@ def list_(
         like = nearest(plugin, {run.record["agent"] for run in everything}, ".") if plugin else "."
         progress_console().print(f"no runs{which} under {runs_dir}{like} {advice}")
         return
-    rows = [_summary(run) for run in found]
+    rows = [overview(run) for run in found]
     graded = any(row["graded"] for row in rows)
     reached = "accuracy, or mean reward" if graded else "accuracy"
     heads = ("run", "kind", "agent", "trained roles", "seed", "status", "steps", reached, "time")
@@ -83,58 +80,18 @@ def show(
     json_: complete.Json = False,
 ) -> None:
     """One run: what it is, what came of it, what it may be compared with."""
-    from harness.compare.measures import chosen_tokens, dialogues, measure
-    from harness.compare.numbers import number, points
+    from harness.compare.measures import measure
 
-    one = _one(run, runs_dir)
-    figures, progress = measure(one), one.progress
-    row = _summary(one)
+    one = one_run(run, runs_dir)
+    row = overview(one)
     if json_:
-        emit_json({**one.record, "figures": figures, "progress": {key: row[key] for key in _PROGRESS}})
+        emit_json({**one.record, "figures": measure(one), "progress": {key: row[key] for key in _PROGRESS}})
         return
     out, record = results(), one.record
     out.print(f"{one.id}   {row['kind']} {row['status']}   {one.folder.path}")
     if record.get("reason"):
         out.print(record["reason"])
-    facts: dict[str, Any] = {
-        "agent": f"{record['agent']}, trains {record['agent_match']!r}, seed {record['seed']}",
-        **({"policy": f"of {parent['run']}, step {parent['step']}"} if (parent := record.get("parent")) else {}),
-        **({"roles": said} if (said := answered_by(record.get("roles", {}))) else {}),
-        "parity": figures["parity"],
-        measured(one.graded): ", ".join(
-            [f"{step}: {mean(value, one.graded)}" for step, value in figures["val_curve"].items()]
-            + ([f"{progress.validating}: {so_far(progress)}"] if so_far(progress) else [])
-        )
-        or "-",
-        "unscored": figures["unscored"],
-        "calls per rollout": number(figures["transitions_per_rollout"], 2),
-        "rewritten / helped / hurt": f"{figures['rewritten']} / {figures['helped']} / {figures['hurt']}",
-        "failures": ", ".join(f"{name} {count}" for name, count in figures["failures"].items()) or "none",
-        "steps": f"{steps_of(progress)}, {number(figures['step_s'], 1)} s each",
-        "share of a step": ", ".join(f"{part} {points(share)} %" for part, share in figures["shares"].items()) or "-",
-        "framework per call": f"{number(figures['overhead_ms_per_call'], 2)} ms, waiting for the processor included",
-        "trained": ", ".join(
-            f"{role} {one['transitions']} calls {one['tokens']} tokens"
-            for role, one in figures["trained_by_role"].items()
-        )
-        or "-",
-        **(
-            {"calls in an earlier's row": f"{points(found[0])} %, which saves {points(found[1])} % of the tokens"}
-            if (found := dialogues(one))
-            else {}
-        ),
-        **(
-            {"of them with a gradient": f"{chosen} tokens, of the chosen rollouts"}
-            if (chosen := chosen_tokens(one)) is not None
-            else {}
-        ),
-        "time": duration(figures["wall_s"]),
-        **({"left": f"about {duration(row['left_s'])}"} if row["left_s"] is not None else {}),
-        "code": record["commit"]["hash"] if record["commit"] else "no checkout",
-        "launches": figures["launches"],
-        **({"study": _study(study, record["launches"][-1])} if (study := record.get("study")) else {}),
-    }
-    for name, value in facts.items():
+    for name, value in facts(one).items():
         out.print(f"{name:26} {value}")
     result = record["result"]
     if result and (several := result.get("samples")):
@@ -157,7 +114,7 @@ def diff(
     """Every field that differs between two runs, and how many are equal."""
     from harness.compare.identity import differences
 
-    one, other = (_one(path, runs_dir) for path in (first, second))
+    one, other = (one_run(path, runs_dir) for path in (first, second))
     groups: dict[str, dict[str, tuple[Any, Any]]] = {}
     equal = 0
     for part in ("identity", "config", "versions", "frameworks", "hardware", "commit", "parity", "result"):
@@ -187,51 +144,7 @@ def diff(
 _ABSENT = "(absent)"
 
 
-def _one(path: Path, runs_dir: Path) -> Run:
-    from harness.compare.runs import select
-
-    found = select([path], runs_dir).runs
-    if len(found) != 1:
-        raise UserError(f"{path} holds {len(found)} runs; name one of them")
-    return found[0]
-
-
 _PROGRESS = ("steps", "steps_total", "validating", "left_s")
-
-
-def _summary(run: Run) -> dict[str, Any]:
-    """What `docs/compare.md` describes."""
-    record, progress = run.record, run.progress
-    result: Mapping[str, Any] = record["result"] or {}
-    validating = {
-        "step": progress.validating,
-        "rollouts": progress.done,
-        "of": progress.expected,
-        "mean": progress.val_so_far,
-    }
-    curve = progress.val_curve
-    return {
-        "id": record["id"],
-        "kind": record["kind"],
-        "agent": record["agent"],
-        "agent_match": record["agent_match"],
-        "seed": record["seed"],
-        "status": record["status"],
-        "steps": progress.step,
-        "steps_total": record["identity"]["steps"],
-        "validating": None if progress.validating is None else validating,
-        "left_s": progress.remaining_s,
-        "accuracy_initial": result.get("val_accuracy_initial", curve.get(0) if run.trained else None),
-        "accuracy_final": result.get("accuracy", result.get("val_accuracy_final")),
-        "graded": result.get("graded", progress.graded),
-        "wall_s": result.get("wall_s"),
-    }
-
-
-def _study(study: Study, launch: Launch) -> str:
-    cores = launch.get("cores")
-    shared = f"{study['runs_at_once']} at a time{f' {with_cores(cores)}' if cores else ''}"
-    return f"{study['name']}, {study['job']}, {shared}"
 
 
 def _short(value: Any) -> str:

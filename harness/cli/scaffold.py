@@ -48,8 +48,8 @@ INIT = '''\
 
 from __future__ import annotations
 
-from harness.hookspecs import @SPEC@, hookimpl
-@IMPORTS@
+from harness import @SPEC@, hookimpl@IMPORTS@
+
 HARNESS_API = 1
 
 
@@ -71,28 +71,26 @@ from __future__ import annotations
 
 from openai import AsyncOpenAI
 
-from harness.programs.self_correcting_sql.prompts import ROLES, Prompt
-from harness.records import Problem
-from harness.toolbox import Toolbox
+from harness import Problem, Toolbox, sql
 
 
 class @CLASS@:
     """write -> execute -> check -> (end | rewrite -> execute -> check ...), the last query unchecked."""
 
-    roles = ROLES
+    roles = sql.ROLES
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         prompts = toolbox.prompts
-        sql: str = prompts.parse_sql(await self.ask(prompts.write(problem), toolbox))
+        query: str = prompts.parse_sql(await self.ask(prompts.write(problem), toolbox))
         for _ in range(1, toolbox.max_turns):
-            result = await toolbox.execute(sql)
-            remarks = await self.ask(prompts.check(problem, sql, result), toolbox)
+            result = await toolbox.execute(query)
+            remarks = await self.ask(prompts.check(problem, query, result), toolbox)
             if prompts.approves(remarks):
                 break
-            sql = prompts.parse_sql(await self.ask(prompts.rewrite(problem, sql, result, remarks), toolbox))
-        return sql
+            query = prompts.parse_sql(await self.ask(prompts.rewrite(problem, query, result, remarks), toolbox))
+        return query
 
-    async def ask(self, prompt: Prompt, toolbox: Toolbox) -> str:
+    async def ask(self, prompt: sql.Prompt, toolbox: Toolbox) -> str:
         """One call of one role. Put your framework here, or around the whole of `solve`."""
         llm = toolbox.llm(prompt.role)
         client = AsyncOpenAI(
@@ -109,7 +107,7 @@ class @CLASS@:
 '''
 
 AGENT_TEST = """\
-from harness.testing.contract import AgentContract
+from harness import AgentContract
 
 
 class TestContract(AgentContract):
@@ -127,11 +125,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.environments.sql.databases import content_hash
-from harness.environments.sql.environment import DATABASE, database_of
-from harness.environments.sql.schema import schema_text
-from harness.errors import TaskSetError
-from harness.records import Task
+from harness import Task, TaskSetError, sql
 
 
 class @CLASS@:
@@ -155,13 +149,13 @@ class @CLASS@:
                 question=row["question"],
                 gold=row["gold"],
                 cluster=row["database"],
-                data={DATABASE: str(self.folder / f"{row['database']}.sqlite")},
+                data={sql.DATABASE: str(self.folder / f"{row['database']}.sqlite")},
             )
             for number, row in enumerate(rows)
         ]
 
     def context(self, task: Task) -> Mapping[str, str]:
-        return {"schema": schema_text(database_of(task), limit_chars=self.schema_chars)}
+        return {"schema": sql.schema_text(sql.database_of(task), limit_chars=self.schema_chars)}
 
     def describe(self) -> Mapping[str, Any]:
         files = sorted([*self.folder.glob("*.json"), *self.folder.glob("*.sqlite")])
@@ -169,7 +163,7 @@ class @CLASS@:
             "name": "@NAME@",
             "licence": "?",
             "options": {"schema_chars": self.schema_chars},
-            "sha256": {file.name: content_hash(str(file)) for file in files},
+            "sha256": {file.name: sql.content_hash(str(file)) for file in files},
         }
 '''
 
@@ -179,7 +173,7 @@ import sqlite3
 
 import pytest
 
-from harness.testing.data_contract import TaskSetContract
+from harness import TaskSetContract
 
 
 class TestContract(TaskSetContract):
@@ -203,7 +197,7 @@ REWARD_CLASS = '''\
 
 from __future__ import annotations
 
-from harness.records import Attempt, Task, Verdict
+from harness import Attempt, Task, Verdict
 
 
 class @CLASS@:
@@ -230,8 +224,7 @@ class @CLASS@:
 REWARD_TEST = """\
 import pytest
 
-from harness.records import Task
-from harness.testing.data_contract import RewardContract
+from harness import RewardContract, Task
 
 
 class TestContract(RewardContract):
@@ -258,9 +251,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.environments import Observation, Tool
-from harness.errors import RolloutError
-from harness.records import Task
+from harness import Observation, RolloutError, Task, Tool
 
 
 class @CLASS@:
@@ -299,8 +290,7 @@ import json
 
 import pytest
 
-from harness.records import Task
-from harness.testing.environment_contract import EnvironmentContract
+from harness import EnvironmentContract, Task
 
 
 class TestContract(EnvironmentContract):
@@ -328,7 +318,7 @@ class Scaffold:
         module: Where its class is.
         parts: Texts of the class and of the test.
         says: Lines of its spec after those that every spec has.
-        imports: The line that these lines need.
+        imports: What these lines need besides, of `harness`.
         when_read: What its module does not import, and why.
     """
 
@@ -350,10 +340,10 @@ SCAFFOLDS = {
         "agent",
         (AGENT_CLASS, AGENT_TEST),
         """\
-            roles=ROLES,
+            roles=sql.ROLES,
             frameworks=(),  # distributions whose versions belong in a run record
 """,
-        "from harness.programs.self_correcting_sql.prompts import ROLES\n",
+        ", sql",
         "This module must not import the framework: it is read to list plugins.",
     ),
     "task": Scaffold(

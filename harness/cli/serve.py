@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli import complete
-from harness.cli.common import emit_json, environment_endpoint, interruptible, progress_console, results
+from harness.cli.common import emit_json, interruptible, progress_console, results
 from harness.config import Config, PolicyConfig, load_config, resolve_device
 from harness.errors import RunFailed, UserError
-from harness.layers import at, nested
+from harness.python.asking import default_preset, environment_endpoint, parser_of
 from harness.results.folder import RunFolder
 from harness.wording import answered_by
 
@@ -99,8 +99,6 @@ def to_serve(model: str | None, endpoint: str | None = None) -> RunFolder | str 
 
 def preset_of(here: RunFolder | str | None, task: str | None) -> tuple[str | None, Path | None]:
     """Preset and file that a command's configuration is made of, by what answers."""
-    from harness.cli.train import default_preset
-
     if isinstance(here, RunFolder):
         return None, here.path / "config.yaml"
     return ("endpoint" if here is None else default_preset(task, resolve_device("auto"))), None
@@ -162,20 +160,6 @@ def serving(
     device = resolve_device(config.device)
     with served(folder, device, length, _log(), parser_of(config, folder), port=port, name=name, key=key) as url:
         yield url, name
-
-
-def parser_of(config: Config, folder: str) -> str:
-    """What vLLM calls the form of a policy's tool calls: as the configuration says, else as the policy's folder does.
-
-    Empty where the agent's program offers no tools.
-    """
-    from harness.plugins import program, program_of
-    from harness.policies import tool_parser
-
-    if not program(program_of(config.agent)).calls_tools:
-        return ""
-    named = at(nested(config.verl), "actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser")
-    return named or tool_parser(folder)
 
 
 def _log() -> Path:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
+from harness.compare import Format
 from harness.compare.layout import Table, sentences, tables
 from harness.compare.model import Comparison, EstimateData, Reference
 from harness.layers import digest
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-Format = Literal["table", "md", "csv", "json", "latex", "html"]
 _NUMBER = re.compile(r"[<+-]?[\d.,]+( [\[(].*[\])])?")
 _LATEX = str.maketrans(
     {"&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}"}

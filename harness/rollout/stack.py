@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import signal
+import threading
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -120,7 +121,8 @@ class RolloutWork(agl.Algorithm):
                 this.cancel()
 
         loop = asyncio.get_running_loop()
-        before = {number: signal.getsignal(number) for number in endings()}
+        main = threading.current_thread() is threading.main_thread()  # only there are signals handled
+        before = {number: signal.getsignal(number) for number in endings()} if main else {}
         for number in before:
             loop.add_signal_handler(number, interrupt)
         host = self.config.rollout.host

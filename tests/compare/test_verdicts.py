@@ -19,6 +19,7 @@ from harness.compare.model import Comparison, Decision
 from harness.compare.runs import Selection, select
 from harness.compare.verdicts import CLAIMS, conclusions, verdict_text
 from harness.errors import UserError
+from harness.python.summaries import summary
 from harness.report.page import write_report
 
 Write = Callable[..., Any]
@@ -155,15 +156,11 @@ def test_what_calls_are_paid_apart_is_not_called_without_signal(write_run: Write
 
 
 def test_the_end_of_a_training_says_that_nothing_could_be_learned(
-    write_run: Write, capsys: pytest.CaptureFixture[str]
+    write_run: Write,
 ) -> None:
-    from harness.cli.train import summary
-
     flat, mixed = (write_run(steps=2, val_limit=20, accuracy=(level, level)) for level in (0.0, 0.5))
-    summary(flat, flat.read())
-    assert "nothing could be learned: All 16 training rollouts have reward 0" in capsys.readouterr().out
-    summary(mixed, mixed.read())
-    said = capsys.readouterr().out
+    assert "nothing could be learned: All 16 training rollouts have reward 0" in summary(flat, flat.read())
+    said = summary(mixed, mixed.read())
     assert (
         "nothing could be learned" not in said and "groups with different rewards, which training learns from:" in said
     )

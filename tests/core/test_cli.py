@@ -18,12 +18,15 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from harness.cli import app as harness
-from harness.cli import display, evaluate, logs, main
+from harness.cli import logs, main
 from harness.cli.complete import settings
-from harness.cli.train import _advice, _keep_start_s, _start_s
 from harness.config import load_config
 from harness.errors import ConfigError, EnvironmentProblem
 from harness.evaluation import accuracy_of
+from harness.python import display
+from harness.python.evaluating import of_a_run
+from harness.python.summaries import summary
+from harness.python.training import _advice, _keep_start_s, _start_s
 from harness.results.folder import RowLog, RunFolder
 from harness.trainers import Progress, monitor
 from harness.wording import rate
@@ -91,7 +94,7 @@ def test_a_named_split_is_asked_whole_whatever_the_training_took_of_its_own(tmp_
     folder = RunFolder.create(tmp_path, "reference_sql")
     folder.write_config(load_config("cpu", None, ["task.val_limit=8"], agent="reference_sql"))
     limits = {
-        told: evaluate.of_a_run(folder, told.split(), None).task.val_limit
+        told: of_a_run(folder, told.split(), None).task.val_limit
         for told in ("", "task.val_split=all", "task.val_split=all task.val_limit=3")
     }
     assert list(limits.values()) == [8, None, 3]
@@ -235,8 +238,7 @@ def test_a_mean_of_graded_rewards_is_no_accuracy(capsys: pytest.CaptureFixture[s
     rows[0]["reward"] = 0.5
     result = accuracy_of(rows, 4) | {"wall_s": 1.0}
     assert result["graded"] is True
-    evaluate._show(RunFolder(Path("r")), {"agent": "x", "result": result})
-    said = capsys.readouterr().out
+    said = summary(RunFolder(Path("r")), {"kind": "eval", "agent": "x", "result": result})
     assert "x: mean reward 0.833" in said and "accuracy" not in said and "%" not in said.replace("95 %", "")
 
 

@@ -13,7 +13,7 @@ ROOMS = (
     *("__init__", "errors", "clock", "deadlines", "timeline", "serving", "layers", "wording", "config", "hookspecs"),
     *("records", "toolbox", "scripted", "environments", "programs", "plugins", "tasks", "rewards", "gateway"),
     *("results", "rollout", "policies", "trainers", "builtins", "parity", "record", "run"),
-    *("compare", "evaluation", "study", "report", "diagnosis", "testing", "cli", "__main__"),
+    *("compare", "evaluation", "study", "report", "diagnosis", "testing", "python", "sql", "cli", "__main__"),
 )
 """From the bottom up: a room may import those before it, also inside functions. Types alone may point anywhere."""
 SHARED = (
@@ -78,7 +78,9 @@ def test_arrows_go_one_way() -> None:
         for line, name in _imports(file):
             if name.split(".")[0] != "harness" or _room(name) == here:
                 continue
-            if ROOMS.index(_room(name)) > ROOMS.index(here):
+            if _room(name) not in ROOMS:
+                wrong.append(f"{file.relative_to(REPO)}:{line}: {name} is of the face: import it from its home")
+            elif ROOMS.index(_room(name)) > ROOMS.index(here):
                 wrong.append(f"{file.relative_to(REPO)}:{line}: {here} must not import {name}")
     assert not wrong, "\n".join(wrong)
 
@@ -93,3 +95,38 @@ def test_shared_rooms_know_no_task() -> None:
             if place != OLDER and WORDS.search(line.replace("parts.query", "")):
                 wrong.append(f"harness/{place}:{number}: {line.strip()}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_documents_and_examples_import_from_the_face_alone() -> None:
+    files = [
+        *(REPO / "docs").glob("*.md"),
+        *(REPO / "examples").rglob("*.py"),
+        REPO / "harness" / "cli" / "scaffold.py",
+    ]
+    own = re.compile(r"^(?:from|import) harness\.", re.MULTILINE)
+    texts = {file: file.read_text(encoding="utf-8") for file in files}
+    texts[files[-1]] = texts[files[-1]].partition("AGENT_CLASS")[2]  # its templates
+    assert [str(file.relative_to(REPO)) for file, text in texts.items() if own.search(text)] == []
+
+
+def test_the_face_says_the_same_of_every_name() -> None:
+    """In `__all__`, to those who check types, and where it is imported from."""
+    for module in ("__init__", "sql"):
+        tree = ast.parse((HARNESS / f"{module}.py").read_text(encoding="utf-8"))
+        lists = {
+            ast.unparse(node.targets[0]): ast.literal_eval(node.value)
+            for node in tree.body
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("__all__", "_HOMES")
+        }
+        homes = {name: home for home, names in lists["_HOMES"].items() for name in names.split()}
+        typed = {
+            one.name: str(node.module)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("harness")
+            for one in node.names
+        }
+        assert list(homes) and sorted(homes) == sorted(lists["__all__"]) == sorted(typed)
+        modules = [name for name, home in homes.items() if home == "harness"]
+        assert {name: home for name, home in homes.items() if name not in modules} == {
+            name: home for name, home in typed.items() if name not in modules
+        }

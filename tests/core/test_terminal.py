@@ -15,8 +15,8 @@ import pytest
 
 from harness.cli import _PlainFormatter
 from harness.cli.common import emit_json, table
-from harness.cli.console import PlainConsole
 from harness.cli.dev import tree
+from harness.python.console import PlainConsole
 from harness.records import Attempt, ToolCall, Verdict
 from harness.wording import printable
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from harness.cli import study_display
-from harness.cli.console import PlainConsole
 from harness.cli.study_display import StudyDisplay
 from harness.config import load_config
+from harness.python.console import PlainConsole
 from harness.study.execute import Standing
 from harness.study.plan import Job
 from harness.trainers import Progress

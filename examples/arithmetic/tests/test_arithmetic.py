@@ -6,9 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from harness.records import Task
-from harness.testing.data_contract import RewardContract, TaskSetContract
-from harness.testing.environment_contract import EnvironmentContract
+from harness import EnvironmentContract, RewardContract, Task, TaskSetContract
 
 
 def _tasks() -> Sequence[Task]:

@@ -6,9 +6,7 @@ from collections import Counter
 
 import polars as pl
 
-from harness.plugins import make_trainer
-from harness.results.folder import RunFolder
-from harness.testing.trainer_contract import TrainerContract
+from harness import RunFolder, TrainerContract, make_trainer
 
 
 class TestContract(TrainerContract):

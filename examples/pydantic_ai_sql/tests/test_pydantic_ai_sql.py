@@ -1,4 +1,4 @@
-from harness.testing.contract import AgentContract
+from harness import AgentContract
 
 
 class TestContract(AgentContract):

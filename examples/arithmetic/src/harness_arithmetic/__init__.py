@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.hookspecs import EnvironmentSpec, RewardSpec, TaskSetSpec, hookimpl
+from harness import EnvironmentSpec, RewardSpec, TaskSetSpec, hookimpl
 
 HARNESS_API = 1
 

@@ -7,8 +7,7 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
-from harness.environments import Observation, Tool
-from harness.records import Task
+from harness import Observation, Task, Tool
 
 LONGEST = 200
 """Characters of an expression."""

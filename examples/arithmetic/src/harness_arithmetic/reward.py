@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from harness.records import Attempt, Task, Verdict
+from harness import Attempt, Task, Verdict
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 CALCULATED = 0.1

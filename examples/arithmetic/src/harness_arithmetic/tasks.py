@@ -6,8 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.errors import TaskSetError
-from harness.records import Task
+from harness import Task, TaskSetError
 
 SIZES = {"train": 200, "val": 40}
 TEMPLATES = (

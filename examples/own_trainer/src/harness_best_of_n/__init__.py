@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.hookspecs import TrainerSpec, hookimpl
+from harness import TrainerSpec, hookimpl
 
 HARNESS_API = 1
 

@@ -10,15 +10,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import RunFailed
-from harness.policies import fetched
-from harness.records import Task
-from harness.results.folder import RowLog, RunFolder
-from harness.rollout.request import Phase
-from harness.rollout.session import Session
-from harness.rollout.stack import RolloutWork
-from harness.run import LiveRun, validation_due
-from harness.trainers import Trainer
+from harness import (
+    LiveRun,
+    Phase,
+    RolloutWork,
+    RowLog,
+    RunFailed,
+    RunFolder,
+    Session,
+    Task,
+    Trainer,
+    fetched,
+    validation_due,
+)
 
 if TYPE_CHECKING:
     from agentlightning.store.base import LightningStore
@@ -59,7 +63,7 @@ class _Climb(RolloutWork):
     async def work(self, store: LightningStore) -> None:
         from safetensors.torch import load_file
 
-        from harness.policies.server import PolicyServer
+        from harness import PolicyServer
 
         run, limits = self._run, self.config.sampling
         length = limits.max_prompt_tokens + limits.max_response_tokens

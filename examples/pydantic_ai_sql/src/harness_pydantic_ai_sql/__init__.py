@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from harness.hookspecs import AgentSpec, hookimpl
-from harness.programs.self_correcting_sql.prompts import ROLES
+from harness import AgentSpec, hookimpl, sql
 
 HARNESS_API = 1
 
@@ -15,7 +14,7 @@ def harness_agents() -> list[AgentSpec]:
             "pydantic_ai_sql",
             "harness_pydantic_ai_sql.agent:PydanticAISQL",
             "Pydantic AI: one agent a role, run in code",
-            roles=ROLES,
+            roles=sql.ROLES,
             frameworks=("pydantic-ai-slim",),
         )
     ]

@@ -7,9 +7,7 @@ from pydantic_ai import Agent, ModelSettings
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from harness.programs.self_correcting_sql.prompts import ROLES, Prompt
-from harness.records import Problem
-from harness.toolbox import Toolbox
+from harness import Problem, Toolbox, sql
 
 
 def chat_model(role: str, toolbox: Toolbox) -> OpenAIChatModel:
@@ -24,7 +22,7 @@ def chat_model(role: str, toolbox: Toolbox) -> OpenAIChatModel:
     return OpenAIChatModel(llm.model, provider=OpenAIProvider(openai_client=client))
 
 
-async def ask(prompt: Prompt, toolbox: Toolbox) -> str:
+async def ask(prompt: sql.Prompt, toolbox: Toolbox) -> str:
     agent = Agent(
         chat_model(prompt.role, toolbox),
         output_type=str | None,  # without None, an empty reply is answered with a second call
@@ -38,7 +36,7 @@ async def ask(prompt: Prompt, toolbox: Toolbox) -> str:
 class PydanticAISQL:
     """write -> execute -> check -> (end | rewrite -> execute -> check ...), the last query unchecked."""
 
-    roles = ROLES
+    roles = sql.ROLES
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         prompts = toolbox.prompts

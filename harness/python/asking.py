@@ -1,0 +1,108 @@
+"""What is asked for, in Python's words or a command's: settings, presets and endpoints."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import UserError
+
+if TYPE_CHECKING:
+    from harness.config import Config, Setting
+
+PathLike = str | os.PathLike[str]
+Settings = Mapping[str, Any] | Iterable[str]
+"""Dotted keys with values, or texts `key=value` as `--set` takes them."""
+
+
+def told(settings: Settings, **options: Any) -> list[Setting]:
+    """Settings in the order in which they count: options that were given, dotted with `__`, then settings."""
+    named = {key.replace("__", "."): value for key, value in options.items() if value is not None}
+    given: Iterable[Any] = settings.items() if isinstance(settings, Mapping) else settings
+    if isinstance(settings, str):
+        raise UserError(f"settings is a mapping or a list, got {settings!r}. Example: settings={{'train.steps': 20}}")
+    return [*((key, plain(value)) for key, value in named.items()), *map(_pair, given)]
+
+
+def key_of(setting: Setting) -> str:
+    """The dotted key of a setting."""
+    return setting.partition("=")[0] if isinstance(setting, str) else setting[0]
+
+
+def plain(value: Any) -> Any:
+    """A path as text; anything else as it is."""
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _pair(one: Any) -> Setting:
+    return (one[0], plain(one[1])) if isinstance(one, tuple) else one
+
+
+def path(given: PathLike | None) -> Path | None:
+    """A path, where there is one."""
+    return None if given is None else Path(given)
+
+
+def default_preset(task: str | None, device: str) -> str:
+    """The preset of a task set on a device, where none is named."""
+    from harness.plugins import task_set_spec
+
+    own = dict(task_set_spec(task).presets) if task is not None else {}
+    return own.get(device, "cpu" if device == "cpu" else "gpu")
+
+
+def named_endpoint(endpoint: str | None, model: str | None, api_key_env: str) -> tuple[str, str, str | None]:
+    """URL, model and key: as options say, else as `OPENAI_BASE_URL` (or `OPENAI_API_BASE`) and `MODEL` do.
+
+    Raises:
+        UserError: Neither names an endpoint, it is no URL, or it does not list its models and none is named.
+    """
+    from harness.gateway.client import checked_url
+
+    url, key = endpoint or environment_endpoint(), os.environ.get(api_key_env)
+    if not url:
+        raise UserError("no endpoint: give --endpoint URL, or set OPENAI_BASE_URL")
+    url = checked_url(url)
+    model = model or (os.environ.get("MODEL") if endpoint is None else None)
+    return url, model or first_model(url, key), key
+
+
+def environment_endpoint() -> str | None:
+    """The endpoint that the environment names."""
+    return os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or None
+
+
+def first_model(endpoint: str, api_key: str | None) -> str:
+    """The model that an endpoint offers first.
+
+    Raises:
+        UserError: It does not answer `GET /models`.
+    """
+    import httpx
+
+    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+    try:
+        answer = httpx.get(f"{endpoint.rstrip('/')}/models", headers=headers, timeout=30)
+        answer.raise_for_status()
+        return str(answer.json()["data"][0]["id"])
+    except (httpx.HTTPError, ValueError, LookupError) as error:
+        raise UserError(
+            f"{endpoint} does not list its models ({error}); check the URL, or give --model NAME"
+        ) from error
+
+
+def parser_of(config: Config, folder: str) -> str:
+    """What vLLM calls the form of a policy's tool calls: as the configuration says, else as the policy's folder does.
+
+    Empty where the agent's program offers no tools.
+    """
+    from harness.layers import at, nested
+    from harness.plugins import program, program_of
+    from harness.policies import tool_parser
+
+    if not program(program_of(config.agent)).calls_tools:
+        return ""
+    named = at(nested(config.verl), "actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser")
+    return named or tool_parser(folder)

@@ -1,0 +1,232 @@
+"""Evaluations: asked for, checked before anything is written, and carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.config import Config, PolicyConfig, load_config, resolve_device
+from harness.errors import UserError
+from harness.python.asking import (
+    PathLike,
+    Settings,
+    default_preset,
+    environment_endpoint,
+    key_of,
+    named_endpoint,
+    parser_of,
+    path,
+    plain,
+    told,
+)
+from harness.python.console import PlainConsole
+from harness.python.display import counted
+from harness.python.loaded import LoadedRun
+from harness.python.loops import interruptible, own_loop
+from harness.python.training import say_what_is_awaited
+from harness.results.folder import RunFolder
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from harness.config import Setting
+    from harness.policies.roles import Answerer
+    from harness.results.model import Parent
+
+
+def evaluate(
+    run: PathLike | None = None,
+    *,
+    agent: str | None = None,
+    endpoint: str | None = None,
+    model: PathLike | None = None,
+    api_key_env: str = "OPENAI_API_KEY",
+    step: int | None = None,
+    task: str | None = None,
+    split: str | None = None,
+    read_reserved: bool = False,
+    limit: int | None = None,
+    samples: int | None = None,
+    temperature: float | None = None,
+    preset: str | None = None,
+    config: PathLike | None = None,
+    settings: Settings = (),
+    runs_dir: PathLike = "runs",
+    progress: bool = True,
+) -> LoadedRun:
+    """Measure accuracy, as `harness eval` does: of a run's checkpoint, of a policy served here, or of any endpoint.
+
+    Args:
+        run: A run, whose newest checkpoint is measured.
+        agent: By default the run's.
+        endpoint: An OpenAI-compatible URL ending in /v1; `OPENAI_BASE_URL` if nothing is named.
+        model: The endpoint's model name, or a policy to serve here.
+        api_key_env: Variable that holds the endpoint's key.
+        step: A checkpoint other than the newest.
+        task: The task set.
+        split: By default that of validation, or what the task set names.
+        read_reserved: Read a split that is reserved for the end; it is written down beside the runs.
+        limit: Only so many tasks, a fixed sample.
+        samples: Rollouts of a task, for pass@k and what they agree on.
+        temperature: 0, the default, is greedy.
+        preset: A preset of `harness config list`.
+        config: A YAML file.
+        settings: Dotted keys with values, `{"max_turns": 1}`, or texts `key=value`; options count over them.
+        runs_dir: Where the evaluation's folder is made.
+        progress: Whether to show on stderr how far it is.
+
+    Returns:
+        The evaluation, a run too; its `result` has accuracy, interval and counts.
+
+    Raises:
+        UserError: What is asked for cannot be done; nothing was started.
+        RunFailed: Too large a share of the rollouts brought no result, or the workers keep dying.
+        KeyboardInterrupt: It was interrupted.
+    """
+    asked = ask(
+        run,
+        agent=agent,
+        endpoint=endpoint,
+        model=model,
+        api_key_env=api_key_env,
+        step=step,
+        task=task,
+        split=split,
+        read_reserved=read_reserved,
+        limit=limit,
+        samples=samples,
+        temperature=temperature,
+        preset=preset,
+        config=config,
+        settings=settings,
+        runs_dir=runs_dir,
+    )
+    return asked.carry_out(PlainConsole(stderr=True, force_jupyter=False, quiet=not progress))
+
+
+def ask(
+    run: PathLike | None,
+    *,
+    agent: str | None,
+    endpoint: str | None,
+    model: PathLike | None,
+    api_key_env: str,
+    step: int | None,
+    task: str | None,
+    split: str | None,
+    read_reserved: bool,
+    limit: int | None,
+    samples: int | None,
+    temperature: float | None,
+    preset: str | None,
+    config: PathLike | None,
+    settings: Settings,
+    runs_dir: PathLike,
+) -> Evaluation:
+    """An evaluation as it is asked for, refused here where it cannot be carried out; `evaluate` explains the rest."""
+    from harness.plugins import make_task_set, task_set_spec
+    from harness.policies.roles import answerers
+    from harness.run import check, load_tasks
+
+    if task is not None and split is None:
+        split = task_set_spec(task).eval_split or None
+    options = {"task__name": task, "task__val_split": split, "task__val_limit": limit}
+    overrides = told(settings) + told({}, **options, eval__samples=samples, eval__temperature=temperature)
+    trained, served = (RunFolder.open(Path(run)), True) if run is not None else (None, False)
+    if trained is not None:
+        if endpoint is not None or model is not None:
+            raise UserError("give either a run or --endpoint/--model, not both")
+        resolved = of_a_run(trained, overrides, agent)
+    else:
+        served = model is not None and endpoint is None
+        if not (served or endpoint or environment_endpoint()):
+            raise UserError(
+                "nothing to measure: give a run folder, --endpoint URL --model NAME (or set OPENAI_BASE_URL), "
+                "or --model POLICY"
+            )
+        if preset is None and config is None:
+            preset = default_preset(task, resolve_device("auto")) if served else "endpoint"
+        resolved = load_config(preset, path(config), overrides, agent=agent)
+    check(resolved, trains=False, reads_reserved=read_reserved)
+    answers = answerers(resolved)
+    known = len(load_tasks(resolved, make_task_set(resolved), resolved.task.val_split))
+    given = plain(model)
+    return Evaluation(resolved, Path(runs_dir), known, answers, trained, step, served, endpoint, given, api_key_env)
+
+
+def of_a_run(trained: RunFolder, overrides: list[Setting], agent: str | None) -> Config:
+    """A training's configuration as its evaluation has it: its limit is of its own validation, not of a named split."""
+    named = set(map(key_of, overrides))
+    if "task.val_split" in named and "task.val_limit" not in named:
+        overrides = [*overrides, "task.val_limit=null"]
+    return load_config(None, trained.path / "config.yaml", overrides, agent=agent)
+
+
+@dataclass
+class Evaluation:
+    """What was asked for, checked.
+
+    Attributes:
+        known: Tasks of the split.
+        answers: What answers the calls of roles that have a model of their own.
+        trained: The run whose checkpoint is measured.
+        served: Whether a checkpoint or a policy is served here; else an endpoint is measured.
+    """
+
+    config: Config
+    runs_dir: Path
+    known: int
+    answers: Mapping[str, Answerer]
+    trained: RunFolder | None
+    step: int | None
+    served: bool
+    endpoint: str | None
+    model: str | None
+    api_key_env: str
+
+    def carry_out(self, console: Console) -> LoadedRun:
+        """Measure to the end.
+
+        Args:
+            console: Where is shown how far it is.
+        """
+        with interruptible(), own_loop(), ExitStack() as work:
+            return self._measure(console, work)
+
+    def _measure(self, console: Console, work: ExitStack) -> LoadedRun:
+        from harness.evaluation import evaluate
+        from harness.gateway.client import Endpoint
+        from harness.policies import fetched
+        from harness.policies.export import checkpoint_dir, checkpoint_model
+        from harness.policies.serve import served
+        from harness.run import check_device
+
+        config, label = self.config, f"eval-{self.config.agent}"
+        parent: Parent | None = None
+        # The folder comes once all is there that can be asked for wrongly: an error leaves no empty run behind.
+        if not self.served:
+            policy, endpoint = "", Endpoint(*named_endpoint(self.endpoint, self.model, self.api_key_env))
+            folder = RunFolder.create(self.runs_dir, label)
+            work.enter_context(folder.dropped_without_record())
+        else:
+            check_device(config)
+            if self.trained is not None:
+                policy = str(checkpoint_model(self.trained, self.step))
+            else:
+                policy = fetched(PolicyConfig(path=str(self.model)))
+            folder = RunFolder.create(self.runs_dir, label)
+            length = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
+            parser = parser_of(config, policy)
+            work.enter_context(folder.dropped_without_record())
+            log = folder.logs / "policy.log"
+            url = work.enter_context(served(policy, resolve_device(config.device), length, log, parser))
+            endpoint = Endpoint(url, policy, None, token_ids=True)
+            if self.trained is not None:
+                parent = {"run": self.trained.id, "step": checkpoint_dir(self.trained, self.step)[0]}
+        say_what_is_awaited(console, config, folder)
+        with counted(console, f"{config.agent} on {config.task.name}/{config.task.val_split}") as show:
+            evaluate(config, folder, endpoint, show, policy, parent, self.answers)
+        return LoadedRun.read(folder)

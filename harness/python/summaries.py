@@ -1,0 +1,190 @@
+"""What is said of a run: the facts of `harness runs show`, the row of `harness runs list`, the lines at its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from harness.records import AGENT_OUTCOMES
+from harness.results.readings import FILE
+from harness.wording import (
+    answered_by,
+    duration,
+    failed_itself,
+    mean,
+    measured,
+    percent,
+    so_far,
+    spoilt,
+    steps_of,
+    unread,
+    with_cores,
+)
+
+if TYPE_CHECKING:
+    from harness.compare.runs import Run
+    from harness.results.folder import RunFolder
+    from harness.results.model import Launch, Study
+
+
+def facts(one: Run) -> dict[str, Any]:
+    """What it is and what came of it, by name."""
+    from harness.compare.measures import chosen_tokens, dialogues, measure
+    from harness.compare.numbers import number, points
+
+    figures, progress, record = measure(one), one.progress, one.record
+    return {
+        "agent": f"{record['agent']}, trains {record['agent_match']!r}, seed {record['seed']}",
+        **({"policy": f"of {parent['run']}, step {parent['step']}"} if (parent := record.get("parent")) else {}),
+        **({"roles": said} if (said := answered_by(record.get("roles", {}))) else {}),
+        "parity": figures["parity"],
+        measured(one.graded): ", ".join(
+            [f"{step}: {mean(value, one.graded)}" for step, value in figures["val_curve"].items()]
+            + ([f"{progress.validating}: {so_far(progress)}"] if so_far(progress) else [])
+        )
+        or "-",
+        "unscored": figures["unscored"],
+        "calls per rollout": number(figures["transitions_per_rollout"], 2),
+        "rewritten / helped / hurt": f"{figures['rewritten']} / {figures['helped']} / {figures['hurt']}",
+        "failures": ", ".join(f"{name} {count}" for name, count in figures["failures"].items()) or "none",
+        "steps": f"{steps_of(progress)}, {number(figures['step_s'], 1)} s each",
+        "share of a step": ", ".join(f"{part} {points(share)} %" for part, share in figures["shares"].items()) or "-",
+        "framework per call": f"{number(figures['overhead_ms_per_call'], 2)} ms, waiting for the processor included",
+        "trained": ", ".join(
+            f"{role} {one['transitions']} calls {one['tokens']} tokens"
+            for role, one in figures["trained_by_role"].items()
+        )
+        or "-",
+        **(
+            {"calls in an earlier's row": f"{points(found[0])} %, which saves {points(found[1])} % of the tokens"}
+            if (found := dialogues(one))
+            else {}
+        ),
+        **(
+            {"of them with a gradient": f"{chosen} tokens, of the chosen rollouts"}
+            if (chosen := chosen_tokens(one)) is not None
+            else {}
+        ),
+        "time": duration(figures["wall_s"]),
+        **({"left": f"about {duration(progress.remaining_s)}"} if progress.remaining_s is not None else {}),
+        "code": record["commit"]["hash"] if record["commit"] else "no checkout",
+        "launches": figures["launches"],
+        **({"study": _study(study, record["launches"][-1])} if (study := record.get("study")) else {}),
+    }
+
+
+def overview(run: Run) -> dict[str, Any]:
+    """What `docs/compare.md` describes."""
+    record, progress = run.record, run.progress
+    result: Mapping[str, Any] = record["result"] or {}
+    validating = {
+        "step": progress.validating,
+        "rollouts": progress.done,
+        "of": progress.expected,
+        "mean": progress.val_so_far,
+    }
+    curve = progress.val_curve
+    return {
+        "id": record["id"],
+        "kind": record["kind"],
+        "agent": record["agent"],
+        "agent_match": record["agent_match"],
+        "seed": record["seed"],
+        "status": record["status"],
+        "steps": progress.step,
+        "steps_total": record["identity"]["steps"],
+        "validating": None if progress.validating is None else validating,
+        "left_s": progress.remaining_s,
+        "accuracy_initial": result.get("val_accuracy_initial", curve.get(0) if run.trained else None),
+        "accuracy_final": result.get("accuracy", result.get("val_accuracy_final")),
+        "graded": result.get("graded", progress.graded),
+        "wall_s": result.get("wall_s"),
+    }
+
+
+def _study(study: Study, launch: Launch) -> str:
+    cores = launch.get("cores")
+    shared = f"{study['runs_at_once']} at a time{f' {with_cores(cores)}' if cores else ''}"
+    return f"{study['name']}, {study['job']}, {shared}"
+
+
+def summary(folder: RunFolder, record: Mapping[str, Any]) -> str:
+    """The lines that end a run's command."""
+    return "\n".join((_of_training if record["kind"] == "train" else _of_evaluation)(folder, record))
+
+
+def _of_training(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str]:
+    from harness.plugins import agent_spec, is_reference
+
+    result = record["result"]
+    graded = result.get("graded", False)
+    curve = "  ".join(f"{step}: {mean(value, graded)}" for step, value in result["val_curve"].items())
+    yield f"{record['agent']}: {record['status']} after {result['steps']} steps, {duration(result['wall_s'])}"
+    if said := answered_by(record.get("roles", {})):
+        yield said
+    if result["val_accuracy_final"] is not None:
+        first, last = (mean(result[f"val_accuracy_{when}"], graded) for when in ("initial", "final"))
+        yield f"validation {measured(graded)} {first} -> {last}   (by step: {curve}){spoilt(result)}"
+    if result.get("agent_failed"):
+        yield f"of the last validation {failed_itself(result, graded)}"
+    if result.get("no_signal"):
+        yield f"nothing could be learned: {result['no_signal']}"
+    elif result.get("signal") is not None:
+        chosen = record["identity"]["train"]["algorithm"] == "rejection"
+        which = "with a rollout good enough" if chosen else "with different rewards"
+        yield f"groups {which}, which training learns from: {percent(result['signal'])}"
+    if result["rollout_probs_diff_max"] is not None:
+        yield f"rollout against trainer, largest probability difference: {result['rollout_probs_diff_max']:.1e}"
+    if record.get("parity") is None and not is_reference(record["agent"]) and agent_spec(record["agent"]).strict:
+        yield (
+            f"no parity certificate: `harness parity {record['agent']}` makes one, for this run too; without it "
+            "`harness compare` does not hold the run against another agent's"
+        )
+    yield f"{folder.path}   (next: harness report {folder.path}, harness eval {folder.path})"
+
+
+def _of_evaluation(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str]:
+    result = record["result"]
+    low, high = result["interval_95"] or (None, None)
+    graded = result.get("graded", False)
+    name = measured(graded)
+    several = result.get("samples")
+    asked = f"{result['tasks'] * several['samples']} rollouts" if several else f"{result['tasks']} tasks"
+    yield (
+        f"{record['agent']}: {name} {mean(result['accuracy'], graded)} "
+        f"(95 % interval {mean(low, graded)} to {mean(high, graded)}) on {result['scored']} scored of "
+        f"{asked}, {duration(result['wall_s'])}{spoilt(result)}"
+    )
+    if said := answered_by(record.get("roles", {})):
+        yield said
+    if several:
+        from harness.compare.sampled import lines
+
+        yield "\n".join(lines(several, graded))
+    levels = result["by_difficulty"].items()
+    told = (f"{level} {mean(row['accuracy'], graded)} ({row['tasks']})" for level, row in levels)
+    if len(levels) > 1:
+        yield f"by difficulty: {', '.join(told)}"
+    if result["empty_golds"]:
+        yield f"{result['empty_golds']} of the golds return no row: an empty answer to them proves little"
+    if result["agent_failed"]:
+        yield failed_itself(result, graded)
+    if said := unread(result["unread_calls"], result["scored"] + result["unscored"]):
+        yield said
+    if result["unscored"]:
+        ended = ((name, count) for name, count in sorted(result["outcomes"].items()) if name != "ok")
+        rest = ", ".join(f"{name} {count}" for name, count in ended if name not in AGENT_OUTCOMES)
+        low, high = result["bounds"]
+        yield (
+            f"{result['unscored']} unscored ({rest}): {name} is {mean(low, graded)} to {mean(high, graded)}, "
+            f"all {'lowest to highest' if graded else 'wrong to right'}"
+        )
+    if reading := record.get("reading"):
+        before = (
+            f"not the first one: {', '.join(reading['earlier'])} read it" if reading["earlier"] else "the first one"
+        )
+        yield (
+            f"{reading['split']!r} is for one reading at the end; of {reading['agent']} with this policy this is "
+            f"{before} ({folder.path.parent / FILE})"
+        )
+    yield str(folder.path)

@@ -1,0 +1,289 @@
+"""Trainings: asked for, checked before anything is written, and carried out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness import timeline
+from harness.config import Config, Setting, cache_dir, load_config, resolve_device
+from harness.errors import UserError
+from harness.python.asking import PathLike, Settings, default_preset, key_of, path, told
+from harness.python.console import PlainConsole
+from harness.python.display import TrainingDisplay
+from harness.python.loaded import LoadedRun
+from harness.python.loops import interruptible, own_loop
+from harness.results.folder import RunFolder, replace_text
+from harness.wording import duration
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from harness.run import Data
+    from harness.trainers import Progress
+
+Beside = Callable[[RunFolder], AbstractContextManager[Any]]
+
+
+def train(
+    agent: str | None = None,
+    *,
+    preset: str | None = None,
+    config: PathLike | None = None,
+    settings: Settings = (),
+    task: str | None = None,
+    model: PathLike | None = None,
+    n_runners: int | None = None,
+    agent_match: str | None = None,
+    seed: int | None = None,
+    steps: int | None = None,
+    ci_fast: bool = False,
+    ci: bool = False,
+    resume: PathLike | None = None,
+    runs_dir: PathLike = "runs",
+    progress: bool = True,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> LoadedRun:
+    """Train an agent with GRPO, as `harness train` does; returns when it has ended.
+
+    Args:
+        agent: The agent to train, for example `langgraph_sql`.
+        preset: A preset of `harness config list`.
+        config: A YAML file, for example a run's `config.yaml`.
+        settings: Dotted keys with values, `{"train.steps": 20}`, or texts `key=value`; they count over all options
+            but `agent`, `agent_match`, `seed` and `steps`.
+        task: The task set.
+        model: The policy: bundled, a folder, or a Hugging Face id.
+        n_runners: Runner processes.
+        agent_match: Regular expression: the roles to train.
+        seed: Of data order, sampling and optimizer.
+        steps: Training steps in all.
+        ci_fast: One step on a few questions.
+        ci: Twenty steps.
+        resume: A run to go on with.
+        runs_dir: Where the run's folder is made.
+        progress: Whether to show on stderr how far it is.
+        on_progress: Called a few times a second.
+
+    Returns:
+        The run.
+
+    Raises:
+        UserError: What is asked for cannot be done; nothing was started.
+        RunFailed: The run ended early for a reason that the message names; it can be resumed.
+        KeyboardInterrupt: It was interrupted; the message names how it goes on.
+    """
+    asked = ask(
+        agent,
+        preset=preset,
+        config=config,
+        settings=settings,
+        task=task,
+        model=model,
+        n_runners=n_runners,
+        agent_match=agent_match,
+        seed=seed,
+        steps=steps,
+        ci_fast=ci_fast,
+        ci=ci,
+        resume=resume,
+        runs_dir=runs_dir,
+    )
+    return asked.carry_out(PlainConsole(stderr=True, force_jupyter=False, quiet=not progress), on_progress=on_progress)
+
+
+def ask(
+    agent: str | None,
+    *,
+    preset: str | None,
+    config: PathLike | None,
+    settings: Settings,
+    task: str | None,
+    model: PathLike | None,
+    n_runners: int | None,
+    agent_match: str | None,
+    seed: int | None,
+    steps: int | None,
+    ci_fast: bool,
+    ci: bool,
+    resume: PathLike | None,
+    runs_dir: PathLike,
+) -> Training:
+    """A training as it is asked for, refused here where it cannot be carried out; `train` explains the arguments."""
+    from harness.plugins import trained_by
+    from harness.run import check
+
+    if resume is None:
+        if ci and ci_fast:
+            raise UserError("--ci is twenty steps and --ci-fast is one: give one of them")
+        overrides = _ci(fast=ci_fast) if ci or ci_fast else []  # first: what is asked for by name counts
+        overrides += told(settings, task__name=task, policy__path=model, rollout__runners=n_runners)
+        overrides += told({}, train__steps=steps)
+        if preset is None and config is None:
+            device = load_config(None, None, [item for item in overrides if key_of(item) == "device"]).device
+            preset = default_preset(task, resolve_device(device))
+        resolved = load_config(preset, path(config), overrides, agent=agent, agent_match=agent_match, seed=seed)
+        asked = Training(resolved, Path(runs_dir))
+    else:
+        own = (agent, preset, config, task, model, n_runners, agent_match, seed)
+        asked = _resumed(Path(resume), settings, steps, more=any(one is not None for one in own) or ci or ci_fast)
+        if asked.finished:
+            return asked
+    check(asked.config)
+    asked.config.agent_match = trained_by(asked.config.agent, asked.config.agent_match)
+    return asked
+
+
+def _resumed(resume: Path, settings: Settings, steps: int | None, *, more: bool) -> Training:
+    """A run that goes on; `more` is whether anything else was asked for."""
+    from harness.run import RESUMABLE, same_run
+
+    folder = RunFolder.open(resume)
+    before = folder.read()
+    kind, result = before["kind"], before["result"]
+    if kind != "train":
+        raise UserError(f"{resume} is of kind {kind!r}, not a training: start it again with `harness {kind}`")
+    if more:
+        raise UserError(
+            f"--resume takes the run's own configuration; only --set of {', '.join(RESUMABLE)} may change it"
+        )
+    resolved = load_config(None, folder.path / "config.yaml", told(settings))
+    if steps is not None:
+        resolved.train.steps = steps
+    same_run(folder.config(), resolved)
+    finished = ""
+    if before["status"] == "finished" and result and result["steps"] >= (resolved.train.steps or 0):
+        done = result["steps"]
+        finished = f"{resume} finished after its {done} steps; --steps {2 * done} goes on"
+    return Training(resolved, folder.path.parent, folder, finished)
+
+
+@dataclass
+class Training:
+    """What was asked for, checked.
+
+    Attributes:
+        before: The run that goes on.
+        finished: That there is nothing left to do, in a sentence; empty where there is.
+    """
+
+    config: Config
+    runs_dir: Path
+    before: RunFolder | None = None
+    finished: str = ""
+
+    def carry_out(
+        self,
+        console: Console,
+        *,
+        panel: bool = True,
+        beside: Beside = lambda folder: nullcontext(),
+        on_progress: Callable[[Progress], None] = lambda progress: None,
+    ) -> LoadedRun:
+        """Train to the end.
+
+        Args:
+            console: Where a live display goes: a panel on a terminal, or lines.
+            panel: Whether to draw one.
+            beside: Entered around all that is written to the run's folder.
+        """
+        from harness.run import check_device, load_data
+
+        if self.before is not None and self.finished:
+            console.print(self.finished)
+            return LoadedRun.read(self.before)
+        check_device(self.config)
+        data = load_data(self.config, self.before)
+        # Only now, when all that can be asked for wrongly was: an error leaves no empty run behind.
+        folder = self.before or RunFolder.create(self.runs_dir, self.config.agent)
+        with folder.dropped_without_record(), beside(folder):
+            timeline.born("harness train")
+            with interruptible(), own_loop():
+                self._fit(folder, data, console, panel, on_progress)
+        return LoadedRun.read(folder)
+
+    def _fit(
+        self, folder: RunFolder, data: Data, console: Console, panel: bool, on_progress: Callable[[Progress], None]
+    ) -> None:
+        config = self.config
+        agent = f"{config.agent} on {config.task.name}, {resolve_device(config.device)}"
+        took = _start_s(config)
+        last = "" if took is None else f", which took {duration(took)} the last time"
+        console.print(f"{folder.path}: {agent}; {config.train.trainer} is being started{last}")
+        say_what_is_awaited(console, config, folder)
+        title = f"{config.agent} · train {config.agent_match!r} · seed {config.seed}"
+        from harness import run  # takes a second
+
+        view = TrainingDisplay(console, title, took, _advice(config), panel=panel)
+
+        def show(progress: Progress) -> None:
+            view.show(progress)
+            on_progress(progress)
+
+        try:
+            with view:
+                run.train(config, folder, data, resume=self.before is not None, on_progress=show)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt(_kept(config, folder)) from None
+        finally:
+            if view.start_s is not None:
+                _keep_start_s(config, view.start_s)
+
+
+def say_what_is_awaited(console: Console, config: Config, folder: RunFolder) -> None:
+    """Where no runners are started here, how others join."""
+    if config.rollout.runners == 0:
+        console.print(f"rollout.runners is 0: waits for `harness runner --join {folder.path}`")
+
+
+def _advice(config: Config) -> str:
+    """What to try besides where nothing is learned."""
+    if config.policy.path == "pocket-sql" and config.task.name != "pocket":
+        return f", or another policy.path: pocket-sql speaks only the task set pocket, not {config.task.name}"
+    return ""
+
+
+def _starts() -> tuple[Path, dict[str, float]]:
+    """Seconds that starts took on this machine, by what was started, and the file they are kept in."""
+    file = cache_dir() / "starts.json"
+    try:
+        return file, {str(key): float(value) for key, value in json.loads(file.read_text(encoding="utf-8")).items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return file, {}
+
+
+def _started(config: Config) -> str:
+    slow = " deterministic" if config.deterministic else ""
+    return f"{config.train.trainer} {resolve_device(config.device)} {config.policy.path}{slow}"
+
+
+def _start_s(config: Config) -> float | None:
+    return _starts()[1].get(_started(config))
+
+
+def _keep_start_s(config: Config, seconds: float) -> None:
+    file, known = _starts()
+    with suppress(OSError):  # it is a remark for the next time, no part of the run
+        file.parent.mkdir(parents=True, exist_ok=True)
+        replace_text(file, json.dumps(known | {_started(config): round(seconds, 1)}, indent=2))
+
+
+def _kept(config: Config, folder: RunFolder) -> str:
+    """What an interrupted training leaves, and how it goes on."""
+    from harness.plugins import make_trainer
+
+    if not (folder.path / "run.json").is_file():
+        return "nothing was started yet, and nothing is kept"
+    step = max(make_trainer(config).checkpoints(folder), default=0)
+    kept = f"step {step} and all before it are kept. Go on" if step else "no checkpoint was saved yet. Begin anew"
+    return f"{kept}: harness train --resume {folder.path}"
+
+
+def _ci(*, fast: bool) -> list[Setting]:
+    if fast:
+        return ["train.steps=1", "train.batch_size=4", "task.val_limit=8", "train.val_every=0", "train.save_every=0"]
+    return ["train.steps=20", "train.val_every=10"]
