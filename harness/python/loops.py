@@ -28,6 +28,7 @@ def own_loop() -> Iterator[None]:
     try:
         yield
     finally:
+        asyncio.set_event_loop(outer)
         asyncio._set_running_loop(outer)
         if main:
             signal.set_wakeup_fd(wakeup)

@@ -219,6 +219,7 @@ def test_an_evaluation_inside_an_event_loop_and_in_a_thread(tmp_path: Path, scri
         runs = [harness.evaluate(**options), await asyncio.to_thread(harness.evaluate, **options)]
         os.kill(os.getpid(), signal.SIGUSR1)
         await asyncio.wait_for(heard.wait(), 60)
+        assert asyncio.get_event_loop_policy().get_event_loop() is asyncio.get_running_loop()
         return runs
 
     for run in asyncio.run(cell()):
