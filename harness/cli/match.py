@@ -13,7 +13,7 @@ from harness.errors import ConfigError, RunFailed, nearest
 
 app = typer.Typer(add_completion=False)
 EPISODE = "never_approved"
-"""The scripted episode that has every role call, some more than once."""
+"""The scripted episode in which every role calls, some more than once; a program without it plays its longest."""
 
 
 @app.command()
@@ -32,12 +32,14 @@ def match(
     from rich.table import Table
 
     from harness.parity.recorder import record_in_process
-    from harness.plugins import agent_spec, trained_by
+    from harness.plugins import agent_spec, program, program_of, trained_by
 
     spec = agent_spec(plugin)
     pattern = trained_by(plugin, agent_match)
     matched = matching_roles(spec.roles, pattern)
-    recording = record_in_process(plugin, [EPISODE])[0]
+    scenarios = program(program_of(plugin)).scenarios
+    episode = max(scenarios, key=lambda one: (one.name == EPISODE, len(one.replies))).name
+    recording = record_in_process(plugin, [episode])[0]
     calls = [
         {"call": index, "role": call.role, "trained": bool(re.search(pattern, call.role))}
         for index, call in enumerate(recording.calls)

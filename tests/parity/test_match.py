@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -53,6 +54,13 @@ def test_the_program_says_which_roles_are_trained_where_nobody_does(
     agent: str, given: str | None, pattern: str
 ) -> None:
     assert trained_by(agent, given) == pattern
+
+
+def test_command_plays_an_episode_of_any_program(command: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    done = command("match", "reference_tools", "--json")
+    assert done.returncode == 0, done.stderr
+    calls = json.loads(done.stdout)["calls"]
+    assert len(calls) > 1 and all(call["role"] == "assistant" and call["trained"] for call in calls)
 
 
 def test_command_shows_which_calls_would_be_trained() -> None:

@@ -56,6 +56,7 @@ def test_the_commands_of_the_page_print_what_it_says(tmp_path: Path) -> None:
             continue
         done = run(command, tmp_path)
         assert done.stdout.replace(str(tmp_path), "FOLDER") == output, (command, done.stderr[-2000:])
+        assert not done.stderr, (command, done.stderr[-2000:])
         seen += 1
     assert seen == 5
 

@@ -141,7 +141,7 @@ def test_a_dead_policy_server_is_called_what_it_is() -> None:
 class FailingRun:
     """A run too many of whose rollouts failed."""
 
-    model, done = "m", 0
+    model, done, roles = "m", 0, {}  # type: ignore[var-annotated]
 
     def __init__(self, folder: RunFolder) -> None:
         self.config, self.folder = load_config("cpu", agent="reference_sql"), folder
