@@ -40,6 +40,13 @@ def answer(queue: SimpleQueue[str]) -> None:
         time.sleep(10**6)
 
 
+def scripted_model() -> str:
+    """The URL of one that ends with this process."""
+    queue: SimpleQueue[str] = SimpleQueue()
+    Process(target=answer, args=(queue,), daemon=True).start()
+    return queue.get()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rollouts", type=int, default=20_000)
@@ -56,10 +63,7 @@ def main() -> None:
     from harness.rollout.session import Session
     from harness.rollout.stack import RolloutWork
 
-    queue: SimpleQueue[str] = SimpleQueue()
-    model = Process(target=answer, args=(queue,), daemon=True)
-    model.start()
-    url = queue.get()
+    url = scripted_model()
     rollout = {"runners": options.runners, "concurrency": options.concurrency}
     config = load_config("cpu", agent="reference_sql", overrides=[f"rollout.{k}={v}" for k, v in rollout.items()])
     tasks = make_task_set(config).load("val")
@@ -103,7 +107,6 @@ def main() -> None:
         path = Path(folder) / "run"
         (path / "logs").mkdir(parents=True)
         Work(config, "scripted", path / "logs", f"memory-{os.getpid()}").execute()
-    model.kill()
 
 
 if __name__ == "__main__":

@@ -15,12 +15,11 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from multiprocessing import Process, SimpleQueue
 from pathlib import Path
 from typing import Any
 
 import psutil
-from memory import answer
+from memory import scripted_model
 
 
 def measure(url: str, shared: bool, rollouts: int, runners: int, concurrency: int, steps: int) -> tuple[float, ...]:
@@ -99,10 +98,7 @@ def main() -> None:
     from harness.rollout.lightning import without_litellm
 
     without_litellm()
-    queue: SimpleQueue[str] = SimpleQueue()
-    model = Process(target=answer, args=(queue,), daemon=True)
-    model.start()
-    url = queue.get()
+    url = scripted_model()
     print(f"{options.rollouts} rollouts a step, {options.runners} runners; worst of {options.steps} steps, max / mean")
     print("rollout.concurrency  given              rollouts  processor time  rollouts/s")
     for concurrency in options.concurrency:
@@ -110,7 +106,6 @@ def main() -> None:
             counts, cpu, rate = measure(url, shared, options.rollouts, options.runners, concurrency, options.steps)
             given = "a share" if shared else "all that is free"
             print(f"{concurrency:>19}  {given:<17} {counts:>9.2f} {cpu:>15.2f} {rate:>11.0f}", flush=True)
-    model.kill()
 
 
 if __name__ == "__main__":

@@ -162,9 +162,8 @@ class Decoder:
     def _decode(self) -> None:
         """One token for every running request."""
         last = [generation.token_ids[-1] for generation in self._running]
-        found = self._passes.step(last, [generation.length - 1 for generation in self._running])
         waiting = iter(self._running)
-        for logits, requests in zip(found, self._passes.divided(len(last)), strict=True):
+        for requests, logits in self._passes.step(last, [generation.length - 1 for generation in self._running]):
             self._sample(logits, list(islice(waiting, requests)))
         self._dismiss()
 

@@ -242,7 +242,7 @@ class Passes:
         for layer in self._seats:
             layer.move(seat, to, length)
 
-    def step(self, tokens: Sequence[int], positions: Sequence[int]) -> list[torch.Tensor]:
+    def step(self, tokens: Sequence[int], positions: Sequence[int]) -> list[tuple[int, torch.Tensor]]:
         """Logits after one more token of each request, from the first seat on.
 
         Args:
@@ -250,15 +250,16 @@ class Passes:
             positions: Where it stands in its sequence.
 
         Returns:
-            Of each pass `[rows, vocabulary]`, of which the first are its requests': as many as `divided` says.
+            Of each pass how many requests it has, and logits `[rows, vocabulary]`, of which the first are theirs.
         """
-        ends = list(accumulate(self.divided(len(tokens))))
+        requests = self._divided(len(tokens))
+        ends = list(accumulate(requests))
         passes = [
             (first, tokens[first:end], positions[first:end]) for first, end in zip([0, *ends], ends, strict=False)
         ]
-        return self._in_lanes(self._pass, passes)
+        return list(zip(requests, self._in_lanes(self._pass, passes), strict=True))
 
-    def divided(self, requests: int) -> list[int]:
+    def _divided(self, requests: int) -> list[int]:
         """How many requests each pass has: more than a block's are divided among all lanes."""
         passes = -(-requests // self.rows)
         if requests > BLOCK:
@@ -329,7 +330,7 @@ class Passes:
         rows = self.rows * self.lanes
         for seat in range(rows):
             self.sit(seat, read)
-        found = torch.cat(self.step(prompt[:1] * rows, [TRIAL] * rows))
+        found = torch.cat([logits for _, logits in self.step(prompt[:1] * rows, [TRIAL] * rows)])
         return bool(torch.equal(found, found[:1].expand_as(found)))
 
     def _linear(self, module: Linear, given: torch.Tensor) -> torch.Tensor:

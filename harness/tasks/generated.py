@@ -12,11 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.environments.sql.databases import fingerprint
 from harness.environments.sql.environment import DATABASE
 from harness.errors import TaskSetError
 from harness.records import Task
-from harness.tasks.bundled import Bundle, build_database
+from harness.tasks.bundled import Bundle
 from harness.tasks.schemas import WithSchemas
 
 _TASK = {"id", "db_id", "question", "query", "difficulty"}
@@ -41,7 +40,6 @@ class GeneratedTasks(WithSchemas):
         self._manifest = self._bundle.manifest
         self._scripts: dict[str, str] = json.loads(self._bundle.read("databases.json"))
         self.root = self._bundle.built(cache_dir, "databases.json")
-        self._loaded: dict[str, tuple[Path, str]] = {}
 
     def load(self, split: str) -> Sequence[Task]:
         """All tasks of a split, in the order of the file.
@@ -84,11 +82,8 @@ class GeneratedTasks(WithSchemas):
 
     def check(self) -> list[str]:
         """Databases whose files changed since their tasks were loaded."""
-        return sorted(db_id for db_id, (path, digest) in self._loaded.items() if fingerprint(path) != digest)
+        return self._bundle.changed()
 
     def _database(self, db_id: str) -> Path:
-        path: Path = self.root / "database" / db_id / f"{db_id}.sqlite"
-        if db_id not in self._loaded or fingerprint(path) != self._loaded[db_id][1]:
-            build_database(self._scripts[db_id], path, self.name)
-            self._loaded[db_id] = (path, fingerprint(path))
-        return path
+        path = self.root / "database" / db_id / f"{db_id}.sqlite"
+        return self._bundle.database(db_id, self._scripts[db_id], path)

@@ -10,12 +10,14 @@ import json
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 from harness.environments.sql.environment import database_of
 from harness.environments.sql.sandbox import Limits, execute
 from harness.programs.self_correcting_sql.prompts import PROMPTS
 from harness.records import Problem, Task
+from harness.tasks.generated import GeneratedTasks
 from harness.tasks.pocket import PocketTasks
 from recipes.finetune.policy import Policy, load, share, spread
 from recipes.pocket.world import same_rows
@@ -26,8 +28,14 @@ _WHOLE = Limits(max_rows=10_000)
 class Pocket:
     """Tasks of one split, with what is needed to judge an answer."""
 
-    def __init__(self, split: str = "val", limit: int | None = None, cache_dir: str | None = None) -> None:
-        self.set = PocketTasks(cache_dir=cache_dir or tempfile.mkdtemp(prefix="pocket-"))
+    def __init__(
+        self,
+        split: str = "val",
+        limit: int | None = None,
+        cache_dir: str | None = None,
+        of: Callable[[str], GeneratedTasks] = PocketTasks,
+    ) -> None:
+        self.set = of(cache_dir or tempfile.mkdtemp(prefix="pocket-"))
         self.tasks = list(self.set.load(split))[:limit]
         self.gold = {t.id: execute(database_of(t), t.gold, _WHOLE).rows for t in self.tasks}
 
@@ -45,12 +53,13 @@ class Pocket:
         replies = policy.complete([PROMPTS.write(self.problem(t)) for t in tasks], temperature)
         return [self.right(t, PROMPTS.parse_sql(r)) for t, r in zip(tasks, replies, strict=True)]
 
-    def loop(self, policy: Policy, max_turns: int = 3) -> list[bool]:
-        """Whether the answer of write, check and rewrite is right, task by task."""
-        problems = {t.id: self.problem(t) for t in self.tasks}
-        replies = policy.complete([PROMPTS.write(problems[t.id]) for t in self.tasks])
-        answers = {t.id: PROMPTS.parse_sql(r) for t, r in zip(self.tasks, replies, strict=True)}
-        active = list(self.tasks)
+    def loop(self, policy: Policy, max_turns: int = 3, most: int | None = None) -> list[bool]:
+        """Whether the answer of write, check and rewrite is right, as `drafts`."""
+        tasks = spread(self.tasks, most)
+        problems = {t.id: self.problem(t) for t in tasks}
+        replies = policy.complete([PROMPTS.write(problems[t.id]) for t in tasks])
+        answers = {t.id: PROMPTS.parse_sql(r) for t, r in zip(tasks, replies, strict=True)}
+        active = list(tasks)
         for _ in range(max_turns - 1):
             results = {t.id: execute(database_of(t), answers[t.id]).text for t in active}
             checks = policy.complete([PROMPTS.check(problems[t.id], answers[t.id], results[t.id]) for t in active])
@@ -63,7 +72,7 @@ class Pocket:
             for (task, _), reply in zip(rejected, repairs, strict=True):
                 answers[task.id] = PROMPTS.parse_sql(reply)
             active = [t for t, _ in rejected]
-        return [self.right(t, answers[t.id]) for t in self.tasks]
+        return [self.right(t, answers[t.id]) for t in tasks]
 
 
 def report(policy: Policy, samples: int = 0, limit: int | None = None) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
 from collections import Counter
 from pathlib import Path
 
@@ -18,6 +17,8 @@ from harness.records import Task
 from harness.tasks.pocket_probe import DATA, PocketProbeTasks
 from harness.testing.data_contract import TaskSetContract
 from recipes.pocket_probe.world import bundled
+
+from .test_pocket import rows
 
 SIZES = {"train": (60, 2400), "dev": (12, 480), "test": (24, 960)}
 
@@ -34,14 +35,6 @@ def tasks(tmp_path_factory: pytest.TempPathFactory) -> PocketProbeTasks:
 @pytest.fixture(scope="module")
 def every(tasks: PocketProbeTasks) -> list[Task]:
     return [task for split in SIZES for task in tasks.load(split)]
-
-
-def rows(task: Task, sql: str) -> list[tuple[object, ...]]:
-    connection = sqlite3.connect(f"file:{database_of(task)}?mode=ro", uri=True)
-    try:
-        return connection.execute(sql).fetchall()
-    finally:
-        connection.close()
 
 
 def test_splits_are_of_databases_that_share_no_table(tasks: PocketProbeTasks) -> None:

@@ -11,12 +11,11 @@ from typing import Any
 
 from pydantic import PositiveInt
 
-from harness.environments.sql.databases import fingerprint
 from harness.environments.sql.environment import DATABASE, GOLD_IS, TOOL
 from harness.environments.sql.schema import schema_text
 from harness.errors import TaskSetError
 from harness.records import Task
-from harness.tasks.bundled import Bundle, build_database
+from harness.tasks.bundled import Bundle
 
 DATA = Path(__file__).parent / "data"
 SPLITS = ("train", "val")
@@ -41,7 +40,6 @@ class MedicalTasks:
         self._bundle = Bundle(self.name, DATA)
         self._database: dict[str, Any] = json.loads(self._bundle.read("database.json"))
         self.path = self._bundle.built(cache_dir, "database.json") / "medical.sqlite"
-        self._digest = ""
 
     def load(self, split: str) -> Sequence[Task]:
         """All tasks of `train` or `val`, in the order of the file.
@@ -100,9 +98,7 @@ class MedicalTasks:
 
     def check(self) -> list[str]:
         """The database's name, if it changed since tasks were loaded."""
-        return [self.path.name] if self._digest and fingerprint(self.path) != self._digest else []
+        return self._bundle.changed()
 
     def _build(self) -> None:
-        if not self._digest or fingerprint(self.path) != self._digest:
-            build_database(self._database["script"], self.path, self.name)
-            self._digest = fingerprint(self.path)
+        self._bundle.database(self.path.name, self._database["script"], self.path)
