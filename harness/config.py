@@ -36,6 +36,8 @@ class TaskConfig(Section):
     """Task set: `pocket`, `medical`, `spider` or a variant, `bird`, `files` (your own questions), or a plugin's."""
     train_split: str = "train"
     val_split: str = "val"
+    train_only: str | None = None
+    """A file of task ids, one a line: no others are trained on. `mixed.txt` of a sampled evaluation is such a file."""
     train_limit: int | None = Field(None, ge=1)
     """Use only the first N training tasks of the seeded order."""
     val_limit: int | None = Field(None, ge=1)

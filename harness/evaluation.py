@@ -19,6 +19,7 @@ from harness.records import Task
 from harness.results.folder import RunFolder
 from harness.results.model import Episode, Parent, RunRecord, Scores
 from harness.results.readings import write_down
+from harness.results.signal import mixed_tasks
 from harness.rollout.session import Session
 from harness.rollout.stack import RolloutWork
 from harness.run import LiveRun, load_tasks, recorded
@@ -72,6 +73,8 @@ def evaluate(
             write_down(folder, folder.read())
         with answering(answers, config, folder.logs) as run.roles:
             _Evaluation(run, endpoint, on_progress).execute()
+        if config.eval.samples > 1:
+            folder.write_mixed(mixed_tasks((row["task_id"], row["reward"]) for row in folder.rows("episodes")))
     return folder.read()
 
 

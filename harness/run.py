@@ -42,7 +42,7 @@ from harness.rewards.paid import spent
 from harness.tasks import TaskSet
 from harness.trainers import Progress
 from harness.trainers.monitor import Monitor
-from harness.trainers.order import training_order, validation_order, write_dataset
+from harness.trainers.order import trained_on, training_order, validation_order, write_dataset
 
 ROWS_BYTES = {"train": 64 * 2**20, "eval": 4 * 2**20}
 """Room that the rows, logs and tables of a small run take; without it none is started."""
@@ -227,12 +227,13 @@ def load_data(config: Config, before: RunFolder | None = None) -> Data:
         before: The run that goes on with it.
 
     Raises:
-        TaskSetError: As `load_tasks`.
+        TaskSetError: As `load_tasks` and `trained_on`.
         ConfigError, EnvironmentProblem: As `policies.fetched` and `answerers`.
         UserError: They, or what judges answers, are not what that run began with.
     """
     task_set = make_task_set(config)
     train, val = (load_tasks(config, task_set, split) for split in (config.task.train_split, config.task.val_split))
+    train = trained_on(train, config)
     if before is not None:
         same_parts(before, config, task_set)
     return Data(task_set, train, val, _policy(config, before), _answers(config, before))

@@ -6,6 +6,7 @@ runs/<id>/
     episodes.parquet     one row a rollout
     transitions.parquet  one row a call (optional)
     steps.parquet        one row a step: the trainer's figures and ours
+    mixed.txt            of an evaluation with several samples: tasks that were answered both right and wrong
     reward/              what the reward keeps, for example a judge's grades, and its ledger of calls
     data/                tasks in order: train.parquet, val.parquet
     checkpoints/         the trainer's checkpoints
@@ -157,6 +158,10 @@ class RunFolder:
             self.path / "config.yaml",
             text + yaml.safe_dump(config.dump(), sort_keys=False, allow_unicode=True),
         )
+
+    def write_mixed(self, tasks: Iterable[str]) -> None:
+        """Keep the ids of tasks whose rewards differ, one a line, as `task.train_only` reads them."""
+        replace_text(self.path / "mixed.txt", "".join(f"{task}\n" for task in tasks))
 
     def config(self) -> Config:
         """The content of `config.yaml`.

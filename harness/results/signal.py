@@ -19,6 +19,19 @@ def teaches(rewards: Collection[float], least: float | None = None) -> bool:
     return len(set(rewards)) > 1 if least is None else max(rewards) >= least
 
 
+def mixed_tasks(rewards: Iterable[tuple[str, float | None]]) -> list[str]:
+    """Tasks whose scored rollouts differ in reward, sorted: those that GRPO has something to learn from.
+
+    Args:
+        rewards: Task and reward of every rollout; None where it is unscored.
+    """
+    found: dict[str, set[float]] = defaultdict(set)
+    for task, reward in rewards:
+        if reward is not None:
+            found[task].add(reward)
+    return sorted(task for task, of in found.items() if teaches(of))
+
+
 def mixed_groups(
     rewards: Iterable[tuple[int, str, float | None]], least: float | None = None
 ) -> dict[int, tuple[int, int]]:

@@ -75,10 +75,11 @@ def steps_of(config: Config) -> int | None:
     if config.train.steps:
         return config.train.steps
     from harness.plugins import make_task_set
-    from harness.trainers.order import training_order
+    from harness.trainers.order import trained_on, training_order
 
     try:
         tasks = make_task_set(config).load(config.task.train_split)
+        tasks = trained_on(tasks, config)
         return len(training_order(tasks, config)) // config.train.batch_size
     except HarnessError:
         return None

@@ -12,6 +12,30 @@ from harness.errors import TaskSetError
 from harness.records import Task
 
 
+def trained_on(tasks: Sequence[Task], config: Config) -> Sequence[Task]:
+    """The tasks of the training split that `task.train_only` leaves; all, where it names no file.
+
+    Raises:
+        TaskSetError: Its file cannot be read, names no task, or names one that the split has not.
+    """
+    if config.task.train_only is None:
+        return tasks
+    where = f"task.train_only: {config.task.train_only}"
+    try:
+        wanted = set(Path(config.task.train_only).read_text(encoding="utf-8").split("\n")) - {""}
+    except (OSError, UnicodeDecodeError) as error:
+        raise TaskSetError(f"{where} cannot be read ({error}); name a file of task ids, one a line") from error
+    kept = [task for task in tasks if task.id in wanted]
+    if not wanted:
+        raise TaskSetError(f"{where} has no task id: there would be nothing to train on")
+    if unknown := sorted(wanted - {task.id for task in kept}):
+        raise TaskSetError(
+            f"{where} has {len(unknown)} ids, {unknown[0]!r} for one, that split {config.task.train_split!r} of "
+            f"{config.task.name!r} has not: ids must be of that split (task.train_split)"
+        )
+    return kept
+
+
 def training_order(tasks: Sequence[Task], config: Config) -> list[Task]:
     """Tasks of every step, one after the other: `steps * batch_size` of them.
 

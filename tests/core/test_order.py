@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import polars as pl
 import pytest
 
 from harness.config import Config, load_config
 from harness.errors import TaskSetError
 from harness.records import Task
-from harness.trainers.order import order_hash, training_order, validation_order, write_dataset
+from harness.trainers.order import order_hash, trained_on, training_order, validation_order, write_dataset
 
 TASKS = [Task(f"t{n}", "x", "train", f"Q{n}", f"SELECT 'gold-canary-{n}'", "db") for n in range(50)]
 
@@ -44,10 +46,28 @@ def test_too_few_tasks_are_refused() -> None:
         training_order(TASKS[:3], config())
 
 
-def test_gold_is_not_in_the_files_that_verl_reads(tmp_path: object) -> None:
-    from pathlib import Path
+def test_only_tasks_that_a_file_names_are_trained_on(tmp_path: Path) -> None:
+    file = tmp_path / "ids.txt"
+    only = config(**{"task.train_only": file})
+    file.write_text("t7\nt3\n", encoding="utf-8")
+    assert [task.id for task in trained_on(TASKS, only)] == ["t3", "t7"]
+    assert trained_on(TASKS, config()) is TASKS
 
-    path = Path(str(tmp_path)) / "train.parquet"
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "cannot be read"), (b"", "no task id"), (b"t3\nx\ny\n", "2 ids, 'x' for one"), (b"\xff", "cannot be read")],
+)
+def test_a_file_of_ids_that_does_not_fit_is_refused(tmp_path: Path, content: bytes | None, said: str) -> None:
+    file = tmp_path / "ids.txt"
+    if content is not None:
+        file.write_bytes(content)
+    with pytest.raises(TaskSetError, match=said):
+        trained_on(TASKS, config(**{"task.train_only": file}))
+
+
+def test_gold_is_not_in_the_files_that_verl_reads(tmp_path: Path) -> None:
+    path = tmp_path / "train.parquet"
     write_dataset(path, TASKS, "train")
     assert b"gold-canary" not in path.read_bytes()
     assert "gold-canary" not in pl.read_parquet(path).write_json()
