@@ -193,14 +193,11 @@ def harness_rewards() -> list[RewardSpec]:
 
 @hookimpl
 def harness_trainers() -> list[TrainerSpec]:
-    from harness.trainers.verl.names import MEASURES
-
     return [
         TrainerSpec(
             "verl",
             "harness.trainers.verl.trainer:VerlTrainer",
             "GRPO, or rejection fine-tuning, by verl's own V1 trainer on Ray",
             devices=("cpu", "cuda", "npu"),
-            measures=MEASURES,
         )
     ]

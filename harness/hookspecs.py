@@ -6,8 +6,8 @@ as `package.module:Name`; nothing heavy is imported until a spec is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import pluggy
 
@@ -102,11 +102,9 @@ class TrainerSpec(Spec):
 
     Attributes:
         devices: What it trains on, of `cpu`, `cuda` and `npu`; a configuration with another is refused.
-        measures: The columns it logs that add up to each of `harness.trainers.MEASURES`, where it names them otherwise.
     """
 
     devices: tuple[str, ...] = ("cpu", "cuda")
-    measures: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class HarnessHooks:

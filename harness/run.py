@@ -108,10 +108,10 @@ class LiveRun:
     @cached_property
     def _monitor(self) -> Monitor:
         rollouts = {"train": self.config.train.batch_size * self.config.rollout.group_size, "val": len(self.val)}
-        limit, trainer = self.config.rollout.max_failed_share, self.config.train.trainer
+        limit = self.config.rollout.max_failed_share
         of_reward = graded(reward_spec(self.config.reward.name))
         least = least_to_train(self.config.train.model_dump())
-        return Monitor(self.folder, self.steps, rollouts, limit, trainer, graded=of_reward, least=least)
+        return Monitor(self.folder, self.steps, rollouts, limit, graded=of_reward, least=least)
 
 
 def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) -> None:

@@ -491,7 +491,7 @@ def test_a_judge_that_is_down_ends_the_run_in_one_line_that_says_so(
 
 def test_a_training_whose_judge_is_down_is_stopped_with_the_judges_reason(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "x")
-    monitor = Monitor(folder, 1, {"train": 4, "val": 4}, 0.5, "verl")
+    monitor = Monitor(folder, 1, {"train": 4, "val": 4}, 0.5)
     row = {"phase": "train", "step": 1, "task_id": "t", "outcome": "ok", "reward": None}
     RowLog(folder, "episodes").add([{**row, "reward_reason": "the judge m: answers 503, 5 times"}] * 3)
     with pytest.raises(RunFailed) as stopped:

@@ -1,4 +1,4 @@
-"""A step's row is on disk before its checkpoint is; loading this changes verl's trainer.
+"""A step's row is on disk before its checkpoint is, with harness's names too; loading this changes verl's trainer.
 
 verl logs a step after the validation that follows its checkpoint. A run that was killed in between went on from the
 checkpoint, and never had the row. Now what is known of the step is written before the checkpoint, and once more, with
@@ -14,8 +14,12 @@ from typing import Any
 
 import orjson
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.utils.tracking import FileLogger
+
+from harness.trainers.verl.names import measured
 
 _step, _save, _validate = PPOTrainer.step, PPOTrainer._save_checkpoint, PPOTrainer._validate
+_log = FileLogger.log
 _known: dict[str, Any] = {}
 """The running step's metrics and times, which verl fills as it goes."""
 
@@ -41,9 +45,14 @@ def write(number: int) -> None:
     if not _known or not logger.endswith("-verl.jsonl"):
         return
     data = _known["metrics"] | {f"timing_s/{name}": seconds for name, seconds in _known["times"].items()}
-    row = {"step": number, "data": {name: float(value) for name, value in data.items() if _is_number(value)}}
+    data = {name: float(value) for name, value in data.items() if _is_number(value)}
+    row = {"step": number, "data": data | measured(data)}
     with Path(logger.removesuffix("-verl.jsonl") + "-early.jsonl").open("ab", buffering=0) as file:
         file.write(orjson.dumps(row) + b"\n")
+
+
+def log(self: FileLogger, data: dict[str, Any], step: int) -> None:
+    _log(self, data | measured(data), step)
 
 
 def _is_number(value: Any) -> bool:
@@ -51,3 +60,4 @@ def _is_number(value: Any) -> bool:
 
 
 PPOTrainer.step, PPOTrainer._save_checkpoint, PPOTrainer._validate = step, save_checkpoint, validate
+FileLogger.log = log

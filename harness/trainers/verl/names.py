@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 PACKED = "harness_packed"
 """Name of our attention (`packing.py`) among those of transformers."""
 ON_POLICY = "harness_on_policy"
@@ -11,7 +14,7 @@ ABOUT = "harness_row"
 of its rollout; tokens `saved`; whether its role had a row before (`again`)."""
 CROSS_ENTROPY = "harness_cross_entropy"
 """The same where a step is several optimizer steps, for `train.algorithm: rejection`."""
-MEASURES: dict[str, tuple[str, ...]] = {
+MEASURES: Mapping[str, tuple[str, ...]] = {
     "step_s": ("timing_s/step",),
     "rollout_s": ("timing_s/gen",),
     "update_s": ("timing_s/update_actor", "timing_s/old_log_prob", "timing_s/ref"),
@@ -25,6 +28,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     "saved_tokens": ("training/saved_tokens",),
     "chosen_tokens": ("training/chosen_tokens",),
 }
+"""What harness reads of a step, and which of verl's figures add up to it."""
 
 LOG = "verl.log"
 """Among a run's logs: what verl's processes say."""
@@ -32,3 +36,9 @@ SESSION_FILE = ".session.json"
 """In a run's folder: where its services are, for verl's processes."""
 LOST_FILE = ".lost"
 """Beside it: why a rollout came to nothing that could be recorded; verl itself would go on without it."""
+
+
+def measured(data: Mapping[str, Any]) -> dict[str, float]:
+    """What harness reads of a step, of verl's figures that are there."""
+    found = {name: [data[one] for one in of if one in data] for name, of in MEASURES.items()}
+    return {name: float(sum(figures)) for name, figures in found.items() if figures}
