@@ -10,7 +10,6 @@ from harness.hookspecs import (
     ProgramSpec,
     RewardSpec,
     TaskSetSpec,
-    TrainerSpec,
     hookimpl,
 )
 from harness.programs.self_correcting_sql.prompts import ROLES
@@ -188,16 +187,4 @@ def harness_rewards() -> list[RewardSpec]:
             "other rewards, weighted: execution and a judge by default",
             graded=True,
         ),
-    ]
-
-
-@hookimpl
-def harness_trainers() -> list[TrainerSpec]:
-    return [
-        TrainerSpec(
-            "verl",
-            "harness.trainers.verl.trainer:VerlTrainer",
-            "GRPO, or rejection fine-tuning, by verl's own V1 trainer on Ray",
-            devices=("cpu", "cuda", "npu"),
-        )
     ]

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 import pluggy
 
 import harness
-from harness.errors import ConfigError, PluginError, nearest
+from harness.errors import ConfigError, PluginError, how_to_install, nearest
 from harness.hookspecs import (
     HARNESS_API,
     AgentSpec,
@@ -183,7 +183,10 @@ class Registry:
         hint = nearest(name, self._kinds[kind], ".")
         names = ", ".join(sorted(self._kinds[kind])) or "none"
         broken = "".join(f" Plugin {state.name!r} {state.problem}" for state in self.states if state.problem)
-        raise PluginError(f"no {kind} called {name!r}{hint} Installed: {names}. `harness plugins` lists all.{broken}")
+        extra = f" To install what comes with harness: {how_to_install('cpu')}" if names == "none" else ""
+        raise PluginError(
+            f"no {kind} called {name!r}{hint} Installed: {names}. `harness plugins` lists all.{broken}{extra}"
+        )
 
 
 def _returned(hook: str, function: Callable[..., Any], of: type[Spec]) -> list[Spec]:

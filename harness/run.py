@@ -145,12 +145,12 @@ def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) 
     check_fit(spec.name, task_set.name)
     checked_options(task_set, config.task.options, "task.options")
     make_reward(config)
-    trainer = trainer_spec(config.train.trainer)
-    device = resolve_device(config.device)
-    if trains and device not in trainer.devices:
-        raise ConfigError(
-            f"device: {trainer.name!r} does not train on {device!r}. Use one of: {', '.join(trainer.devices)}"
-        )
+    if trains:
+        trainer, device = trainer_spec(config.train.trainer), resolve_device(config.device)
+        if device not in trainer.devices:
+            raise ConfigError(
+                f"device: {trainer.name!r} does not train on {device!r}. Use one of: {', '.join(trainer.devices)}"
+            )
     pattern = trained_by(config.agent, config.agent_match)
     try:
         matched = [role for role in spec.roles if re.search(pattern, role)]

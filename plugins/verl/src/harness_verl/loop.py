@@ -15,9 +15,9 @@ from harness import timeline
 from harness.results.folder import replace_text
 from harness.rollout.request import Phase
 from harness.rollout.session import Session
-from harness.trainers.verl.names import ABOUT, LOST_FILE
-from harness.trainers.verl.rows import UNTRAINED, rows_of
-from harness.trainers.verl.shared import SessionFile, phase_of
+from harness_verl.names import ABOUT, LOST_FILE
+from harness_verl.rows import UNTRAINED, rows_of
+from harness_verl.shared import SessionFile, phase_of
 
 _sessions: dict[Path, asyncio.Future[Session]] = {}
 """This process's, by session file."""

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from harness.errors import RunFailed
 from harness.rollout.processes import starved, stop_process
 from harness.rollout.stack import RolloutWork
-from harness.trainers.verl.driver import OURS
-from harness.trainers.verl.names import LOG, LOST_FILE
-from harness.trainers.verl.shared import SessionFile
+from harness_verl.driver import OURS
+from harness_verl.names import LOG, LOST_FILE
+from harness_verl.shared import SessionFile
 
 if TYPE_CHECKING:
     from agentlightning.store.base import LightningStore

@@ -38,8 +38,8 @@ from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
-from harness.trainers.verl.names import ABOUT
-from harness.trainers.verl.rows import UNTRAINED
+from harness_verl.names import ABOUT
+from harness_verl.rows import UNTRAINED
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ import orjson
 from verl.trainer.ppo.v1.trainer_base import PPOTrainer
 from verl.utils.tracking import FileLogger
 
-from harness.trainers.verl.names import measured
+from harness_verl.names import measured
 
 _step, _save, _validate = PPOTrainer.step, PPOTrainer._save_checkpoint, PPOTrainer._validate
 _log = FileLogger.log

@@ -9,9 +9,9 @@ import torch
 from verl.utils.fsdp_utils import merged_lora_context, normalize_peft_param_name
 from verl.workers.engine.base import EngineRegistry
 
-from harness.trainers.verl import cpu_rollout, logprobs
-from harness.trainers.verl.packing import PackedEngine
-from harness.trainers.verl.row_by_row import take_rows_apart
+from harness_verl import cpu_rollout, logprobs
+from harness_verl.packing import PackedEngine
+from harness_verl.row_by_row import take_rows_apart
 
 cpu_rollout.register()
 

@@ -11,7 +11,7 @@ from harness.config import Config
 from harness.errors import ConfigError
 from harness.layers import at, nested
 from harness.policies import about
-from harness.trainers.verl.names import CROSS_ENTROPY, ON_POLICY, PACKED
+from harness_verl.names import CROSS_ENTROPY, ON_POLICY, PACKED
 
 
 def micro_batch(wanted: int, rows: int, devices: int) -> int:

@@ -31,7 +31,7 @@ from typing import Any, NoReturn
 
 from harness import timeline
 from harness.rollout.processes import RUN_MARK, carry_mark, die_with_parent
-from harness.trainers.verl.fork_client import HANDED, SERVER
+from harness_verl.fork_client import HANDED, SERVER
 
 CLIENT = Path(__file__).with_name("fork_client.py")
 _EVERYWHERE = (
@@ -39,13 +39,13 @@ _EVERYWHERE = (
     "verl.workers.engine_workers",
     "verl.experimental.agent_loop.agent_loop",
     "verl.experimental.reward_loop",
-    "harness.trainers.verl.sampler",
-    "harness.trainers.verl.batches",
-    "harness.trainers.verl.loop",
+    "harness_verl.sampler",
+    "harness_verl.batches",
+    "harness_verl.loop",
     "harness.rollout.store",
 )
 PRELOADED = {
-    "cpu": (*_EVERYWHERE, "harness.trainers.verl.cpu_worker", "harness.policies.server"),
+    "cpu": (*_EVERYWHERE, "harness_verl.cpu_worker", "harness.policies.server"),
     "cuda": (
         *_EVERYWHERE,
         "verl.workers.rollout.vllm_rollout.vllm_async_server",

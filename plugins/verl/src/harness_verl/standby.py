@@ -1,4 +1,4 @@
-"""A fork server that the runs of a study share: `python -m harness.trainers.verl.standby NAME STUDY_PID DEVICE`.
+"""A fork server that the runs of a study share: `python -m harness_verl.standby NAME STUDY_PID DEVICE`.
 
 Each run's workers are forks of it, so that torch, transformers and verl are imported once a study. It ends with the
 study; where the study was killed, once the run that it left has ended.
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from harness.rollout.processes import RUN_MARK, mark_place, stop_process
 from harness.trainers import Standby
-from harness.trainers.verl import forks
+from harness_verl import forks
 
 ROOM = 255
 """Bytes for the mark of a run."""
@@ -36,7 +36,7 @@ class ForkServer(Standby):
         self._name = forks.new_name()
         self.variables = {forks.STANDBY: f"{self._name} {kind}"}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "harness.trainers.verl.standby", self._name, str(os.getpid()), device],
+            [sys.executable, "-m", "harness_verl.standby", self._name, str(os.getpid()), device],
             env={**environment, RUN_MARK: "-" * ROOM},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -15,10 +15,10 @@ from harness.config import Config
 from harness.errors import ConfigError, EnvironmentProblem, how_to_install
 from harness.layers import at, flatten, merge, nested
 from harness.policies import tool_parser
-from harness.trainers.verl.isolation import HOOK
-from harness.trainers.verl.limits import check, micro_batch
-from harness.trainers.verl.memory import recomputes
-from harness.trainers.verl.names import CROSS_ENTROPY, ON_POLICY, PACKED
+from harness_verl.isolation import HOOK
+from harness_verl.limits import check, micro_batch
+from harness_verl.memory import recomputes
+from harness_verl.names import CROSS_ENTROPY, ON_POLICY, PACKED
 
 AGENT_LOOP = "harness"
 SAMPLERS = {
@@ -127,7 +127,7 @@ def verl_settings(
             "v1": {
                 "sampler": {
                     "custom_sampler": {
-                        "path": "pkg://harness.trainers.verl.sampler",
+                        "path": "pkg://harness_verl.sampler",
                         "name": SAMPLERS[mode],
                     },
                     "sampler_kwargs": {
@@ -270,7 +270,7 @@ _DEVICES: dict[str, dict[str, Any]] = {
         "actor_rollout_ref": {
             "model": {
                 "enable_gradient_checkpointing": False,
-                "external_lib": "harness.trainers.verl.cpu_worker",
+                "external_lib": "harness_verl.cpu_worker",
             },
             "actor": {
                 "strategy": "fsdp2",
@@ -301,7 +301,7 @@ _DEVICES: dict[str, dict[str, Any]] = {
     "cuda": {
         "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
         "actor_rollout_ref": {
-            "model": {"external_lib": "harness.trainers.verl.packing"},
+            "model": {"external_lib": "harness_verl.packing"},
             "rollout": {
                 "name": "vllm",
                 "checkpoint_engine": {"update_weights_bucket_megabytes": 512},
@@ -353,7 +353,7 @@ def write_agent_loop(path: Path, session_file: Path) -> None:
     """The file that names our agent loop to verl's workers."""
     entry = {
         "name": AGENT_LOOP,
-        "_target_": "harness.trainers.verl.loop.HarnessAgentLoop",
+        "_target_": "harness_verl.loop.HarnessAgentLoop",
         "session_file": str(session_file),
     }
     path.write_text(yaml.safe_dump([entry]), encoding="utf-8")

@@ -23,11 +23,11 @@ from harness.plugins import program, program_of
 from harness.results.folder import RunFolder
 from harness.rollout.processes import RUN_MARK, end_group, no_orphans, stop_process
 from harness.trainers import Standby, Trainer
-from harness.trainers.verl import forks
-from harness.trainers.verl.checkpoints import check, checkpoints, drop_broken
-from harness.trainers.verl.compose import chosen, verl_settings, write_agent_loop
-from harness.trainers.verl.limits import checkpoint_bytes
-from harness.trainers.verl.names import LOG, LOST_FILE, SESSION_FILE
+from harness_verl import forks
+from harness_verl.checkpoints import check, checkpoints, drop_broken
+from harness_verl.compose import chosen, verl_settings, write_agent_loop
+from harness_verl.limits import checkpoint_bytes
+from harness_verl.names import LOG, LOST_FILE, SESSION_FILE
 
 if TYPE_CHECKING:
     from harness.run import LiveRun
@@ -55,7 +55,7 @@ class VerlTrainer(Trainer):
             chosen(config)
 
     def standby(self, config: Config) -> Standby | None:
-        from harness.trainers.verl.standby import ForkServer
+        from harness_verl.standby import ForkServer
 
         device = resolve_device(config.device)
         if not forks.possible(device, config.ray_address or "local", config.deterministic):
@@ -67,13 +67,13 @@ class VerlTrainer(Trainer):
         return checkpoints(folder)
 
     def export(self, folder: RunFolder, checkpoint: Path, target: Path) -> None:
-        from harness.trainers.verl.models import export
+        from harness_verl.models import export
 
         check(folder, checkpoint)
         export(checkpoint, target)
 
     def policy(self, folder: RunFolder, checkpoint: Path) -> Any:
-        from harness.trainers.verl.models import trained_policy
+        from harness_verl.models import trained_policy
 
         check(folder, checkpoint)
         return trained_policy(checkpoint)
@@ -117,7 +117,7 @@ class VerlTrainer(Trainer):
         well = False
         try:
             with timeline.span("imports of agentlightning"):
-                from harness.trainers.verl.run import VerlRun
+                from harness_verl.run import VerlRun
 
             VerlRun(run, mark, driver, session_file, begins, Path(scratch.name)).execute()
             well = True
@@ -152,7 +152,7 @@ def _settings(run: LiveRun) -> dict[str, Any]:
 def _start(log_file: Path, data_dir: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
     with log_file.open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "harness.trainers.verl.driver", str(data_dir)],
+            [sys.executable, "-m", "harness_verl.driver", str(data_dir)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

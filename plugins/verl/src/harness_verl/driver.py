@@ -1,4 +1,4 @@
-"""The process in which verl runs: `python -m harness.trainers.verl.driver DATA_DIR`.
+"""The process in which verl runs: `python -m harness_verl.driver DATA_DIR`.
 
 Composes `verl-settings.yaml` over verl's defaults and leaves the whole as `verl.yaml` beside it.
 """
@@ -50,7 +50,7 @@ def main() -> None:
 
     from harness import timeline
     from harness.layers import at
-    from harness.trainers.verl import forks
+    from harness_verl import forks
 
     timeline.born("verl's driver")
 
@@ -64,7 +64,7 @@ def main() -> None:
     import ray
     from omegaconf import OmegaConf
 
-    from harness.trainers.verl.compose import compose
+    from harness_verl.compose import compose
 
     with timeline.span("configuration"):
         config = compose(settings)
@@ -82,7 +82,7 @@ def main() -> None:
     else:
         from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
 
-        from harness.trainers.verl.tasks import checked
+        from harness_verl.tasks import checked
 
         run_ppo(checked(config), task_runner_class=TaskRunnerV1)
     over.set()
@@ -112,7 +112,7 @@ def run_on_forks(config: Any) -> None:
 
     from harness import timeline
     from harness.errors import last_line
-    from harness.trainers.verl.tasks import TaskRunner
+    from harness_verl.tasks import TaskRunner
 
     options = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
     options.setdefault("runtime_env", {}).setdefault("env_vars", {})["TRANSFER_QUEUE_ENABLE"] = "1"

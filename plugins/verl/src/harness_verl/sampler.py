@@ -16,12 +16,12 @@ from typing import Any
 
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
-from harness.trainers.verl import early_rows  # noqa: F401  (for its effect)
+from harness_verl import early_rows  # noqa: F401  (for its effect)
 
 POLL_S = 0.05
 
 if os.environ.get("VERL_PLATFORM") == "cpu":
-    from harness.trainers.verl import cpu_rollout
+    from harness_verl import cpu_rollout
 
     cpu_rollout.register()
 
@@ -37,7 +37,7 @@ class _Timed:
         super().__init__(*args, sampler_kwargs=sampler_kwargs, **kwargs)  # type: ignore[call-arg]
         self.poll_interval = POLL_S
         if sampler_kwargs["batching"] == "by_rollout":
-            from harness.trainers.verl import batches
+            from harness_verl import batches
 
             batches.install(
                 shared=sampler_kwargs["credit"] == "shared",
