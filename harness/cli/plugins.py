@@ -131,8 +131,6 @@ def _plugin(name: str) -> tuple[str, str]:
 
     states = {state.name: state.distribution for state in registry().states}
     owner = name if name in states else registry().owner("agent", agent_spec(name).name)
-    if owner == "builtin":
-        raise PluginError(f"{name!r} is part of harness itself and needs no environment of its own")
     return owner, states[owner]
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from harness_verl.trainer import VerlTrainer
 
 from harness.compare.runs import find_all, read_run, select
 from harness.config import load_config
@@ -18,6 +17,7 @@ from harness.errors import ConfigError, UserError
 from harness.results.folder import RunFolder
 from harness.study.plan import jobs_of, read_study
 from harness.study.state import StudyFolder
+from harness_verl.trainer import VerlTrainer
 
 from .synthetic import write_run
 

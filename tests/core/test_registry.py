@@ -39,7 +39,7 @@ def _plugin(monkeypatch: pytest.MonkeyPatch, name: str, api: int = 1, **members:
 def _agents(name: str) -> object:
     @hookimpl
     def harness_agents() -> list[AgentSpec]:
-        return [AgentSpec(name, f"{name}_module:Agent", "an agent", roles=("write_query",))]
+        return [AgentSpec(name, f"{name}_module:Agent", "an agent", roles=("write_query",), program="p")]
 
     return harness_agents
 
@@ -82,8 +82,8 @@ def test_a_missing_framework_says_what_to_install() -> None:
         load(AgentSpec("x_sql", "no_such_framework:Agent", ""))
 
 
-AGENT = AgentSpec("a_sql", "a.b:C", "", roles=("write",))
-TASKS = TaskSetSpec("t", "t:T", "")
+AGENT = AgentSpec("a_sql", "a.b:C", "", roles=("write",), program="p")
+TASKS = TaskSetSpec("t", "t:T", "", environment="e")
 
 
 def _hook(returns: Callable[[], object]) -> object:

@@ -12,8 +12,8 @@ HARNESS = REPO / "harness"
 ROOMS = (
     *("__init__", "errors", "clock", "deadlines", "timeline", "serving", "layers", "wording", "config", "hookspecs"),
     *("records", "toolbox", "scripted", "environments", "programs", "plugins", "tasks", "rewards", "gateway"),
-    *("results", "rollout", "policies", "trainers", "builtins", "parity", "record", "run"),
-    *("compare", "evaluation", "study", "report", "diagnosis", "testing", "python", "sql", "cli", "__main__"),
+    *("results", "rollout", "policies", "trainers", "parity", "record", "run"),
+    *("compare", "evaluation", "study", "report", "diagnosis", "testing", "python", "cli", "__main__"),
 )
 """From the bottom up: a room may import those before it, also inside functions. Types alone may point anywhere."""
 SHARED = (
@@ -83,6 +83,14 @@ def test_arrows_go_one_way() -> None:
             elif ROOMS.index(_room(name)) > ROOMS.index(here):
                 wrong.append(f"{file.relative_to(REPO)}:{line}: {here} must not import {name}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_the_core_knows_no_plugin_not_even_for_types() -> None:
+    plugin = re.compile(r"^\s*(?:from|import) (?:harness_\w+|verl|ray|vllm|sqlite3)\b", re.MULTILINE)
+    texts = {file.relative_to(REPO).as_posix(): file.read_text(encoding="utf-8") for file in _modules()}
+    written = texts.pop("harness/cli/scaffold.py")  # a package of its own
+    found = {name: match.group().strip() for name, text in texts.items() if (match := plugin.search(text))}
+    assert (found, "\nimport harness_sql" in written) == ({}, True)
 
 
 def test_shared_rooms_know_no_task() -> None:

@@ -30,7 +30,9 @@ def fake_plugin(site: Path, name: str, module: str, body: str) -> None:
 def site(tmp_path: Path) -> Path:
     site = tmp_path / "site"
     fake_plugin(site, "broken", "broken_plugin", "import a_framework_that_is_not_there\nHARNESS_API = 1\n")
-    spec = "AgentSpec('absent', 'absent_plugin:Agent', 'x', roles=('r',), frameworks=('no-such-framework',))"
+    spec = (
+        "AgentSpec('absent', 'absent_plugin:Agent', 'x', roles=('r',), frameworks=('no-such-framework',), program='p')"
+    )
     body = "from harness.hookspecs import AgentSpec, hookimpl\nHARNESS_API = 1\n"
     body += f"@hookimpl\ndef harness_agents():\n    return [{spec}]\n"
     fake_plugin(site, "absent", "absent_plugin", body)

@@ -96,11 +96,11 @@ def decoder_of(model: Any, seats: int = 40) -> Decoder:
 def first_other_gradient(model: Any, row_lengths: Sequence[int] = (1, 700, 2, 33, 64, 190, 401)) -> str:
     """Compute the gradient of each row alone and among others that weigh nothing; the first that is another."""
     import torch
-    from harness_verl.row_by_row import take_rows_apart
     from transformers import AttentionInterface
     from transformers.masking_utils import AttentionMaskInterface
 
     from harness.policies.attention import attention_by_row
+    from harness_verl.row_by_row import take_rows_apart
 
     def attention(module: Any, *states: Any, scaling: Any = None, sliding_window: Any = None, **_: Any) -> Any:
         return attention_by_row(*states[:3], sizes, scaling, sliding_window), None

@@ -56,11 +56,12 @@ def test_importing_it_imports_nothing_else() -> None:
 
 
 def test_its_names_are_those_of_their_homes() -> None:
+    import harness_sql
     from harness.compare.comparison import compare
-    from harness.environments.sql.sandbox import execute
     from harness.records import Task
+    from harness_sql.sqlite.sandbox import execute
 
-    assert harness.Task is Task and harness.hookimpl is hookimpl and harness.sql.execute is execute
+    assert harness.Task is Task and harness.hookimpl is hookimpl and harness_sql.execute is execute
     assert set(dir(harness)) == set(harness.__all__)
     assert callable(harness.compare) and harness.compare.comparison.compare is compare
     with pytest.raises(AttributeError, match="module 'harness' has no attribute 'Tsk'"):

@@ -18,26 +18,26 @@ import pytest
 from judging import attempt, data_of, grades, grading, is_gold, judge, score, task
 
 from harness.config import load_config
-from harness.environments.sql.environment import DATABASE
 from harness.errors import ConfigError, RunFailed, UserError
 from harness.evaluation import evaluate
 from harness.gateway.client import Endpoint
 from harness.plugins import make_reward, reward_identity, reward_spec
 from harness.policies import resolve
-from harness.programs.self_correcting_sql.scenarios import build_database
 from harness.record import run_record
 from harness.records import Task
 from harness.results.folder import RowLog, RunFolder
 from harness.rewards import asking
-from harness.rewards.asking import data_block, grades_of
-from harness.rewards.judge import CRITERIA, Judge
-from harness.rewards.paid import spent
 from harness.run import same_parts, same_run
 from harness.scripted.server import Reply
-from harness.tasks.pocket import PocketTasks
 from harness.testing.data_contract import RewardContract
 from harness.testing.fixtures import StartServer
 from harness.trainers.monitor import Monitor
+from harness_sql.rewards.asking import data_block, grades_of
+from harness_sql.rewards.judge import CRITERIA, Judge
+from harness_sql.rewards.paid import spent
+from harness_sql.self_correcting.scenarios import build_database
+from harness_sql.sqlite.environment import DATABASE
+from harness_sql.tasks.pocket import PocketTasks
 
 
 @pytest.fixture(autouse=True)
@@ -316,7 +316,7 @@ SCORES = """
 import asyncio, sys
 from pathlib import Path
 from judging import attempt, task
-from harness.rewards.judge import Judge
+from harness_sql.rewards.judge import Judge
 made = Judge(endpoint=sys.argv[1], model="scripted")
 made.keep_in(Path(sys.argv[2]))
 async def main():

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from harness.cli import reward as commands
 from harness.errors import ConfigError, RunFailed
-from harness.rewards.judge_audit import ATTACKS, CASES
 from harness.scripted.server import Reply
 from harness.testing.fixtures import StartServer
+from harness_sql.rewards.judge_audit import ATTACKS, CASES
 
 RIGHT = {case.right for case in CASES}
 

@@ -15,14 +15,14 @@ from typing import Any
 
 import pytest
 
-from harness.environments.sql.environment import DATABASE, database_of
 from harness.hookspecs import RewardSpec, TaskSetSpec, hookimpl
 from harness.plugins import Registry, make
-from harness.programs.self_correcting_sql.scenarios import build_database
 from harness.records import Attempt, Task, Verdict
-from harness.rewards.execution_accuracy import ExecutionAccuracy
-from harness.tasks.pocket import PocketTasks
 from harness.testing.data_contract import GOLDS, RewardContract, TaskSetContract, asked
+from harness_sql.rewards.execution_accuracy import ExecutionAccuracy
+from harness_sql.self_correcting.scenarios import build_database
+from harness_sql.sqlite.environment import DATABASE, database_of
+from harness_sql.tasks.pocket import PocketTasks
 
 
 class Tasks(PocketTasks):

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from harness_verl.standby import ForkServer
-from harness_verl.trainer import VerlTrainer
 
 from harness.config import load_config
+from harness_verl.standby import ForkServer
+from harness_verl.trainer import VerlTrainer
 
 REPO = Path(__file__).parents[2]
 

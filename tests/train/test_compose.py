@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness_verl.compose import verl_settings
-from harness_verl.limits import micro_batch
-from harness_verl.names import CROSS_ENTROPY
-from harness_verl.trainer import VERLS_OWN
 
 from harness.config import load_config
 from harness.errors import ConfigError
 from harness.layers import differing, flatten
 from harness.run import check
+from harness_verl.compose import verl_settings
+from harness_verl.limits import micro_batch
+from harness_verl.names import CROSS_ENTROPY
+from harness_verl.trainer import VERLS_OWN
 
 REJECTION = "train.algorithm=rejection"
 MICRO = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"
@@ -44,9 +44,10 @@ def test_the_sampler_follows_the_trainer_mode(mode: str, name: str) -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason="needs verl")
 def test_every_sampler_is_of_the_class_that_its_trainer_uses() -> None:
+    from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
+
     from harness_verl import sampler
     from harness_verl.compose import SAMPLERS
-    from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
     assert not issubclass(getattr(sampler, SAMPLERS["sync"]), ReplayBufferAsync)
     assert issubclass(getattr(sampler, SAMPLERS["sync"]), ReplayBuffer)

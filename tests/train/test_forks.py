@@ -15,12 +15,12 @@ from typing import Any
 
 import psutil
 import pytest
-from harness_verl import fork_client, forks
-from harness_verl.standby import ForkServer
-from harness_verl.trainer import VerlTrainer
 
 from harness.config import load_config
 from harness.rollout.processes import RUN_MARK, marked, sweep
+from harness_verl import fork_client, forks
+from harness_verl.standby import ForkServer
+from harness_verl.trainer import VerlTrainer
 
 DRIVER = """
 import json, os, signal, sys, time

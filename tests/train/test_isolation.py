@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness_verl.compose import verl_settings
-from harness_verl.isolation import HOOK
 
 from harness.config import load_config
 from harness.rollout.processes import RUN_MARK
+from harness_verl.compose import verl_settings
+from harness_verl.isolation import HOOK
 
 JOB = f"""
 import os

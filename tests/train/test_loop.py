@@ -11,11 +11,6 @@ import pytest
 
 pytest.importorskip("verl")
 
-from harness_verl.loop import HarnessAgentLoop
-from harness_verl.names import ABOUT, LOST_FILE, SESSION_FILE
-from harness_verl.run import VerlRun
-from harness_verl.sampler import _Timed
-from harness_verl.shared import SessionFile
 from omegaconf import OmegaConf
 
 from harness.config import load_config
@@ -23,6 +18,11 @@ from harness.errors import EnvironmentProblem, RunFailed
 from harness.records import Transition
 from harness.rollout.session import Scored
 from harness.testing.calls import transition
+from harness_verl.loop import HarnessAgentLoop
+from harness_verl.names import ABOUT, LOST_FILE, SESSION_FILE
+from harness_verl.run import VerlRun
+from harness_verl.sampler import _Timed
+from harness_verl.shared import SessionFile
 
 
 def call(role: str, index: int, prompt: tuple[int, ...] = (1,)) -> Transition:

@@ -13,10 +13,6 @@ pytest.importorskip("verl")
 
 import numpy as np
 import torch
-from harness_verl import batches
-from harness_verl.batches import Batches
-from harness_verl.names import ABOUT, ON_POLICY, PACKED
-from harness_verl.rows import DialogueRow, rows_of
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 from transfer_queue import KVBatchMeta
@@ -29,6 +25,10 @@ from verl.workers.config.actor import PolicyLossConfig
 from verl.workers.utils.losses import ppo_loss
 
 from harness.records import Transition
+from harness_verl import batches
+from harness_verl.batches import Batches
+from harness_verl.names import ABOUT, ON_POLICY, PACKED
+from harness_verl.rows import DialogueRow, rows_of
 
 from .test_packing import SHAPE, engine
 from .test_rows import call

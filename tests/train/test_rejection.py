@@ -7,10 +7,11 @@ import pytest
 pytest.importorskip("verl")
 
 import torch
-from harness_verl import batches
-from harness_verl.names import CROSS_ENTROPY
 from torch.nn.functional import cross_entropy
 from transformers import Qwen2Config
+
+from harness_verl import batches
+from harness_verl.names import CROSS_ENTROPY
 
 from .test_merging import Queue, dealt, gradients
 from .test_packing import SHAPE, engine

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from harness_verl.rows import DialogueRow, rows_of
 
 from harness.records import Transition
 from harness.testing.calls import transition
+from harness_verl.rows import DialogueRow, rows_of
 
 
 def call(index: int, prompt: list[int], reply: list[int], role: str = "ask") -> Transition:

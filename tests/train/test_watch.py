@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness_verl import run as module
-from harness_verl.run import VerlRun, last_error, temporary_room
-from harness_verl.trainer import _place
 
 from harness.config import load_config
 from harness.errors import EnvironmentProblem, RunFailed
 from harness.results.folder import RunFolder
+from harness_verl import run as module
+from harness_verl.run import VerlRun, last_error, temporary_room
+from harness_verl.trainer import _place
 
 WARNING = (
     "(TaskRunnerV1 pid=411) /venv/verl/workers/engine/__init__.py:69: UserWarning: megatron engine is not available: "
@@ -126,8 +126,9 @@ def test_a_killed_actor_that_nobody_waits_for_ends_the_driver(tmp_path: Path) ->
 
 
 def test_a_dead_policy_server_is_called_what_it_is() -> None:
-    from harness_verl.driver import cause_of_death
     from ray.core.generated.common_pb2 import ActorDeathCause
+
+    from harness_verl.driver import cause_of_death
 
     cause = ActorDeathCause()
     cause.actor_died_error_context.reason = cause.actor_died_error_context.Reason.Value("WORKER_DIED")
