@@ -59,8 +59,8 @@ HARNESS_API = 1
 
 @hookimpl
 def harness_agents():
-    SQL = "self_correcting_sql"
-    return [AgentSpec("leaves_sleepers", "faulty:LeavesSleepers", "Leaves processes.", roles=ReferenceSQL.roles, program=SQL)]
+    more = {"roles": ReferenceSQL.roles, "program": "self_correcting_sql"}
+    return [AgentSpec("leaves_sleepers", "faulty:LeavesSleepers", "Leaves processes.", **more)]
 
 class LeavesSleepers(ReferenceSQL):
     async def solve(self, problem, toolbox):

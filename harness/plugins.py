@@ -176,7 +176,8 @@ class Registry:
         hint = nearest(name, self._kinds[kind], ".")
         names = ", ".join(sorted(self._kinds[kind])) or "none"
         broken = "".join(f" Plugin {state.name!r} {state.problem}" for state in self.states if state.problem)
-        extra = f" To install what comes with harness: {how_to_install('cpu')}" if names == "none" else ""
+        of_ours = "cpu" if kind == "trainer" else "plugins"
+        extra = f" To install what comes with harness: {how_to_install(of_ours)}" if names == "none" else ""
         raise PluginError(
             f"no {kind} called {name!r}{hint} Installed: {names}. `harness plugins` lists all.{broken}{extra}"
         )

@@ -38,11 +38,11 @@ from harness.results.folder import FULL, RunFolder, undisturbed
 from harness.results.model import Parent, RunRecord, Scores
 from harness.results.signal import least_to_train
 from harness.results.tables import conclude
+from harness.rewards.paid import spent
 from harness.tasks import TaskSet
 from harness.trainers import Progress
 from harness.trainers.monitor import Monitor
 from harness.trainers.order import trained_on, training_order, validation_order, write_dataset
-from harness_sql.rewards.paid import spent
 
 ROWS_BYTES = {"train": 64 * 2**20, "eval": 4 * 2**20}
 """Room that the rows, logs and tables of a small run take; without it none is started."""

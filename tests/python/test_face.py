@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -177,7 +177,7 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     vars(module).update({"HARNESS_API": 1, "harness_trainers": hookimpl(lambda: [spec])})
     monkeypatch.setitem(sys.modules, "idle_plugin", module)
     monkeypatch.setitem(sys.modules, __name__, sys.modules[Idle.__module__])
-    found = Registry([EntryPoint("idle", "idle_plugin", "harness")])
+    found = Registry([*entry_points(group="harness", name="sql"), EntryPoint("idle", "idle_plugin", "harness")])
     monkeypatch.setattr("harness.plugins.registry", lambda: found)
     return {"train.trainer": "idle", "train.batch_size": 4, "device": "cpu"}
 

@@ -10,13 +10,13 @@ import pytest
 from judging import score, task
 
 from harness.records import Task
-from harness.testing.data_contract import RewardContract
 from harness_sql.rewards.facts import Facts, facts_of
 from harness_sql.self_correcting.scenarios import build_database
 from harness_sql.sqlite.environment import ANSWER, DATABASE
+from harness_sql.testing import SQLRewardContract
 
 
-class TestContract(RewardContract):
+class TestContract(SQLRewardContract):
     reward = "facts"
 
     @pytest.fixture(scope="class")

@@ -26,18 +26,18 @@ from harness.policies import resolve
 from harness.record import run_record
 from harness.records import Task
 from harness.results.folder import RowLog, RunFolder
-from harness.rewards import asking
+from harness.rewards.paid import spent
 from harness.run import same_parts, same_run
 from harness.scripted.server import Reply
-from harness.testing.data_contract import RewardContract
 from harness.testing.fixtures import StartServer
 from harness.trainers.monitor import Monitor
+from harness_sql.rewards import asking
 from harness_sql.rewards.asking import data_block, grades_of
 from harness_sql.rewards.judge import CRITERIA, Judge
-from harness_sql.rewards.paid import spent
 from harness_sql.self_correcting.scenarios import build_database
 from harness_sql.sqlite.environment import DATABASE
 from harness_sql.tasks.pocket import PocketTasks
+from harness_sql.testing import SQLRewardContract
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "FIRST_WAIT_S", 0.001)
 
 
-class TestContract(RewardContract):
+class TestContract(SQLRewardContract):
     reward = "judge"
 
     @pytest.fixture(scope="class")

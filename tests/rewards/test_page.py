@@ -17,7 +17,7 @@ from harness_sql.rewards.judge_audit import ATTACKS
 from harness_sql.rewards.soft_f1 import WEIGHTS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "rewards.md").read_text(encoding="utf-8")
-OWN = [spec for spec in registry().specs("reward") if registry().owner("reward", spec.name) == "builtin"]
+OWN = [spec for spec in registry().specs("reward") if registry().owner("reward", spec.name) == "sql"]
 
 
 @pytest.mark.parametrize("spec", OWN, ids=lambda spec: spec.name)

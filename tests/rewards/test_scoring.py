@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -85,7 +85,7 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Offer:
         monkeypatch.setitem(sys.modules, "judge_plugin", module)
         point = EntryPoint("judge", "judge_plugin", "harness")
         vars(point)["dist"] = Distribution()
-        found = Registry([point])
+        found = Registry([*entry_points(group="harness", name="sql"), point])
         assert found.states[-1].problem is None, found.states[-1].problem
         monkeypatch.setattr("harness.plugins.registry", lambda: found)
         return load_config("cpu", None, ["reward.name=examiner", *settings], agent="reference_sql")

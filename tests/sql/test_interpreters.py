@@ -44,7 +44,7 @@ def interpreters() -> list[Path]:
 def verdicts(python: Path, seed: str, database: Path) -> list[object]:
     environment = {
         "PATH": "",
-        "PYTHONPATH": str(REPO),
+        "PYTHONPATH": os.pathsep.join([str(REPO), str(REPO / "plugins" / "sql" / "src")]),
         "PYTHONHASHSEED": seed,
         "PYTHONDONTWRITEBYTECODE": "1",
     }

@@ -19,7 +19,6 @@ import pytest
 from typer.testing import CliRunner
 
 from harness.cli import app as harness
-from harness.cli import data as data_commands
 from harness.config import Config, load_config
 from harness.errors import ConfigError, TaskSetError, UserError
 from harness.plugins import environment, make_task_set
@@ -31,6 +30,7 @@ from harness.run import load_tasks
 from harness.scripted.server import ReceivedRequest
 from harness.testing.data_contract import TaskSetContract
 from harness.testing.fixtures import StartServer
+from harness_sql.cli import data as data_commands
 from harness_sql.sqlite.environment import ANSWER, GOLD_IS, database_of
 from harness_sql.tasks.files import FilesTasks
 

@@ -17,9 +17,9 @@ import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
-from harness.cli import data as data_commands
 from harness.errors import TaskSetError
 from harness.testing.data_contract import TaskSetContract
+from harness_sql.cli import data as data_commands
 from harness_sql.sqlite.environment import database_of
 from harness_sql.sqlite.evaluator import evaluate
 from harness_sql.tasks.prepared.prepare import sample_of
