@@ -1,7 +1,7 @@
 """Makes the publishable copy of a study or of one run, small enough for the repository:
 
-    python results/publish.py runs/frameworks results/studies/frameworks
-    python results/publish.py runs/20261120-101500-langgraph_sql-a1b2 results/cpu/seed0 [--whole]
+    python tools/publish.py runs/frameworks results/studies/frameworks
+    python tools/publish.py runs/20261120-101500-langgraph_sql-a1b2 results/cpu/seed0 [--whole]
 
 Of every run: record, configuration, one row a step, one row a rollout, one row a call. What tables, charts and
 statistics read is kept as it is; left out or shortened is (`results/README.md` says it too):
@@ -80,7 +80,7 @@ def publish_study(study: Path, target: Path) -> None:
     plain = json.loads(render(found, "json", references))
     plain.pop("identity", None)
     (target / "comparison.json").write_text(json.dumps(plain, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(f"Tables in Markdown: <!-- table: compare {target} --> and <!-- /table -->, then results/table.py --write")
+    print(f"Tables in Markdown: <!-- table: compare {target} --> and <!-- /table -->, then tools/table.py --write")
 
 
 def publish_run(source: Path, target: Path, texts: int | None) -> None:

@@ -1,4 +1,4 @@
-"""Draws the curves of `cpu/`, `studies/` and `gpu-spider/` from the run records there: `python results/plot.py`.
+"""Draws the curves of `cpu/`, `studies/` and `gpu-spider/` from the run records there: `python tools/plot.py`.
 
 Needs a Chromium to rasterise.
 """
@@ -20,7 +20,7 @@ from table import by_at, by_pass, rewards
 
 from harness.results.folder import RunFolder
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).resolve().parents[1] / "results"
 COLOURS = {
     "langgraph_sql write": "#1f5fbf",
     "langgraph_sql write|check": "#1b9e77",

@@ -1,4 +1,4 @@
-"""Keeps tables in Markdown equal to the run records: `python results/table.py --check|--write [FILE...]`.
+"""Keeps tables in Markdown equal to the run records: `python tools/table.py --check|--write [FILE...]`.
 
 A table stands between `<!-- table: KIND FOLDER [KEY...] -->` and `<!-- /table -->`, FOLDER as seen from the root:
 
@@ -207,9 +207,7 @@ def main(arguments: list[str]) -> int:
         drifted += 1
         pairs = zip(MARKED.finditer(text), MARKED.finditer(fresh), strict=True)
         stale = [old["what"] for old, new in pairs if old["body"] != new["body"]]
-        print(
-            f"{file}: not what the records say: {'; '.join(stale)}. Bring up to date: python results/table.py --write"
-        )
+        print(f"{file}: not what the records say: {'; '.join(stale)}. Bring up to date: python tools/table.py --write")
     return 1 if drifted else 0
 
 
