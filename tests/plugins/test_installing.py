@@ -95,3 +95,12 @@ def test_pages_say_that_no_index_has_it() -> None:
         text = " ".join((REPO / page).read_text(encoding="utf-8").split())
         assert "No package index has it" in text or "no package index has it" in text
         assert not re.search(r"pip install (harness-|agent-rl-harness)", text), page
+
+
+def test_uv_is_brought_before_it_is_called() -> None:
+    for page in ("README.md", "docs/installing.md"):
+        lines = (REPO / page).read_text(encoding="utf-8").splitlines()
+        called = [number for number, line in enumerate(lines) if re.match(r" *uv ", line)]
+        assert called and all("pip install uv" in lines[number - 1] for number in called), page
+        built = [number for number, line in enumerate(lines) if ".uv/bin/uv build" in line]
+        assert built and all("make .uv/bin/uv" in "".join(lines[number - 1 : number + 1]) for number in built), page
