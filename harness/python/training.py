@@ -258,6 +258,7 @@ def _starts() -> tuple[Path, dict[str, float]]:
 
 def _started(config: Config) -> str:
     slow = " deterministic" if config.deterministic else ""
+    slow += " cluster" if config.ray_address else ""
     return f"{config.train.trainer} {resolve_device(config.device)} {config.policy.path}{slow}"
 
 
