@@ -18,6 +18,8 @@ from harness.cli.common import emit_json, progress_console, results
 from harness.errors import ConfigError, PluginError, RunFailed, nearest
 
 if TYPE_CHECKING:
+    from rich.table import Column
+
     from harness.parity.comparison import Deviation, Likeness
 
 app = typer.Typer(add_completion=False)
@@ -171,7 +173,7 @@ def _show(report: dict[str, Any]) -> None:
         strict = {name: row for name, row in everything.items() if row["program"] == program}
         if not strict:
             continue
-        table = Table(f"scenario of {program}", *strict)
+        table = Table(f"scenario of {program}", *map(_whole, strict))
         for one in scenarios:
             table.add_row(one, *(_cell(one, row["failed"]) for row in strict.values()))
         table.add_section()
@@ -189,7 +191,7 @@ def _show(report: dict[str, Any]) -> None:
             console.print(f"accepted: {ACCEPTED[name]} ({', '.join(users)})")
     idiomatic = {name: row for name, row in report["agents"].items() if not row["strict"] and "error" not in row}
     if idiomatic:
-        table = Table("measured against the reference", *idiomatic)
+        table = Table("measured against the reference", *map(_whole, idiomatic))
         rows: dict[str, Callable[[dict[str, Any]], str]] = {
             "calls": lambda row: _ratio(*row["calls"]),
             "prompt characters": lambda row: _ratio(*row["prompt_chars"]),
@@ -206,6 +208,13 @@ def _show(report: dict[str, Any]) -> None:
     for name, row in report["agents"].items():
         if "error" in row:
             console.print(f"{name}: {row['error']}")
+
+
+def _whole(name: str) -> Column:
+    """A column whose head is broken where it is too long, not cut: beginnings of names are alike."""
+    from rich.table import Column
+
+    return Column(name, overflow="fold")
 
 
 def _differences(mismatches: Sequence[Mapping[str, str]], calls: int, scenarios: int) -> list[str]:
