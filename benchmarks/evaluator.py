@@ -54,14 +54,14 @@ def straightforward(case: Case) -> bool | None:
 
 def ours(case: Case) -> bool | None:
     """The evaluator as the reward calls it."""
-    from harness.environments.sql.evaluator import evaluate
+    from harness_sql.sqlite.evaluator import evaluate
 
     return evaluate(*case).match
 
 
 def nothing_kept(case: Case) -> bool | None:
     """The evaluator with neither gold results nor verdicts from earlier."""
-    from harness.environments.sql.evaluator import forget
+    from harness_sql.sqlite.evaluator import forget
 
     forget()
     return ours(case)

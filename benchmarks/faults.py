@@ -54,12 +54,13 @@ class NotANumber:
 AGENT = """
 import subprocess, sys
 from harness.hookspecs import AgentSpec, hookimpl
-from harness.programs.self_correcting_sql.reference import ReferenceSQL
+from harness_sql.self_correcting.reference import ReferenceSQL
 HARNESS_API = 1
 
 @hookimpl
 def harness_agents():
-    return [AgentSpec("leaves_sleepers", "faulty:LeavesSleepers", "Leaves processes.", roles=ReferenceSQL.roles)]
+    more = {"roles": ReferenceSQL.roles, "program": "self_correcting_sql"}
+    return [AgentSpec("leaves_sleepers", "faulty:LeavesSleepers", "Leaves processes.", **more)]
 
 class LeavesSleepers(ReferenceSQL):
     async def solve(self, problem, toolbox):

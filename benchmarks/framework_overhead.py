@@ -30,7 +30,7 @@ CONCURRENT = 32
 
 def script(request: Any) -> str:
     """The model of all agents: a wrong query, a remark, a right query, approval."""
-    from harness.programs.self_correcting_sql.prompts import APPROVED, REJECTED
+    from harness_sql.self_correcting.prompts import APPROVED, REJECTED
 
     text = "\n".join(str(message.get("content")) for message in request.messages)
     if "You check whether" in text:
@@ -44,7 +44,7 @@ class BenchToolbox:
     max_turns = 3
 
     def __init__(self, base_url: str, http_client: Any) -> None:
-        from harness.programs.self_correcting_sql.prompts import PROMPTS
+        from harness_sql.self_correcting.prompts import PROMPTS
 
         self.prompts = PROMPTS
         self.http_client = http_client

@@ -14,7 +14,7 @@ import torch
 from verl.utils import torch_functional
 
 theirs = torch_functional.logprobs_from_logits_v2
-from harness.trainers.verl.logprobs import logprobs_from_logits  # noqa: E402  (replaces verl's, so after it)
+from harness_verl.logprobs import logprobs_from_logits  # noqa: E402  (replaces verl's, so after it)
 
 
 def seconds(

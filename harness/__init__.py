@@ -1,7 +1,7 @@
 """Everything that a plugin's author or a notebook imports: `from harness import Task, hookimpl`, `harness.train(...)`.
 
 Nothing is imported before it is asked for. Each name has its home in a module below, which harness's own modules
-import from; `harness.sql` has what plugins for SQL need besides.
+import from.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ TYPE_CHECKING = False  # not from typing, which takes longer to import than all 
 if TYPE_CHECKING:
     from typing import Any
 
-    from harness import sql
     from harness.compare import compare
     from harness.compare.compared import Compared
     from harness.config import Config
@@ -132,13 +131,12 @@ __all__ = [
     "hookimpl",
     "load_run",
     "make_trainer",
-    "sql",
     "train",
     "validation_due",
 ]
 
 _HOMES = {
-    "harness": "compare sql",
+    "harness": "compare",
     "harness.compare.compared": "Compared",
     "harness.config": "Config",
     "harness.environments": "Environment Observation Tool",

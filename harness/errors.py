@@ -43,7 +43,8 @@ def how_to_install(extra: str) -> str:
         return f"`{with_overrides()} -e {shlex.quote(f'{checkout}[{extra}]')}`{also}"
     wanted = f"{harness.DISTRIBUTION}[{extra}]"
     if wheel := installed_from(harness.DISTRIBUTION):
-        return f"`{with_overrides()} {shlex.quote(f'{wanted} @ {wheel.as_uri()}')}`{also}"
+        beside = shlex.quote(str(wheel.parent))
+        return f"`{with_overrides()} --find-links {beside} {shlex.quote(f'{wanted} @ {wheel.as_uri()}')}`{also}"
     return f"`{with_overrides()} --find-links FOLDER '{wanted}'`{also}, FOLDER being where its wheel is"
 
 

@@ -6,8 +6,8 @@ as `package.module:Name`; nothing heavy is imported until a spec is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import pluggy
 
@@ -36,7 +36,7 @@ class AgentSpec(Spec):
     """An agent. `target` is a class without arguments that follows `harness.toolbox.Agent`.
 
     Attributes:
-        program: What it does; by default the first of harness's own.
+        program: What it does, by name; must be given.
         roles: The agent's roles, known without importing its framework.
         frameworks: Distributions whose versions belong in a run record.
         strict: Whether the agent sends exactly the shared prompts (parity is demanded), or is an
@@ -65,7 +65,7 @@ class TaskSetSpec(Spec):
 
     Attributes:
         splits: Every split that it loads; a configuration that names another is refused.
-        environment: What its tasks are about; by default the first of harness's own.
+        environment: What its tasks are about, by name; must be given.
         presets: Device and preset, for where a command names no preset; by default `cpu` or `gpu`.
         eval_split: What an evaluation measures where it names no split; by default the configuration's validation.
         reserved: Splits for one reading at the end, when all is chosen: only an evaluation reads them, where it is told
@@ -102,11 +102,9 @@ class TrainerSpec(Spec):
 
     Attributes:
         devices: What it trains on, of `cpu`, `cuda` and `npu`; a configuration with another is refused.
-        measures: The columns it logs that add up to each of `harness.trainers.MEASURES`, where it names them otherwise.
     """
 
     devices: tuple[str, ...] = ("cpu", "cuda")
-    measures: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class HarnessHooks:

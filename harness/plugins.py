@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 import pluggy
 
-import harness
-from harness.errors import ConfigError, PluginError, nearest
+from harness.errors import ConfigError, PluginError, how_to_install, nearest
 from harness.hookspecs import (
     HARNESS_API,
     AgentSpec,
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
     from harness.trainers import Trainer
 
 GROUP = "harness"
-BUILTINS = "harness.builtins"
 DEVICES = ("cpu", "cuda", "npu")
 """What a training may run on."""
 KINDS: Mapping[str, tuple[str, type[Spec]]] = {
@@ -91,7 +89,6 @@ class Registry:
         self._kinds: dict[str, dict[str, Spec]] = {kind: {} for kind in KINDS}
         self._owners: dict[tuple[str, str], str] = {}
         self.states: list[PluginState] = []
-        self._add("builtin", harness.DISTRIBUTION, harness.__version__, lambda: importlib.import_module(BUILTINS))
         for point in sorted(found, key=lambda point: point.name):
             distribution = point.dist.name if point.dist else "?"
             self._add(point.name, distribution, point.dist.version if point.dist else "?", point.load)
@@ -160,10 +157,6 @@ class Registry:
         """All parts of a kind, by name."""
         return [spec for _, spec in sorted(self._kinds[kind].items())]
 
-    def first(self, kind: str) -> str:
-        """Name of the first part of a kind that harness itself offers: what a spec means that names none."""
-        return next(iter(self._kinds[kind]))
-
     def owner(self, kind: str, name: str) -> str:
         """Name of the plugin that offers a part."""
         return self._owners[(kind, name)]
@@ -183,7 +176,11 @@ class Registry:
         hint = nearest(name, self._kinds[kind], ".")
         names = ", ".join(sorted(self._kinds[kind])) or "none"
         broken = "".join(f" Plugin {state.name!r} {state.problem}" for state in self.states if state.problem)
-        raise PluginError(f"no {kind} called {name!r}{hint} Installed: {names}. `harness plugins` lists all.{broken}")
+        of_ours = "cpu" if kind == "trainer" else "plugins"
+        extra = f" To install what comes with harness: {how_to_install(of_ours)}" if names == "none" else ""
+        raise PluginError(
+            f"no {kind} called {name!r}{hint} Installed: {names}. `harness plugins` lists all.{broken}{extra}"
+        )
 
 
 def _returned(hook: str, function: Callable[..., Any], of: type[Spec]) -> list[Spec]:
@@ -237,6 +234,9 @@ def _fault(spec: Spec) -> str | None:
         and all(isinstance(one, tuple) and len(one) == 2 and one[0] in DEVICES for one in spec.presets)
     ):
         return f"presets of {spec.name!r} is {spec.presets!r}, not a tuple of pairs of device and preset"
+    for kind, field in ((AgentSpec, "program"), (TaskSetSpec, "environment")):
+        if isinstance(spec, kind) and not getattr(spec, field):
+            return f"{spec.name!r} names no {field}; `harness plugins` lists those installed"
     return None
 
 
@@ -272,7 +272,7 @@ def trainer_spec(name: str) -> TrainerSpec:
 
 def program_of(agent: str) -> str:
     """Name of the program that an agent is a version of."""
-    return agent_spec(agent).program or registry().first("program")
+    return agent_spec(agent).program
 
 
 def trained_by(agent: str, agent_match: str | None = None) -> str:
@@ -303,7 +303,7 @@ def is_reference(agent: str) -> bool:
 
 def environment_of(task_set: str) -> str:
     """Name of the environment that a task set is about."""
-    return task_set_spec(task_set).environment or registry().first("environment")
+    return task_set_spec(task_set).environment
 
 
 @cache

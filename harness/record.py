@@ -53,7 +53,6 @@ from harness.results.signal import least_to_train, mixed_groups, share_mixed, wh
 from harness.results.tables import step_rows
 from harness.rollout.request import sampling_of
 from harness.tasks import TaskSet
-from harness.trainers.measures import columns
 from harness.trainers.order import order_hash
 from harness.wording import is_graded, most_often
 
@@ -269,11 +268,10 @@ def training_result(folder: RunFolder, record: RunRecord, checkpointed: int = 0)
     curve = {row["step"]: row["val/reward"] for row in rows if "val/reward" in row and row["val/rollouts"] >= whole}
     last = [row for row in episodes if row["phase"] == "val" and row["step"] == max(curve, default=None)]
     failed, why = agent_failures(last)
-    trainer = record["identity"]["train"]["trainer"]
     step_s = {
-        row["step"]: sum(row[name] for name in names) for row in rows if (names := columns(trainer, "step_s", row))
+        row["step"]: sum(row[name] for name in names) for row in rows if (names := renamed.columns("step_s", row))
     }
-    gaps = [row[name] for row in rows if row["step"] in step_s for name in columns(trainer, "rollout_probs_diff", row)]
+    gaps = [row[name] for row in rows if row["step"] in step_s for name in renamed.columns("rollout_probs_diff", row)]
     signal, flat = _signal(record, episodes)
     return {
         "graded": record["graded"] or is_graded(row["reward"] for row in episodes),

@@ -108,10 +108,10 @@ class LiveRun:
     @cached_property
     def _monitor(self) -> Monitor:
         rollouts = {"train": self.config.train.batch_size * self.config.rollout.group_size, "val": len(self.val)}
-        limit, trainer = self.config.rollout.max_failed_share, self.config.train.trainer
+        limit = self.config.rollout.max_failed_share
         of_reward = graded(reward_spec(self.config.reward.name))
         least = least_to_train(self.config.train.model_dump())
-        return Monitor(self.folder, self.steps, rollouts, limit, trainer, graded=of_reward, least=least)
+        return Monitor(self.folder, self.steps, rollouts, limit, graded=of_reward, least=least)
 
 
 def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) -> None:
@@ -145,12 +145,12 @@ def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) 
     check_fit(spec.name, task_set.name)
     checked_options(task_set, config.task.options, "task.options")
     make_reward(config)
-    trainer = trainer_spec(config.train.trainer)
-    device = resolve_device(config.device)
-    if trains and device not in trainer.devices:
-        raise ConfigError(
-            f"device: {trainer.name!r} does not train on {device!r}. Use one of: {', '.join(trainer.devices)}"
-        )
+    if trains:
+        trainer, device = trainer_spec(config.train.trainer), resolve_device(config.device)
+        if device not in trainer.devices:
+            raise ConfigError(
+                f"device: {trainer.name!r} does not train on {device!r}. Use one of: {', '.join(trainer.devices)}"
+            )
     pattern = trained_by(config.agent, config.agent_match)
     try:
         matched = [role for role in spec.roles if re.search(pattern, role)]

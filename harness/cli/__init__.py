@@ -12,6 +12,9 @@ import os
 import re
 import resource
 import sys
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import entry_points
 from typing import Any
 
 import typer
@@ -29,15 +32,11 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "dev": ("harness.cli.dev", "Dry run on a few tasks, every span shown."),
     "serve": ("harness.cli.serve", "Serve a policy or a run's checkpoint to any OpenAI client."),
     "runner": ("harness.cli.runner", "Run agents for a run on another machine."),
-    "run": ("harness.cli.ask", "Ask one question, every turn shown."),
     "parity": ("harness.cli.parity", "Prove that plugins run the same agent."),
     "match": ("harness.cli.match", "Show which calls an agent_match would train."),
     "plugins": ("harness.cli.plugins", "List, scaffold and isolate plugins."),
     "tasks": ("harness.cli.tasks", "List task sets and describe one."),
-    "data": ("harness.cli.data", "Prepare and verify data sets."),
     "policy": ("harness.cli.policy", "List, fetch and show policies by name."),
-    "reward": ("harness.cli.reward", "Audit the reward."),
-    "score": ("harness.cli.score", "Score one query against its gold."),
     "config": ("harness.cli.config", "Show presets and resolved configurations."),
     "runs": ("harness.cli.runs", "List, show and diff runs."),
     "study": ("harness.cli.study", "Run a matrix of trainings."),
@@ -48,6 +47,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("harness.cli.doctor", "Check this machine."),
 }
 """Command by name: module and summary. A module has `app` (a Typer application)."""
+GROUP = "harness.commands"
+"""Entry points of plugins' own commands: modules with a `COMMANDS` like this one's."""
 
 ADDRESSES = 3 * 2**29
 """Bytes of addresses (`ulimit -v`) that polars and pyarrow take to start; with less they abort, or wait for ever."""
@@ -60,17 +61,27 @@ _UsageError: type[Any] = typer.BadParameter.__bases__[0]
 """Typer's own; the module that it lives in is private and has moved between releases."""
 
 
+@cache
+def commands() -> dict[str, tuple[str, str]]:
+    """All commands, those of plugins last; a plugin that does not import has none, and `harness plugins` says why."""
+    found = dict(COMMANDS)
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        with suppress(Exception, SystemExit):
+            found = {**point.load().COMMANDS, **found}
+    return {**COMMANDS, **found}
+
+
 class _LazyGroup(TyperGroup):
     """Imports a command's module only when that command is called, so that help is instant."""
 
     def list_commands(self, context: Any) -> list[str]:
-        return [name for name, (module, _) in COMMANDS.items() if importlib.util.find_spec(module)]
+        return [name for name, (module, _) in commands().items() if importlib.util.find_spec(module)]
 
     def get_command(self, context: Any, name: str) -> Any:
         """No more of a command than its place in the list."""
-        if name not in COMMANDS:
+        if name not in commands():
             return None
-        _, summary = COMMANDS[name]
+        _, summary = commands()[name]
         return TyperCommand(name, short_help=summary, help=summary)
 
     def resolve_command(self, context: Any, args: list[str]) -> Any:
@@ -78,13 +89,13 @@ class _LazyGroup(TyperGroup):
         try:
             name, named, rest = super().resolve_command(context, args)
         except _UsageError as error:  # Typer looks for what is like it among commands that are imported
-            error.message = f"No such command {args[0]!r}{nearest(args[0], COMMANDS, '.')}"
+            error.message = f"No such command {args[0]!r}{nearest(args[0], commands(), '.')}"
             raise
         if named is None:
             return name, named, rest
         if not context.resilient_parsing:  # which a shell's completion is
             _check_memory(str(named.name), *rest[:1])
-        command = typer.main.get_command(importlib.import_module(COMMANDS[str(named.name)][0]).app)
+        command = typer.main.get_command(importlib.import_module(commands()[str(named.name)][0]).app)
         command.name = named.name
         return name, command, rest
 

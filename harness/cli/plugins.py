@@ -6,16 +6,20 @@ import importlib.util
 import shlex
 import shutil
 import sys
-from importlib.metadata import PackageNotFoundError, version
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import harness
 from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results
 from harness.errors import PluginError, installed_from, with_overrides
+from harness.plugins import registry
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 
@@ -84,7 +88,7 @@ def sync(
         found = environments.drop(plugin)
         results().print(f"{plugin}: {'runs in the shared environment again' if found else 'had no own environment'}")
         return
-    requirements = [_source_of(harness.DISTRIBUTION), _source_of(package), *(with_ or [])]
+    requirements = [*map(_source_of, sources(package)), *(with_ or [])]
     progress_console().print(f"{plugin}: building from {', '.join(requirements)}")
     results().print(f"{plugin}: {environments.sync(plugin, requirements)}")
 
@@ -92,7 +96,7 @@ def sync(
 def list_plugins() -> list[dict[str, Any]]:
     """Every plugin of this environment: name, version, state, what it offers. Imports no framework."""
     from harness.hookspecs import AgentSpec
-    from harness.plugins import KINDS, framework_versions, registry
+    from harness.plugins import KINDS, framework_versions
     from harness.rollout.environments import python_for
 
     found = registry()
@@ -127,13 +131,28 @@ def list_plugins() -> list[dict[str, Any]]:
 
 def _plugin(name: str) -> tuple[str, str]:
     """Name and distribution of a plugin, by its own name or an agent's."""
-    from harness.plugins import agent_spec, registry
+    from harness.plugins import agent_spec
 
     states = {state.name: state.distribution for state in registry().states}
     owner = name if name in states else registry().owner("agent", agent_spec(name).name)
-    if owner == "builtin":
-        raise PluginError(f"{name!r} is part of harness itself and needs no environment of its own")
     return owner, states[owner]
+
+
+def sources(package: str) -> list[str]:
+    """Distributions that an environment of a plugin is made from: harness, other plugins that it needs, its own."""
+    ours = {canonicalize_name(state.distribution) for state in registry().states} | {harness.DISTRIBUTION}
+    found: list[str] = []
+
+    def add(name: str) -> None:
+        needs = [canonicalize_name(Requirement(text).name) for text in requires(name) or [] if "extra ==" not in text]
+        for needed in needs:
+            if needed in ours and needed not in found and needed != name:
+                add(needed)
+        found.append(name)
+
+    with suppress(PackageNotFoundError):
+        add(package)
+    return found or [harness.DISTRIBUTION, package]
 
 
 def _source_of(package: str) -> str:

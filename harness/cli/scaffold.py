@@ -20,7 +20,7 @@ version = "0.1.0"
 description = "harness plugin: @WHAT@"
 readme = "README.md"
 requires-python = ">=3.11"
-dependencies = ["agent-rl-harness"]  # and what yours needs, with the versions that you have tested
+dependencies = ["agent-rl-harness"@NEEDS@]  # and what yours needs, with the versions that you have tested
 
 [project.entry-points.harness]
 @NAME@ = "harness_@NAME@"
@@ -48,7 +48,7 @@ INIT = '''\
 
 from __future__ import annotations
 
-from harness import @SPEC@, hookimpl@IMPORTS@
+@IMPORTS@from harness import @SPEC@, hookimpl
 
 HARNESS_API = 1
 
@@ -71,7 +71,8 @@ from __future__ import annotations
 
 from openai import AsyncOpenAI
 
-from harness import Problem, Toolbox, sql
+import harness_sql as sql
+from harness import Problem, Toolbox
 
 
 class @CLASS@:
@@ -125,7 +126,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness import Task, TaskSetError, sql
+import harness_sql as sql
+from harness import Task, TaskSetError
 
 
 class @CLASS@:
@@ -318,7 +320,8 @@ class Scaffold:
         module: Where its class is.
         parts: Texts of the class and of the test.
         says: Lines of its spec after those that every spec has.
-        imports: What these lines need besides, of `harness`.
+        imports: Lines that these need besides.
+        needs: Distributions that the package needs besides.
         when_read: What its module does not import, and why.
     """
 
@@ -330,8 +333,10 @@ class Scaffold:
     says: str = ""
     imports: str = ""
     when_read: str = "This module is read to list plugins, so it imports nothing heavy."
+    needs: str = ""
 
 
+SQL = "import harness_sql as sql\n"
 SCAFFOLDS = {
     "agent": Scaffold(
         "agent",
@@ -341,10 +346,12 @@ SCAFFOLDS = {
         (AGENT_CLASS, AGENT_TEST),
         """\
             roles=sql.ROLES,
+            program="self_correcting_sql",
             frameworks=(),  # distributions whose versions belong in a run record
 """,
-        ", sql",
+        SQL,
         "This module must not import the framework: it is read to list plugins.",
+        ', "harness-sql"',
     ),
     "task": Scaffold(
         "task set",
@@ -352,7 +359,8 @@ SCAFFOLDS = {
         "harness eval --task @NAME@ --set task.options.folder=FOLDER --endpoint URL --model NAME",
         "tasks",
         (TASK_CLASS, TASK_TEST),
-        '            splits=("train", "val"),\n',
+        '            splits=("train", "val"),\n            environment="sql",\n',
+        needs=', "harness-sql"',
     ),
     "reward": Scaffold(
         "reward",
@@ -415,6 +423,7 @@ def write_package(name: str, folder: Path, kind: str = "agent") -> Path:
     words = {
         "@WHEN_READ@": scaffold.when_read,
         "@IMPORTS@": scaffold.imports,
+        "@NEEDS@": scaffold.needs,
         "@SPEC@": f"{scaffold.kind.title().replace(' ', '')}Spec",
         "@HOOK@": f"harness_{kind}s",
         "@MODULE@": scaffold.module,

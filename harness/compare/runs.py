@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, cast
 
 from harness.compare.model import Asked, Figures, StudyState, Trained
 from harness.errors import NoSuchArm, UserError, nearest
-from harness.layers import at, differing, flatten, parse_yaml
+from harness.layers import differing, flatten, parse_yaml
 from harness.records import AGENT_OUTCOMES
+from harness.results import renamed
 from harness.results.folder import Kind, RunFolder, read_json
 from harness.results.model import Certificate, RunRecord, fault
-from harness.results.renamed import OLDER
 from harness.trainers import Progress
-from harness.trainers.measures import columns
 from harness.trainers.monitor import follower
 from harness.wording import is_graded, printable
 
@@ -106,7 +105,7 @@ class Run:
 
     def columns(self, measure: str) -> list[str]:
         """The columns of `steps` that add up to one of `harness.trainers.MEASURES`; empty where it was not logged."""
-        return columns(str(at(self.record, "identity.train.trainer")), measure, self.steps.columns)
+        return renamed.columns(measure, self.steps.columns)
 
     @cached_property
     def transitions(self) -> pl.DataFrame | None:
@@ -241,7 +240,7 @@ class Run:
                 from harness.results.tables import logged_table
 
                 table = pl.DataFrame(logged_table(self.folder, kind)).drop(drop)
-            table.columns = [OLDER.get(name, name) for name in table.columns]
+            table.columns = [renamed.OLDER.get(name, name) for name in table.columns]
             if missing := _NEEDED[kind].difference(table.columns):
                 raise UserError(f"{path} has no column {', '.join(sorted(missing))}. {advice}")
             return table.with_columns(pl.col(pl.Float32, pl.Float64).fill_nan(None))

@@ -103,6 +103,13 @@ KNOWN = {
             bundled=_HERE / "pocket_sql" / "model",
         ),
         Named(
+            "pocket-probe",
+            "writes, checks and rewrites SQL for `pocket_probe`, and seldom looks at the data first",
+            "Apache-2.0",
+            3_282_176,
+            bundled=_HERE / "pocket_probe" / "model",
+        ),
+        Named(
             "medical-tools",
             "calls the tool of `medical`",
             "Apache-2.0",
@@ -121,7 +128,7 @@ KNOWN = {
             "SmolLM2-135M, fine-tuned to write, check and rewrite SQL for Spider, ended where reinforcement has room",
             "Apache-2.0",
             134_515_008,
-            made_by="python -m recipes.finetune --base smollm2-135m --on spider --until 0.30 --device cuda` "
+            made_by="python -m recipes.finetune --base smollm2-135m --on spider --until 0.25 --device cuda` "
             "(3 minutes on an H100)",
         ),
         Named(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 OLDER = {"db_id": "cluster", "first_sql": "first_answer", "turns": "tool_calls"}
@@ -14,6 +14,17 @@ LATER = {"program": "self_correcting_sql"}
 """Keys of the identity that older runs do not have, and what they all were."""
 LATER_OF_TRAINING = {"credit": "shared", "algorithm": "grpo", "rejection_threshold": 0.5}
 """The same of its section `train`, and of that of the configuration."""
+STEPS: Mapping[str, tuple[str, ...]] = {
+    "step_s": ("timing_s/step",),
+    "rollout_s": ("timing_s/gen",),
+    "update_s": ("timing_s/update_actor", "timing_s/old_log_prob", "timing_s/ref"),
+    "weights_s": ("timing_s/update_weights",),
+    "checkpoint_s": ("timing_s/save_checkpoint",),
+    "gradient_norm": ("actor/grad_norm",),
+    "rollout_probs_diff": ("training/rollout_probs_diff_max",),
+    **{name: (f"training/{name}",) for name in ("calls", "merged_calls", "tokens", "saved_tokens", "chosen_tokens")},
+}
+"""Columns of older steps that add up to a measure: verl's own names alone."""
 MEMORY_ONLY = ("actor_rollout_ref.model.enable_gradient_checkpointing",)
 """Options of verl that cost time or memory and decide nothing that is learned: not in the identity, where older runs
 have them."""
@@ -33,6 +44,12 @@ def record(data: dict[str, Any]) -> dict[str, Any]:
         if isinstance(options := identity.get("verl"), dict):
             found["identity"]["verl"] = deciding(options)
     return found
+
+
+def columns(measure: str, there: Iterable[str]) -> list[str]:
+    """The columns of a step, of those that are there, that add up to one of `harness.MEASURES`; empty where none is."""
+    names = set(there)
+    return [measure] if measure in names else [name for name in STEPS.get(measure, ()) if name in names]
 
 
 def deciding(options: Mapping[str, Any]) -> dict[str, Any]:

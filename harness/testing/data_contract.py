@@ -8,8 +8,12 @@
     class TestReward(RewardContract):
         reward = "my_reward"
 
+        @pytest.fixture(scope="class")
+        @classmethod
+        def tasks(cls): ...
+
 The tests cannot be overridden, the fixtures can: `options` for a part that cannot be made without, `tasks` and
-`unscorable` for a reward of tasks of another kind; of scope `class` or wider, since a part is made once for all tests.
+`unscorable` for a reward; of scope `class` or wider, since a part is made once for all tests.
 Needs pytest and nothing else.
 """
 
@@ -19,7 +23,6 @@ import asyncio
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,24 +30,15 @@ import pytest
 
 from harness.config import Config
 from harness.environments import Environment
-from harness.environments.sql.environment import DATABASE
 from harness.errors import ConfigError, TaskSetError
 from harness.hookspecs import RewardSpec, TaskSetSpec
 from harness.parity.recorder import LIMITS
 from harness.plugins import environment, environment_of, make, reward_spec, reward_version, task_set_spec
-from harness.programs.self_correcting_sql.scenarios import build_database
 from harness.records import Attempt, Outcome, Task, Verdict
 from harness.rewards.scoring import Scorer
 from harness.tasks import TaskSet
 
 UNKNOWN = {"no_such_option": 1}
-GOLDS = (
-    "SELECT name FROM singer",
-    "SELECT count(*), avg(age) FROM singer WHERE country = 'Chile'",
-    "SELECT title FROM concert ORDER BY year DESC LIMIT 3",
-    'SELECT "Straße" FROM "Verkäufe"',
-)
-"""Gold queries on the database that the parity scenarios are played on."""
 BROKEN_ANSWERS = (
     None, "", " \n", ";", "-- nothing", "\0", "\ud800", "SELECT", "SELEC name FROM singer", "SELECT nothing FROM no",
     "SELECT 1 WHERE 0", "DROP TABLE singer", "DELETE FROM concert", "I do not know.", "(" * 5000, "SELECT 1" * 5000,
@@ -201,20 +195,15 @@ class RewardContract(Contract):
 
     @pytest.fixture(scope="class")
     @classmethod
-    def tasks(cls, tmp_path_factory: pytest.TempPathFactory) -> Sequence[Task]:
+    def tasks(cls) -> Sequence[Task]:
         """Tasks with gold, for which none of `BROKEN_ANSWERS` is right."""
-        database = str(build_database(tmp_path_factory.mktemp("reward")))
-        return [
-            Task(f"t{n}", "contract", "val", "?", gold, "parity", data={DATABASE: database})
-            for n, gold in enumerate(GOLDS)
-        ]
+        raise NotImplementedError("give the fixture `tasks`: some tasks that the reward judges")
 
     @pytest.fixture(scope="class")
     @classmethod
-    def unscorable(cls, tasks: Sequence[Task], tmp_path_factory: pytest.TempPathFactory) -> Sequence[Task]:
+    def unscorable(cls) -> Sequence[Task]:
         """Tasks whose gold or data are broken; none where a reward has no such."""
-        nowhere = str(tmp_path_factory.mktemp("unscorable") / "no.sqlite")
-        return [replace(tasks[0], gold="SELECT nope"), replace(tasks[0], data={DATABASE: nowhere})]
+        return []
 
     @pytest.fixture(scope="class")
     @classmethod

@@ -28,7 +28,7 @@ MEASURES: dict[str, str] = {
     "saved_tokens": "what rows of a call each would have had besides",
     "chosen_tokens": "trained tokens with a gradient, where those of other rollouts have none",
 }
-"""What harness reads of a logged step. A trainer logs these names, or its spec says which of its own they stand for."""
+"""What harness reads of a logged step. A trainer logs what it knows by these names, and by its own whatever else."""
 
 
 @dataclass

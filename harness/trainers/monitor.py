@@ -11,11 +11,11 @@ from typing import Any
 
 from harness.errors import RunFailed
 from harness.records import AGENT_OUTCOMES
+from harness.results import renamed
 from harness.results.folder import RunFolder
 from harness.results.model import Episode, LoggedStep, RunRecord
 from harness.results.signal import least_to_train, teaches
 from harness.trainers import Progress
-from harness.trainers.measures import columns
 from harness.wording import is_graded, most_often, unread
 
 LEAST_S = 1.0
@@ -30,7 +30,6 @@ class Follower:
     Args:
         total_steps: Of the training; 0 of an evaluation.
         expected: Rollouts of one training step and of one validation.
-        trainer: Whose steps these are.
         graded: Whether the reward says that its means are no accuracy.
         least: From which reward on a rollout is trained, where the best are chosen.
     """
@@ -40,14 +39,12 @@ class Follower:
         folder: RunFolder,
         total_steps: int,
         expected: dict[str, int],
-        trainer: str,
         *,
         graded: bool = False,
         least: float | None = None,
     ) -> None:
         self._least = least
         self._folder = folder
-        self._trainer = trainer
         self._expected = expected
         self._offsets: dict[Path, int] = {}
         self._rewards: dict[tuple[str, int], list[float]] = defaultdict(list)
@@ -142,7 +139,7 @@ class Follower:
 
     def _logged(self, row: LoggedStep) -> None:
         data, step = row["data"], row["step"]
-        if step_s := columns(self._trainer, "step_s", data):
+        if step_s := renamed.columns("step_s", data):
             known, self.progress.step = self.progress.step, max(step, self.progress.step)
             self._step_s.append(sum(float(data[name]) for name in step_s))
             rewards = self._rewards.get(("train", step))
@@ -180,12 +177,11 @@ class Monitor(Follower):
         total_steps: int,
         expected: dict[str, int],
         max_failed_share: float,
-        trainer: str,
         *,
         graded: bool = False,
         least: float | None = None,
     ) -> None:
-        super().__init__(folder, total_steps, expected, trainer, graded=graded, least=least)
+        super().__init__(folder, total_steps, expected, graded=graded, least=least)
         self._max_failed_share = max_failed_share
         self._read()  # rows of earlier launches: known, not counted as speed
         self._fresh, self._first, self._step_s = 0, None, []
@@ -232,7 +228,6 @@ def follower(folder: RunFolder, record: RunRecord) -> Follower:
         folder,
         identity["steps"],
         rollouts,
-        str(train.get("trainer")),
         graded=record.get("graded", False),
         least=least_to_train(train),
     )

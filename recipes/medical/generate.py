@@ -16,7 +16,7 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from harness.tasks.medical import DATA, SPLITS
+from harness_sql.tasks.medical import DATA, SPLITS
 from recipes.medical.questions import Item, items_of
 from recipes.medical.world import NOTES, World, build_world
 

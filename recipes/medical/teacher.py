@@ -6,8 +6,8 @@ import json
 from dataclasses import dataclass
 from random import Random
 
-from harness.programs.tool_loop.scenarios import calling
 from harness.scripted.completion import Reply
+from harness_sql.tool_loop.scenarios import calling
 from recipes.medical.questions import Item
 
 TOOL = "query_database_by_sql"

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 
-from harness.tasks.pocket import DATA
+from harness_sql.tasks.pocket import DATA
 from recipes.pocket.domain import Domain, parse_domains, parse_pools
 from recipes.pocket.questions import draw_unique
 from recipes.pocket.world import build_world

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from harness.programs.self_correcting_sql.prompts import PROMPTS
-from harness.tasks.pocket_probe import PocketProbeTasks
+from harness_sql.self_correcting.prompts import PROMPTS
+from harness_sql.tasks.pocket_probe import PocketProbeTasks
 from recipes.finetune.course import PRETRAINING, Course, Small
 from recipes.finetune.policy import Policy, share
 from recipes.finetune.rows import text_of

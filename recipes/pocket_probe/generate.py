@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Container, Iterator
 from random import Random
 
-from harness.tasks.pocket_probe import DATA
+from harness_sql.tasks.pocket_probe import DATA
 from recipes.pocket.domain import parse_pools
 from recipes.pocket.generate import HERE as POCKET
 from recipes.pocket.generate import files_of, main

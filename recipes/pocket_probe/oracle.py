@@ -14,14 +14,14 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from harness.environments.sql.environment import database_of
-from harness.environments.sql.evaluator import evaluate
-from harness.environments.sql.sandbox import execute
-from harness.programs.self_correcting_sql.prompts import APPROVED, PROMPTS, REJECTED
-from harness.programs.self_correcting_sql.reference import ReferenceSQL
 from harness.records import Problem, Task
-from harness.tasks.pocket_probe import PocketProbeTasks
 from harness.toolbox import Toolbox
+from harness_sql.self_correcting.prompts import APPROVED, PROMPTS, REJECTED
+from harness_sql.self_correcting.reference import ReferenceSQL
+from harness_sql.sqlite.environment import database_of
+from harness_sql.sqlite.evaluator import evaluate
+from harness_sql.sqlite.sandbox import execute
+from harness_sql.tasks.pocket_probe import PocketProbeTasks
 from recipes.pocket_probe.drafts import MOST_PROBABLE, chance, decoding, draft, hedged, most_probable
 from recipes.pocket_probe.questions import Plan, Schema, Writer, read
 from recipes.pocket_probe.storage import Form, seen, seen_key

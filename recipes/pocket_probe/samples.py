@@ -12,8 +12,8 @@ from functools import cache
 from random import Random
 from statistics import fmean
 
-from harness.programs.self_correcting_sql.prompts import APPROVED, PROMPTS, REJECTED
 from harness.records import Problem
+from harness_sql.self_correcting.prompts import APPROVED, PROMPTS, REJECTED
 from recipes.pocket_probe.generate import draw, values
 from recipes.pocket_probe.oracle import look, understood
 from recipes.pocket_probe.questions import Plan, Schema, Writer

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from harness.programs.self_correcting_sql.prompts import PROMPTS
+from harness_sql.self_correcting.prompts import PROMPTS
 from recipes.finetune.course import PRETRAINING, Course, Small
 from recipes.finetune.policy import Policy, share
 from recipes.pocket_sql.evaluate import Pocket, report

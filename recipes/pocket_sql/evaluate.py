@@ -13,12 +13,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from harness.environments.sql.environment import database_of
-from harness.environments.sql.sandbox import Limits, execute
-from harness.programs.self_correcting_sql.prompts import PROMPTS
 from harness.records import Problem, Task
-from harness.tasks.generated import GeneratedTasks
-from harness.tasks.pocket import PocketTasks
+from harness_sql.self_correcting.prompts import PROMPTS
+from harness_sql.sqlite.environment import database_of
+from harness_sql.sqlite.sandbox import Limits, execute
+from harness_sql.tasks.generated import GeneratedTasks
+from harness_sql.tasks.pocket import PocketTasks
 from recipes.finetune.policy import Policy, load, share, spread
 from recipes.pocket.world import same_rows
 

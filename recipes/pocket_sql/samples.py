@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from itertools import islice
 from random import Random
 
-from harness.environments.sql.sandbox import AGENT_LIMITS, Execution, render
-from harness.programs.self_correcting_sql.prompts import APPROVED, PROMPTS, REJECTED, Prompt
 from harness.records import Problem
+from harness_sql.self_correcting.prompts import APPROVED, PROMPTS, REJECTED, Prompt
+from harness_sql.sqlite.sandbox import AGENT_LIMITS, Execution, render
 from recipes.finetune.rows import text_of
 from recipes.pocket.questions import draw
 from recipes.pocket.world import Item, World, build_world, same_rows

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.programs.self_correcting_sql.prompts import APPROVED, PROMPTS, REJECTED
 from harness.records import Problem
+from harness_sql.self_correcting.prompts import APPROVED, PROMPTS, REJECTED
 
 if TYPE_CHECKING:
     from transformers import Qwen2Tokenizer

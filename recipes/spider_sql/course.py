@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.config import load_config
-from harness.environments.sql.environment import database_of
-from harness.environments.sql.evaluator import evaluate
 from harness.plugins import make_task_set
-from harness.programs.self_correcting_sql.prompts import PROMPTS
 from harness.records import Problem, Task
 from harness.tasks import TaskSet
+from harness_sql.self_correcting.prompts import PROMPTS
+from harness_sql.sqlite.environment import database_of
+from harness_sql.sqlite.evaluator import evaluate
 from recipes.finetune.course import PRETRAINING, Course, Measure, Small
 from recipes.finetune.policy import Policy, share, spread
 from recipes.finetune.rows import text_of

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
-from harness.environments.sql.environment import database_of
-from harness.environments.sql.evaluator import evaluate
-from harness.environments.sql.lexer import tokenize
-from harness.environments.sql.sandbox import AGENT_LIMITS, execute
-from harness.environments.sql.schema import Column, tables_of
 from harness.records import Task
+from harness_sql.sqlite.environment import database_of
+from harness_sql.sqlite.evaluator import evaluate
+from harness_sql.sqlite.lexer import tokenize
+from harness_sql.sqlite.sandbox import AGENT_LIMITS, execute
+from harness_sql.sqlite.schema import Column, tables_of
 
 Tables = dict[str, list[Column]]
 

@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from harness.programs.self_correcting_sql.prompts import APPROVED, PROMPTS, REJECTED
 from harness.records import Problem
+from harness_sql.self_correcting.prompts import APPROVED, PROMPTS, REJECTED
 from recipes.pocket_sql.samples import PRAISE, Example, PocketExamples, block
 from recipes.spider_sql.questions import Question
 from recipes.spider_sql.templates import generated

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from random import Random
 
-from harness.environments.sql.schema import Column
+from harness_sql.sqlite.schema import Column
 from recipes.pocket_sql.worlds import invented, vocabulary
 from recipes.spider_sql.questions import Question, Tables
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 
-from harness.environments.sql.schema import Column, compact
+from harness_sql.sqlite.schema import Column, compact
 from recipes.pocket_sql.worlds import invented, reserved, vocabulary
 from recipes.spider_sql.questions import Question, Tables, Wrong
 

@@ -70,7 +70,7 @@ done
 while [ -n "$(jobs -rp)" ]; do wait -n || failed=1; done
 
 printf '<!-- table: runs %s -->\n<!-- /table -->\n' "$runs" >"$runs/table.md"
-"$python" "$root/results/table.py" --write "$runs/table.md" >/dev/null || failed=1
+"$python" "$root/tools/table.py" --write "$runs/table.md" >/dev/null || failed=1
 cat "$runs/table.md"
 [ -n "${OUT:-}" ] && cp "$runs/table.md" "$OUT"
 exit "$failed"

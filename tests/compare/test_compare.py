@@ -794,7 +794,7 @@ def test_noise_of_questions_is_not_counted_twice_with_one_database() -> None:
 def test_tracking_services_are_verl_s_own_and_off_by_default() -> None:
     from harness.config import load_config
     from harness.errors import ConfigError
-    from harness.trainers.verl.compose import verl_settings
+    from harness_verl.compose import verl_settings
 
     def loggers(*overrides: str) -> list[str]:
         config = load_config("cpu", None, overrides)

@@ -17,7 +17,7 @@ from harness.errors import ConfigError, UserError
 from harness.results.folder import RunFolder
 from harness.study.plan import jobs_of, read_study
 from harness.study.state import StudyFolder
-from harness.trainers.verl.trainer import VerlTrainer
+from harness_verl.trainer import VerlTrainer
 
 from .synthetic import write_run
 

@@ -130,7 +130,7 @@ def test_the_line_of_a_step_has_groups_that_differ_and_no_rate_of_an_instant(
     assert [rate(0), rate(0.42), rate(52.4)] == ["-", "0.4", "52"]
     folder, now = RunFolder.create(tmp_path, "x"), [100.0]
     monkeypatch.setattr(monitor, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    watch = monitor.Monitor(folder, 2, {"train": 8, "val": 2}, 0.5, "verl")
+    watch = monitor.Monitor(folder, 2, {"train": 8, "val": 2}, 0.5)
     row = {"phase": "train", "step": 1, "task_id": "a", "reward": 1.0, "outcome": "ok", "transitions": 1}
     RowLog(folder, "episodes").add([row | {"reward_reason": ""}] * 4)
     now[0] += 0.001

@@ -117,7 +117,7 @@ def test_every_preset_resolves_and_runs_again_as_dumped() -> None:
 
 
 def test_verl_options_pass_through_dotted_or_nested() -> None:
-    from harness.trainers.verl.compose import verl_settings
+    from harness_verl.compose import verl_settings
 
     config = load_config("cpu", None, ["verl.trainer.balance_batch=false"])
     config.verl["actor_rollout_ref.actor.grad_clip"] = 0.5

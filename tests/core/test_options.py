@@ -39,7 +39,7 @@ class Broken:
 
 
 def spec(of: type) -> TaskSetSpec:
-    return TaskSetSpec(of.__name__, f"{__name__}:{of.__name__}", "")
+    return TaskSetSpec(of.__name__, f"{__name__}:{of.__name__}", "", environment="sql")
 
 
 @pytest.mark.parametrize(

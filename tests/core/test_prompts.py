@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.programs.self_correcting_sql.prompts import APPROVED, PROMPTS, REJECTED
 from harness.records import Problem
+from harness_sql.self_correcting.prompts import APPROVED, PROMPTS, REJECTED
 
 PROBLEM = Problem("t", "How many {singers}?", {"schema": "singer(name text)"})
 

@@ -26,6 +26,13 @@ from harness.hookspecs import (
 from harness.plugins import KINDS, Registry, check_fit, is_reference, load, make_reward, registry
 from harness.run import check
 
+OWN = EntryPoint("_own", "harness_sql.plugin", "harness")
+"""A plugin that is always there, and comes first."""
+
+
+def _registry(found: list[EntryPoint]) -> Registry:
+    return Registry([OWN, *found])
+
 
 def _plugin(monkeypatch: pytest.MonkeyPatch, name: str, api: int = 1, **members: object) -> EntryPoint:
     module = types.ModuleType(name)
@@ -39,14 +46,14 @@ def _plugin(monkeypatch: pytest.MonkeyPatch, name: str, api: int = 1, **members:
 def _agents(name: str) -> object:
     @hookimpl
     def harness_agents() -> list[AgentSpec]:
-        return [AgentSpec(name, f"{name}_module:Agent", "an agent", roles=("write_query",))]
+        return [AgentSpec(name, f"{name}_module:Agent", "an agent", roles=("write_query",), program="p")]
 
     return harness_agents
 
 
 def test_a_broken_plugin_is_listed_and_the_others_work(monkeypatch: pytest.MonkeyPatch) -> None:
     good = _plugin(monkeypatch, "good", harness_agents=_agents("good_sql"))
-    registry = Registry([EntryPoint("broken", "no_such_module_at_all", "harness"), good])
+    registry = _registry([EntryPoint("broken", "no_such_module_at_all", "harness"), good])
     problems = {state.name: state.problem for state in registry.states}
     assert problems["good"] is None
     assert "No module named 'no_such_module_at_all'" in str(problems["broken"])
@@ -57,24 +64,24 @@ def test_a_broken_plugin_is_listed_and_the_others_work(monkeypatch: pytest.Monke
 
 
 def test_a_name_clash_is_refused_not_renamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = Registry([_plugin(monkeypatch, "thief", harness_agents=_agents("reference_sql"))])
+    registry = _registry([_plugin(monkeypatch, "thief", harness_agents=_agents("reference_sql"))])
     assert "already offers" in str(registry.states[-1].problem)
-    assert registry.owner("agent", "reference_sql") == "builtin"
+    assert registry.owner("agent", "reference_sql") == "_own"
 
 
 def test_a_misspelt_hook_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = Registry([_plugin(monkeypatch, "typo", harness_agent=_agents("x"))])
+    registry = _registry([_plugin(monkeypatch, "typo", harness_agent=_agents("x"))])
     assert "meant harness_agents?" in str(registry.states[-1].problem)
 
 
 def test_another_api_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    registry = Registry([_plugin(monkeypatch, "old", api=0, harness_agents=_agents("x"))])
+    registry = _registry([_plugin(monkeypatch, "old", api=0, harness_agents=_agents("x"))])
     assert "API 0" in str(registry.states[-1].problem)
 
 
 def test_an_unknown_name_suggests_a_close_one() -> None:
     with pytest.raises(PluginError, match="did you mean 'reference_sql'"):
-        Registry([]).spec("agent", "reference_sq", AgentSpec)
+        _registry([]).spec("agent", "reference_sq", AgentSpec)
 
 
 def test_a_missing_framework_says_what_to_install() -> None:
@@ -82,8 +89,8 @@ def test_a_missing_framework_says_what_to_install() -> None:
         load(AgentSpec("x_sql", "no_such_framework:Agent", ""))
 
 
-AGENT = AgentSpec("a_sql", "a.b:C", "", roles=("write",))
-TASKS = TaskSetSpec("t", "t:T", "")
+AGENT = AgentSpec("a_sql", "a.b:C", "", roles=("write",), program="p")
+TASKS = TaskSetSpec("t", "t:T", "", environment="e")
 
 
 def _hook(returns: Callable[[], object]) -> object:
@@ -93,7 +100,7 @@ def _hook(returns: Callable[[], object]) -> object:
 def _problem(monkeypatch: pytest.MonkeyPatch, api: int = 1, **members: object) -> str | None:
     """What becomes of a plugin, beside one that works."""
     good = _plugin(monkeypatch, "zz_good", harness_agents=_agents("good_sql"))
-    found = Registry([_plugin(monkeypatch, "bad", api=api, **members), good])
+    found = _registry([_plugin(monkeypatch, "bad", api=api, **members), good])
     problem = found.states[1].problem
     assert found.states[2].problem is None and found.owner("agent", "good_sql") == "zz_good"
     if problem is not None:
@@ -116,7 +123,7 @@ def test_every_hook_has_a_kind_of_part_and_every_kind_of_part_is_found(monkeypat
         "harness_trainers": TrainerSpec("n", "n:N", "", devices=("cpu",)),
     }
     members = {hook: _hook(lambda hook=hook: iter((specs[hook],))) for hook in hooks}
-    found = Registry([_plugin(monkeypatch, "all", **members)])
+    found = _registry([_plugin(monkeypatch, "all", **members)])
     assert found.states[-1].problem is None
     for kind, (hook, of) in KINDS.items():
         assert found.owner(kind, specs[hook].name) == "all"
@@ -213,12 +220,12 @@ def test_a_plugin_that_ends_the_process_while_imported_is_listed(
 ) -> None:
     (tmp_path / "quitter.py").write_text("raise SystemExit('no licence')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert "SystemExit: no licence" in str(Registry([EntryPoint("q", "quitter", "harness")]).states[-1].problem)
+    assert "SystemExit: no licence" in str(_registry([EntryPoint("q", "quitter", "harness")]).states[-1].problem)
 
 
 def test_the_same_module_or_name_twice_is_one_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = (_plugin(monkeypatch, name, harness_agents=_agents(f"{name}_sql")) for name in ("one", "other"))
-    found = Registry([one, EntryPoint("two", "one", "harness"), EntryPoint("one", other.value, "harness")])
+    found = _registry([one, EntryPoint("two", "one", "harness"), EntryPoint("one", other.value, "harness")])
     assert [state.name for state in found.states if state.problem] == ["one", "two"]
     assert all("is the same as plugin 'one'" in str(state.problem) for state in found.states if state.problem)
     assert found.owner("agent", "one_sql") == "one"
@@ -229,7 +236,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Makes a plugin the only one beside harness's own, for everything that asks."""
 
     def install(**members: object) -> None:
-        found = Registry([_plugin(monkeypatch, "installed", **members)])
+        found = _registry([_plugin(monkeypatch, "installed", **members)])
         assert found.states[-1].problem is None
         monkeypatch.setattr("harness.plugins.registry", lambda: found)
 

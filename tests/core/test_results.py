@@ -101,7 +101,7 @@ def test_rewrites_are_counted_as_help_and_harm() -> None:
 
 def test_silent_failures_stop_the_run(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "x")
-    monitor = Monitor(folder, 2, {"train": 4, "val": 2}, 0.5, "verl")
+    monitor = Monitor(folder, 2, {"train": 4, "val": 2}, 0.5)
     log = RowLog(folder, "episodes")
     log.add([row(1, 1.0), row(1, None, outcome="endpoint_error"), row(1, None, outcome="endpoint_error")])
     assert monitor.poll().failures == {"endpoint_error": 2}
@@ -112,7 +112,7 @@ def test_silent_failures_stop_the_run(tmp_path: Path) -> None:
 
 def test_a_reward_that_always_fails_stops_the_run_by_name(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "x")
-    monitor = Monitor(folder, 2, {"train": 4, "val": 2}, 0.5, "verl")
+    monitor = Monitor(folder, 2, {"train": 4, "val": 2}, 0.5)
     fault = "reward judge of harness-judge raised ValueError: no key"
     lost = [row(1, None, outcome="reward_error", detail=fault, reward_reason=fault) for _ in range(3)]
     RowLog(folder, "episodes").add([row(1, None, outcome="endpoint_error"), *lost])
@@ -125,7 +125,7 @@ def test_a_reward_that_always_fails_stops_the_run_by_name(tmp_path: Path) -> Non
 def test_failures_before_a_resumption_do_not_stop_it_again(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "x")
     RowLog(folder, "episodes").add([row(1, None), row(1, None), row(1, None), row(1, 1.0)])
-    monitor = Monitor(folder, 2, {"train": 4, "val": 2}, 0.5, "verl")
+    monitor = Monitor(folder, 2, {"train": 4, "val": 2}, 0.5)
     assert monitor.poll().failures == {"unscored": 3}
     RowLog(folder, "episodes").add([row(2, None), row(2, None), row(2, None)])
     with pytest.raises(RunFailed, match=r"step 2 \(train\): 3 of 4"):
@@ -134,7 +134,7 @@ def test_failures_before_a_resumption_do_not_stop_it_again(tmp_path: Path) -> No
 
 def test_progress_follows_the_rows(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "x")
-    monitor = Monitor(folder, 4, {"train": 2, "val": 2}, 0.5, "verl")
+    monitor = Monitor(folder, 4, {"train": 2, "val": 2}, 0.5)
     RowLog(folder, "episodes").add([row(0, 1.0, "val"), row(0, 0.0, "val"), row(1, 1.0), row(1, 1.0)])
     RowLog(folder, "steps").add([{"step": 1, "data": {"timing_s/step": 3.0}}])
     progress = monitor.poll()
@@ -155,7 +155,7 @@ def test_few_calls_left_in_the_text_are_the_models_own_affair() -> None:
 
 def test_tool_calls_that_no_server_reads_are_warned_of_once(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "x")
-    monitor = Monitor(folder, 4, {"train": 4, "val": 2}, 0.5, "verl")
+    monitor = Monitor(folder, 4, {"train": 4, "val": 2}, 0.5)
     log = RowLog(folder, "episodes")
     log.add([row(0, 0.0, "val", unread_calls=3)])
     assert not monitor.poll().warning
@@ -168,7 +168,7 @@ def test_tool_calls_that_no_server_reads_are_warned_of_once(tmp_path: Path) -> N
 
 def test_an_agent_that_fails_itself_is_warned_of_and_stopped_where_it_never_asks(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "x")
-    monitor = Monitor(folder, 4, {"train": 4, "val": 20}, 0.5, "verl")
+    monitor = Monitor(folder, 4, {"train": 4, "val": 20}, 0.5)
     log = RowLog(folder, "episodes")
     failed = {"outcome": "agent_error", "reward_reason": "agent_error: ValueError: my\nbug"}
     log.add([row(0, 0.0, "val", **failed)] * 2 + [row(0, 1.0, "val")] * 18)
@@ -182,12 +182,12 @@ def test_an_agent_that_fails_itself_is_warned_of_and_stopped_where_it_never_asks
     log.add([row(2, 0.0, **failed)] * 4)
     with pytest.raises(RunFailed, match=r"ended all 4 rollouts before the model answered once.* ValueError: my bug\."):
         monitor.poll()
-    assert Monitor(folder, 4, {"train": 4, "val": 20}, 0.5, "verl").poll().warning == ""
+    assert Monitor(folder, 4, {"train": 4, "val": 20}, 0.5).poll().warning == ""
 
 
 def test_steps_in_a_row_without_a_signal_are_remarked_once(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "x")
-    monitor = Monitor(folder, 9, {"train": 4, "val": 2}, 0.5, "verl")
+    monitor = Monitor(folder, 9, {"train": 4, "val": 2}, 0.5)
     remarks, shares = [], []
     for step in range(1, 7):
         mixed = 1.0 if step == 5 else 0.0
@@ -200,12 +200,12 @@ def test_steps_in_a_row_without_a_signal_are_remarked_once(tmp_path: Path) -> No
         assert (progress.done, progress.expected) == (4, 4)
     assert remarks == ["", "", "steps 1 to 3:", "steps 1 to 3:", "", ""]
     assert shares == [0, 0, 0, 0, 0.5, 0]
-    assert Monitor(folder, 9, {"train": 4, "val": 2}, 0.5, "verl").progress.phase == "starting"
+    assert Monitor(folder, 9, {"train": 4, "val": 2}, 0.5).progress.phase == "starting"
 
 
 def test_where_the_best_are_trained_a_group_teaches_with_one_that_is_good_enough(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "x")
-    monitor = Monitor(folder, 9, {"train": 4, "val": 2}, 0.5, "verl", least=0.5)
+    monitor = Monitor(folder, 9, {"train": 4, "val": 2}, 0.5, least=0.5)
     remarks, shares = [], []
     for step in range(1, 6):
         best = 1.0 if step == 1 else 0.4  # all right alike, then all below the threshold, though they differ

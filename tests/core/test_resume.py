@@ -18,7 +18,7 @@ from harness.policies import resolve
 from harness.record import run_record
 from harness.results.folder import RowLog, RunFolder
 from harness.run import LiveRun, same_parts, validated, validation_due
-from harness.tasks.pocket import PocketTasks
+from harness_sql.tasks.pocket import PocketTasks
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from harness.records import Task
 from harness.results.folder import RowLog, RunFolder
 from harness.results.model import RunRecord, Scores
 from harness.run import LiveRun, load_tasks, recorded
-from harness.tasks.pocket import PocketTasks
 from harness.trainers.order import validation_order
+from harness_sql.tasks.pocket import PocketTasks
 
 
 def test_a_trace_that_cannot_be_written_is_refused(tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
 HARNESS = REPO / "harness"
+SQL = REPO / "plugins" / "sql" / "src" / "harness_sql"
 ROOMS = (
     *("__init__", "errors", "clock", "deadlines", "timeline", "serving", "layers", "wording", "config", "hookspecs"),
     *("records", "toolbox", "scripted", "environments", "programs", "plugins", "tasks", "rewards", "gateway"),
-    *("results", "rollout", "policies", "trainers", "builtins", "parity", "record", "run"),
-    *("compare", "evaluation", "study", "report", "diagnosis", "testing", "python", "sql", "cli", "__main__"),
+    *("results", "rollout", "policies", "trainers", "parity", "record", "run"),
+    *("compare", "evaluation", "study", "report", "diagnosis", "testing", "python", "cli", "__main__"),
 )
 """From the bottom up: a room may import those before it, also inside functions. Types alone may point anywhere."""
 SHARED = (
@@ -85,6 +86,14 @@ def test_arrows_go_one_way() -> None:
     assert not wrong, "\n".join(wrong)
 
 
+def test_the_core_knows_no_plugin_not_even_for_types() -> None:
+    plugin = re.compile(r"^\s*(?:from|import) (?:harness_\w+|verl|ray)\b", re.MULTILINE)
+    texts = {file.relative_to(REPO).as_posix(): file.read_text(encoding="utf-8") for file in _modules()}
+    written = texts.pop("harness/cli/scaffold.py")  # a package of its own
+    found = {name: match.group().strip() for name, text in texts.items() if (match := plugin.search(text))}
+    assert (found, "\nimport harness_sql" in written) == ({}, True)
+
+
 def test_shared_rooms_know_no_task() -> None:
     wrong = []
     for file in _modules():
@@ -111,8 +120,8 @@ def test_documents_and_examples_import_from_the_face_alone() -> None:
 
 def test_the_face_says_the_same_of_every_name() -> None:
     """In `__all__`, to those who check types, and where it is imported from."""
-    for module in ("__init__", "sql"):
-        tree = ast.parse((HARNESS / f"{module}.py").read_text(encoding="utf-8"))
+    for face in (HARNESS, SQL):
+        tree = ast.parse((face / "__init__.py").read_text(encoding="utf-8"))
         lists = {
             ast.unparse(node.targets[0]): ast.literal_eval(node.value)
             for node in tree.body
@@ -122,11 +131,11 @@ def test_the_face_says_the_same_of_every_name() -> None:
         typed = {
             one.name: str(node.module)
             for node in ast.walk(tree)
-            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("harness")
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith(face.name) and node.col_offset
             for one in node.names
         }
         assert list(homes) and sorted(homes) == sorted(lists["__all__"]) == sorted(typed)
-        modules = [name for name, home in homes.items() if home == "harness"]
+        modules = [name for name, home in homes.items() if home == face.name]
         assert {name: home for name, home in homes.items() if name not in modules} == {
             name: home for name, home in typed.items() if name not in modules
         }

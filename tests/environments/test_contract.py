@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from harness.environments.sql.environment import DATABASE, SQLEnvironment
-from harness.programs.self_correcting_sql.scenarios import build_database
 from harness.records import Task
 from harness.testing.environment_contract import EnvironmentContract
+from harness_sql.self_correcting.scenarios import build_database
+from harness_sql.sqlite.environment import DATABASE, SQLEnvironment
 
 
 class TestSQL(EnvironmentContract):

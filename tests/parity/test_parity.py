@@ -17,12 +17,12 @@ from harness.cli.common import results
 from harness.cli.parity import _differences, _show
 from harness.parity.comparison import compare, measure
 from harness.parity.recorder import Recording, record
-from harness.programs.self_correcting_sql.prompts import Prompt
-from harness.programs.self_correcting_sql.reference import ReferenceSQL
-from harness.programs.self_correcting_sql.scenarios import SCENARIOS, Scenario
 from harness.records import Problem
 from harness.testing.contract import AgentContract
 from harness.toolbox import LLM, Toolbox
+from harness_sql.self_correcting.prompts import Prompt
+from harness_sql.self_correcting.reference import ReferenceSQL
+from harness_sql.self_correcting.scenarios import SCENARIOS, Scenario
 
 pytest.importorskip("langchain_openai")
 PROGRAM = "self_correcting_sql"

@@ -53,7 +53,9 @@ def test_an_extra_is_added_as_harness_was_installed(tmp_path: Path, monkeypatch:
     wheel = tmp_path / "agent_rl_harness-0.1.0-py3-none-any.whl"
     wheel.touch()
     monkeypatch.setattr("harness.errors.installed_from", lambda package: wheel)
-    assert how_to_install("cpu") == f"`{command} 'agent-rl-harness[cpu] @ {wheel.as_uri()}'` (or gpu)"
+    assert how_to_install("cpu") == (
+        f"`{command} --find-links {tmp_path} 'agent-rl-harness[cpu] @ {wheel.as_uri()}'` (or gpu)"
+    )
     monkeypatch.setattr("harness.errors.installed_from", lambda package: None)
     assert how_to_install("gpu").startswith(f"`{command} --find-links FOLDER 'agent-rl-harness[gpu]'`")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.cli.plugins import sources
 from harness.cli.scaffold import write_package
 from harness.errors import ConfigError, EnvironmentProblem
 from harness.rollout import environments
@@ -30,7 +31,9 @@ def fake_plugin(site: Path, name: str, module: str, body: str) -> None:
 def site(tmp_path: Path) -> Path:
     site = tmp_path / "site"
     fake_plugin(site, "broken", "broken_plugin", "import a_framework_that_is_not_there\nHARNESS_API = 1\n")
-    spec = "AgentSpec('absent', 'absent_plugin:Agent', 'x', roles=('r',), frameworks=('no-such-framework',))"
+    spec = (
+        "AgentSpec('absent', 'absent_plugin:Agent', 'x', roles=('r',), frameworks=('no-such-framework',), program='p')"
+    )
     body = "from harness.hookspecs import AgentSpec, hookimpl\nHARNESS_API = 1\n"
     body += f"@hookimpl\ndef harness_agents():\n    return [{spec}]\n"
     fake_plugin(site, "absent", "absent_plugin", body)
@@ -52,7 +55,7 @@ def test_broken_missing_and_outdated_plugins_are_listed_beside_working_ones(site
     done = run("--json", site=site)
     assert done.returncode == 0, done.stderr
     rows = {row["name"]: row for row in json.loads(done.stdout)}
-    assert rows["builtin"]["usable"]
+    assert rows["sql"]["usable"]
     assert "No module named 'a_framework_that_is_not_there'" in rows["broken"]["state"]
     assert rows["absent"]["state"] == "needs no-such-framework: pip install no-such-framework"
     assert "harness API 0" in rows["old"]["state"]
@@ -95,9 +98,10 @@ def test_what_a_new_plugin_is_used_with_is_there(tmp_path: Path) -> None:
         assert shutil.which(line.split()[0], path="/usr/bin:/bin"), line
 
 
-def test_builtin_parts_need_no_environment() -> None:
-    done = run("sync", "reference_sql")
-    assert done.returncode == 2 and "part of harness itself" in done.stderr
+def test_an_environment_has_the_plugins_that_its_own_needs() -> None:
+    assert sources("harness-verl") == ["agent-rl-harness", "harness-verl"]
+    assert sources("harness-crewai-sql") == ["agent-rl-harness", "harness-sql", "harness-crewai-sql"]
+    assert sources("not-installed") == ["agent-rl-harness", "not-installed"]
 
 
 def test_python_for_follows_the_record_and_survives_its_loss(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,7 +100,7 @@ def first_other_gradient(model: Any, row_lengths: Sequence[int] = (1, 700, 2, 33
     from transformers.masking_utils import AttentionMaskInterface
 
     from harness.policies.attention import attention_by_row
-    from harness.trainers.verl.row_by_row import take_rows_apart
+    from harness_verl.row_by_row import take_rows_apart
 
     def attention(module: Any, *states: Any, scaling: Any = None, sliding_window: Any = None, **_: Any) -> Any:
         return attention_by_row(*states[:3], sizes, scaling, sliding_window), None

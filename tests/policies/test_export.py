@@ -19,8 +19,8 @@ from harness.policies import fetched, resolve
 from harness.policies.export import checkpoint_dir
 from harness.policies.proof import compare_answers, refuse_other_answers
 from harness.results.folder import RunFolder
-from harness.trainers.verl.models import export, trained_policy
-from harness.trainers.verl.trainer import VerlTrainer
+from harness_verl.models import export, trained_policy
+from harness_verl.trainer import VerlTrainer
 
 torch = pytest.importorskip("torch")
 peft = pytest.importorskip("peft")

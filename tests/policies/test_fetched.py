@@ -17,7 +17,7 @@ from harness.policies import fetched, resolve, revision_of
 from harness.record import model_hash, run_record
 from harness.results.folder import RunFolder
 from harness.run import load_data
-from harness.tasks.pocket import PocketTasks
+from harness_sql.tasks.pocket import PocketTasks
 
 pytest.importorskip("huggingface_hub", reason="needs the extra cpu or gpu")
 FIRST, SECOND = "0123456789abcdef0123456789abcdef01234567", "89abcdef0123456789abcdef0123456789abcdef"

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from harness.cli.serve import preset_of, to_serve
-from harness.tasks.pocket import PocketTasks
+from harness_sql.tasks.pocket import PocketTasks
 
 HARNESS = [sys.executable, "-m", "harness"]
 

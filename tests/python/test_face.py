@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -56,11 +56,12 @@ def test_importing_it_imports_nothing_else() -> None:
 
 
 def test_its_names_are_those_of_their_homes() -> None:
+    import harness_sql
     from harness.compare.comparison import compare
-    from harness.environments.sql.sandbox import execute
     from harness.records import Task
+    from harness_sql.sqlite.sandbox import execute
 
-    assert harness.Task is Task and harness.hookimpl is hookimpl and harness.sql.execute is execute
+    assert harness.Task is Task and harness.hookimpl is hookimpl and harness_sql.execute is execute
     assert set(dir(harness)) == set(harness.__all__)
     assert callable(harness.compare) and harness.compare.comparison.compare is compare
     with pytest.raises(AttributeError, match="module 'harness' has no attribute 'Tsk'"):
@@ -176,7 +177,7 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     vars(module).update({"HARNESS_API": 1, "harness_trainers": hookimpl(lambda: [spec])})
     monkeypatch.setitem(sys.modules, "idle_plugin", module)
     monkeypatch.setitem(sys.modules, __name__, sys.modules[Idle.__module__])
-    found = Registry([EntryPoint("idle", "idle_plugin", "harness")])
+    found = Registry([*entry_points(group="harness", name="sql"), EntryPoint("idle", "idle_plugin", "harness")])
     monkeypatch.setattr("harness.plugins.registry", lambda: found)
     return {"train.trainer": "idle", "train.batch_size": 4, "device": "cpu"}
 

@@ -21,7 +21,7 @@ import pytest
 from harness import plugins
 from harness.policies import resolve
 from harness.policies.hermes import for_template
-from harness.programs.self_correcting_sql.prompts import APPROVED, REJECTED
+from harness_sql.self_correcting.prompts import APPROVED, REJECTED
 from recipes.finetune import rows, scaffolds
 from recipes.finetune.__main__ import main, parse_arguments
 from recipes.finetune.play import read
@@ -138,7 +138,7 @@ def test_every_scaffold_has_the_same_questions(played: Any) -> None:
 
 
 def gold_of(played: Any) -> dict[str, Any]:
-    from harness.tasks.pocket import PocketTasks
+    from harness_sql.tasks.pocket import PocketTasks
 
     tasks = PocketTasks()
     known = {task.id: task for split in ("train", "val") for task in tasks.load(split)}
@@ -157,8 +157,8 @@ def test_no_agent_is_told_gold_before_the_teacher_says_it(played: Any) -> None:
 
 
 def test_a_wrong_draft_is_rejected_and_repaired_in_every_scaffold(played: Any) -> None:
-    from harness.environments.sql.environment import database_of
-    from harness.environments.sql.evaluator import evaluate
+    from harness_sql.sqlite.environment import database_of
+    from harness_sql.sqlite.evaluator import evaluate
 
     golds = gold_of(played)
     for one in played.transcripts:

@@ -10,7 +10,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from harness.tasks.medical import DATA
+from harness_sql.tasks.medical import DATA
 from recipes.medical.generate import generate
 
 

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.environments.sql.environment import database_of
-from harness.environments.sql.evaluator import evaluate
-from harness.environments.sql.sandbox import execute
-from harness.programs.self_correcting_sql.prompts import APPROVED, PROMPTS, REJECTED
 from harness.scripted.server import ReceivedRequest
-from harness.tasks.pocket_probe import PocketProbeTasks
 from harness.testing.fixtures import StartServer
+from harness_sql.self_correcting.prompts import APPROVED, PROMPTS, REJECTED
+from harness_sql.sqlite.environment import database_of
+from harness_sql.sqlite.evaluator import evaluate
+from harness_sql.sqlite.sandbox import execute
+from harness_sql.tasks.pocket_probe import PocketProbeTasks
 from recipes.pocket_probe import samples
 from recipes.pocket_probe.drafts import chance, draft, wrong
 from recipes.pocket_probe.generate import worlds

@@ -12,8 +12,8 @@ import pytest
 
 from harness.policies import resolve
 from harness.policies.catalogue import KNOWN, Named
-from harness.programs.self_correcting_sql.prompts import APPROVED, PROMPTS, REJECTED
-from harness.tasks.pocket import PocketTasks
+from harness_sql.self_correcting.prompts import APPROVED, PROMPTS, REJECTED
+from harness_sql.tasks.pocket import PocketTasks
 from recipes.finetune.rows import make_block, start_worker, text_of
 from recipes.pocket.generate import bundled_domains
 from recipes.pocket_sql import samples, tokenizer, verify, worlds

@@ -12,8 +12,8 @@ from random import Random
 
 import pytest
 
-from harness.environments.sql.sandbox import AGENT_LIMITS, execute
-from harness.environments.sql.schema import Column, tables_of
+from harness_sql.sqlite.sandbox import AGENT_LIMITS, execute
+from harness_sql.sqlite.schema import Column, tables_of
 from recipes.finetune.rows import text_of
 from recipes.spider_sql.questions import Question, canonical, wrong_queries
 from recipes.spider_sql.samples import SpiderExamples

@@ -110,7 +110,7 @@ def test_episodes_are_capped_and_the_cap_is_told(report: Path) -> None:
 
 
 def test_a_wrong_answer_has_the_gold_beside_it(tmp_path: Path, browse: Callable[..., Any]) -> None:
-    from harness.tasks.pocket import PocketTasks
+    from harness_sql.tasks.pocket import PocketTasks
 
     published = Path(__file__).parents[2] / "results" / "cpu" / "shuffled"
     out = write_report(select([published]), tmp_path / "report.html", episodes=40)

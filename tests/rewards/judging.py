@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from harness.records import Attempt, Outcome, Task, ToolCall, Verdict
-from harness.rewards.judge import CRITERIA, Judge
 from harness.scripted.server import ReceivedRequest, Reply
+from harness_sql.rewards.judge import CRITERIA, Judge
 
 Rule = Callable[[Mapping[str, str]], float]
 

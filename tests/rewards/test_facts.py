@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from judging import score, task
 
-from harness.environments.sql.environment import ANSWER, DATABASE
-from harness.programs.self_correcting_sql.scenarios import build_database
 from harness.records import Task
-from harness.rewards.facts import Facts, facts_of
-from harness.testing.data_contract import RewardContract
+from harness_sql.rewards.facts import Facts, facts_of
+from harness_sql.self_correcting.scenarios import build_database
+from harness_sql.sqlite.environment import ANSWER, DATABASE
+from harness_sql.testing import SQLRewardContract
 
 
-class TestContract(RewardContract):
+class TestContract(SQLRewardContract):
     reward = "facts"
 
     @pytest.fixture(scope="class")

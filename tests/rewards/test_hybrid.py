@@ -12,25 +12,25 @@ import pytest
 from judging import attempt, data_of, grades, grading, task
 
 from harness.config import load_config
-from harness.environments.sql.environment import DATABASE
 from harness.errors import ConfigError
 from harness.evaluation import evaluate
 from harness.gateway.client import Endpoint
 from harness.plugins import make_reward, reward_identity, reward_spec
-from harness.programs.self_correcting_sql.scenarios import build_database
 from harness.records import Task, Verdict
 from harness.results.folder import RunFolder
-from harness.rewards.hybrid import Hybrid
-from harness.rewards.judge import CRITERIA
 from harness.rewards.paid import spent
 from harness.scripted.server import Reply
-from harness.testing.data_contract import RewardContract
 from harness.testing.fixtures import StartServer
+from harness_sql.rewards.hybrid import Hybrid
+from harness_sql.rewards.judge import CRITERIA
+from harness_sql.self_correcting.scenarios import build_database
+from harness_sql.sqlite.environment import DATABASE
+from harness_sql.testing import SQLRewardContract
 
 TWO = {"accuracy": {"reward": "execution_accuracy", "weight": 0.5}, "soft": {"reward": "soft_f1", "weight": 0.5}}
 
 
-class TestContract(RewardContract):
+class TestContract(SQLRewardContract):
     reward = "hybrid"
 
     @pytest.fixture(scope="class")

@@ -18,26 +18,26 @@ import pytest
 from judging import attempt, data_of, grades, grading, is_gold, judge, score, task
 
 from harness.config import load_config
-from harness.environments.sql.environment import DATABASE
 from harness.errors import ConfigError, RunFailed, UserError
 from harness.evaluation import evaluate
 from harness.gateway.client import Endpoint
 from harness.plugins import make_reward, reward_identity, reward_spec
 from harness.policies import resolve
-from harness.programs.self_correcting_sql.scenarios import build_database
 from harness.record import run_record
 from harness.records import Task
 from harness.results.folder import RowLog, RunFolder
-from harness.rewards import asking
-from harness.rewards.asking import data_block, grades_of
-from harness.rewards.judge import CRITERIA, Judge
 from harness.rewards.paid import spent
 from harness.run import same_parts, same_run
 from harness.scripted.server import Reply
-from harness.tasks.pocket import PocketTasks
-from harness.testing.data_contract import RewardContract
 from harness.testing.fixtures import StartServer
 from harness.trainers.monitor import Monitor
+from harness_sql.rewards import asking
+from harness_sql.rewards.asking import data_block, grades_of
+from harness_sql.rewards.judge import CRITERIA, Judge
+from harness_sql.self_correcting.scenarios import build_database
+from harness_sql.sqlite.environment import DATABASE
+from harness_sql.tasks.pocket import PocketTasks
+from harness_sql.testing import SQLRewardContract
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ def no_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asking, "FIRST_WAIT_S", 0.001)
 
 
-class TestContract(RewardContract):
+class TestContract(SQLRewardContract):
     reward = "judge"
 
     @pytest.fixture(scope="class")
@@ -316,7 +316,7 @@ SCORES = """
 import asyncio, sys
 from pathlib import Path
 from judging import attempt, task
-from harness.rewards.judge import Judge
+from harness_sql.rewards.judge import Judge
 made = Judge(endpoint=sys.argv[1], model="scripted")
 made.keep_in(Path(sys.argv[2]))
 async def main():
@@ -491,7 +491,7 @@ def test_a_judge_that_is_down_ends_the_run_in_one_line_that_says_so(
 
 def test_a_training_whose_judge_is_down_is_stopped_with_the_judges_reason(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "x")
-    monitor = Monitor(folder, 1, {"train": 4, "val": 4}, 0.5, "verl")
+    monitor = Monitor(folder, 1, {"train": 4, "val": 4}, 0.5)
     row = {"phase": "train", "step": 1, "task_id": "t", "outcome": "ok", "reward": None}
     RowLog(folder, "episodes").add([{**row, "reward_reason": "the judge m: answers 503, 5 times"}] * 3)
     with pytest.raises(RunFailed) as stopped:

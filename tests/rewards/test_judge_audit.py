@@ -11,11 +11,11 @@ import pytest
 from judging import grading
 from typer.testing import CliRunner
 
-from harness.cli import reward as commands
 from harness.errors import ConfigError, RunFailed
-from harness.rewards.judge_audit import ATTACKS, CASES
 from harness.scripted.server import Reply
 from harness.testing.fixtures import StartServer
+from harness_sql.cli import reward as commands
+from harness_sql.rewards.judge_audit import ATTACKS, CASES
 
 RIGHT = {case.right for case in CASES}
 

@@ -12,12 +12,12 @@ import yaml
 from harness.config import load_config, validate
 from harness.hookspecs import RewardSpec
 from harness.plugins import load, make_reward, registry
-from harness.rewards.hybrid import DEFAULT
-from harness.rewards.judge_audit import ATTACKS
-from harness.rewards.soft_f1 import WEIGHTS
+from harness_sql.rewards.hybrid import DEFAULT
+from harness_sql.rewards.judge_audit import ATTACKS
+from harness_sql.rewards.soft_f1 import WEIGHTS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "rewards.md").read_text(encoding="utf-8")
-OWN = [spec for spec in registry().specs("reward") if registry().owner("reward", spec.name) == "builtin"]
+OWN = [spec for spec in registry().specs("reward") if registry().owner("reward", spec.name) == "sql"]
 
 
 @pytest.mark.parametrize("spec", OWN, ids=lambda spec: spec.name)

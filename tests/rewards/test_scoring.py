@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.config import Config, load_config
-from harness.environments.sql.environment import DATABASE
 from harness.errors import PluginError, RewardError, RunFailed
 from harness.evaluation import evaluate
 from harness.gateway.client import Endpoint
@@ -30,6 +29,7 @@ from harness.records import Attempt, Task, Verdict
 from harness.results.folder import RunFolder
 from harness.rewards.scoring import Scorer
 from harness.testing.fixtures import StartServer
+from harness_sql.sqlite.environment import DATABASE
 
 TASK = Task("t", "pocket", "val", "?", "SELECT 1", "db", data={DATABASE: "/db"})
 ATTEMPT = Attempt("r", "a", "ok", "", "SELECT 1", (), (), (), 0.0, 0.0)
@@ -85,8 +85,8 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Offer:
         monkeypatch.setitem(sys.modules, "judge_plugin", module)
         point = EntryPoint("judge", "judge_plugin", "harness")
         vars(point)["dist"] = Distribution()
-        found = Registry([point])
-        assert found.states[-1].problem is None, found.states[-1].problem
+        found = Registry([*entry_points(group="harness", name="sql"), point])
+        assert not (problems := [one.problem for one in found.states if one.problem]), problems
         monkeypatch.setattr("harness.plugins.registry", lambda: found)
         return load_config("cpu", None, ["reward.name=examiner", *settings], agent="reference_sql")
 
@@ -214,7 +214,7 @@ def test_no_more_verdicts_at_once_than_configured(offer: Offer) -> None:
 
 
 def test_scoring_sql_leaves_the_event_loop_free(tmp_path: Path) -> None:
-    from harness.programs.self_correcting_sql.scenarios import build_database
+    from harness_sql.self_correcting.scenarios import build_database
 
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
     task = replace(TASK, data={DATABASE: str(build_database(tmp_path))})
@@ -244,7 +244,7 @@ def test_a_score_that_is_not_async_is_refused_with_what_to_write(offer: Offer) -
 
 
 def test_the_record_of_a_run_reads_the_version_and_builds_nothing(offer: Offer, tmp_path: Path) -> None:
-    from harness.tasks.pocket import PocketTasks
+    from harness_sql.tasks.pocket import PocketTasks
 
     config = offer()
     record = run_record(config, RunFolder.create(tmp_path, "x"), PocketTasks(), [], [], "policy", "cpu", kind="eval")

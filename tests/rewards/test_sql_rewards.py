@@ -8,18 +8,18 @@ from pathlib import Path
 import pytest
 from judging import attempt, score, task
 
-from harness.environments.sql.environment import DATABASE, GOLD_IS
-from harness.programs.self_correcting_sql.scenarios import build_database
 from harness.records import Task
-from harness.rewards.executes import Executes
-from harness.rewards.execution_accuracy import ExecutionAccuracy
-from harness.rewards.soft_f1 import WEIGHTS, SoftF1, f1
-from harness.testing.data_contract import RewardContract
+from harness_sql.rewards.executes import Executes
+from harness_sql.rewards.execution_accuracy import ExecutionAccuracy
+from harness_sql.rewards.soft_f1 import WEIGHTS, SoftF1, f1
+from harness_sql.self_correcting.scenarios import build_database
+from harness_sql.sqlite.environment import DATABASE, GOLD_IS
+from harness_sql.testing import SQLRewardContract
 
 GOLD = "SELECT name, age FROM singer WHERE age > 30"
 
 
-class TestSoftF1(RewardContract):
+class TestSoftF1(SQLRewardContract):
     reward = "soft_f1"
 
 

@@ -14,8 +14,6 @@ import pytest
 from harness.gateway.attempts import call_seed
 from harness.gateway.client import GatewayControl
 from harness.gateway.server import GatewayServer
-from harness.programs.self_correcting_sql.prompts import APPROVED
-from harness.programs.self_correcting_sql.reference import ReferenceSQL
 from harness.records import Attempt, Problem
 from harness.rollout.host import run_attempt
 from harness.rollout.request import RolloutRequest, rollout_seed
@@ -24,6 +22,8 @@ from harness.rollout.worker import keep_running
 from harness.scripted.server import Reply, ScriptedServer
 from harness.testing.fixtures import StartServer
 from harness.toolbox import Agent, Toolbox
+from harness_sql.self_correcting.prompts import APPROVED
+from harness_sql.self_correcting.reference import ReferenceSQL
 
 WRITE = "```sql\nSELECT name FROM singer\n```"
 

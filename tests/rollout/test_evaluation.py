@@ -18,12 +18,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from harness.environments.sql.environment import database_of
 from harness.records import Attempt, Verdict
 from harness.scripted.server import ReceivedRequest, Reply
-from harness.tasks.pocket import PocketTasks
 from harness.testing.fixtures import StartServer
 from harness.wording import spoilt
+from harness_sql.sqlite.environment import database_of
+from harness_sql.tasks.pocket import PocketTasks
 
 NAMED = ("OPENAI_BASE_URL", "OPENAI_API_BASE", "OPENAI_API_KEY", "MODEL")
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.environments.sql.environment import database_of
 from harness.scripted.server import ReceivedRequest, Reply, ScriptedServer
-from harness.tasks.pocket import PocketTasks
 from harness.testing.fixtures import StartServer
+from harness_sql.sqlite.environment import database_of
+from harness_sql.tasks.pocket import PocketTasks
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 KEY = "sk-of-the-checker"

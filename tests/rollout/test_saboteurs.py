@@ -14,25 +14,26 @@ import pytest
 from harness.config import load_config
 from harness.records import Attempt
 from harness.results.episodes import transition_rows
-from harness.tasks.pocket import PocketTasks
 from harness.testing.calls import transition
 from harness.testing.fixtures import StartServer
 from harness.trainers.order import validation_order
+from harness_sql.tasks.pocket import PocketTasks
 
 from .test_evaluation import golden
 
 AGENT = """
 import asyncio, ctypes, os, signal, threading, time
-from harness.programs.self_correcting_sql.reference import ReferenceSQL
+from harness_sql.self_correcting.reference import ReferenceSQL
 from harness.hookspecs import AgentSpec, hookimpl
 
 HARNESS_API = 1
 
 @hookimpl
 def harness_agents():
+    SQL = "self_correcting_sql"
     return [
-        AgentSpec("saboteur_sql", "saboteur:Saboteur", "Sabotage.", roles=ReferenceSQL.roles),
-        AgentSpec("babbler_sql", "saboteur:Babbler", "Talks.", roles=ReferenceSQL.roles),
+        AgentSpec("saboteur_sql", "saboteur:Saboteur", "Sabotage.", roles=ReferenceSQL.roles, program=SQL),
+        AgentSpec("babbler_sql", "saboteur:Babbler", "Talks.", roles=ReferenceSQL.roles, program=SQL),
     ]
 
 def spin():

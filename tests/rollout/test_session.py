@@ -79,7 +79,7 @@ def by_question(server_tasks: dict[str, str]) -> Callable[[ReceivedRequest], Rep
 
 
 def pocket() -> dict[str, tuple[str, str]]:
-    from harness.tasks.pocket import PocketTasks
+    from harness_sql.tasks.pocket import PocketTasks
 
     return {task.question: (task.id, task.gold) for task in PocketTasks().load("train")}
 
@@ -313,7 +313,7 @@ def test_whose_verdict_a_rollout_has_does_not_depend_on_who_ends_first() -> None
 
 def test_the_queue_holds_no_gold(tmp_path: Path) -> None:
     from harness.rollout.request import RolloutRequest
-    from harness.tasks.pocket import PocketTasks
+    from harness_sql.tasks.pocket import PocketTasks
 
     tasks = PocketTasks()
     for task in tasks.load("val")[:20]:

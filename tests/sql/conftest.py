@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.environments.sql.evaluator import forget
-from harness.environments.sql.sandbox import close_connections
+from harness_sql.sqlite.evaluator import forget
+from harness_sql.sqlite.sandbox import close_connections
 
 REPO = Path(__file__).resolve().parents[2]
 MakeDatabase = Callable[..., Path]

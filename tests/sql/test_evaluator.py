@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.environments.sql import evaluator
-from harness.environments.sql.evaluator import FLAGS, evaluate, gold_result
-from harness.environments.sql.gold import GoldCache
-from harness.environments.sql.kept import Kept
+from harness_sql.sqlite import evaluator
+from harness_sql.sqlite.evaluator import FLAGS, evaluate, gold_result
+from harness_sql.sqlite.gold import GoldCache
+from harness_sql.sqlite.kept import Kept
 
 NAMES = "SELECT name FROM singer"
 EMPTY = "SELECT name FROM singer WHERE age > 100"
@@ -301,7 +301,7 @@ def test_verdict_for_want_of_memory_is_not_kept(singers: Path) -> None:
     if not Path("/proc/self/status").exists():
         pytest.skip("needs a heap of its own")
     script = f"""
-from harness.environments.sql import evaluator
+from harness_sql.sqlite import evaluator
 hoard = ("WITH RECURSIVE n(i, x) AS (SELECT 1, zeroblob(4000) UNION ALL SELECT i + 1, zeroblob(4000) FROM n) "
          "SELECT count(a.x) FROM n a, n b")
 print(evaluator.evaluate({str(singers)!r}, "SELECT name FROM singer", hoard).flags, evaluator._verdicts.bytes)

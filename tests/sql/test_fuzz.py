@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.environments.sql.evaluator import Match, evaluate
-from harness.environments.sql.sandbox import Limits, execute, render
+from harness_sql.sqlite.evaluator import Match, evaluate
+from harness_sql.sqlite.sandbox import Limits, execute, render
 
 sys.path.insert(0, str(Path(__file__).parent))
 from grammar import SCHEMA, from_bytes, from_grammar

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.rewards.audit import ATTACKS
+from harness_sql.rewards.audit import ATTACKS
 
 REPO = Path(__file__).resolve().parents[2]
 SCRIPT = """
 import json, sys
-from harness.environments.sql.evaluator import evaluate
-from harness.environments.sql.sandbox import execute
+from harness_sql.sqlite.evaluator import evaluate
+from harness_sql.sqlite.sandbox import execute
 path, cases = json.load(sys.stdin)
 out = []
 for gold, pred in cases:
@@ -44,7 +44,7 @@ def interpreters() -> list[Path]:
 def verdicts(python: Path, seed: str, database: Path) -> list[object]:
     environment = {
         "PATH": "",
-        "PYTHONPATH": str(REPO),
+        "PYTHONPATH": os.pathsep.join([str(REPO), str(REPO / "plugins" / "sql" / "src")]),
         "PYTHONHASHSEED": seed,
         "PYTHONDONTWRITEBYTECODE": "1",
     }

@@ -8,7 +8,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.environments.sql.matching import Row, same_result
+from harness_sql.sqlite.matching import Row, same_result
 
 
 def by_permutation(gold: list[Row], pred: list[Row], ordered: bool) -> bool:

@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from harness.cli import reward as reward_commands
-from harness.cli import score as score_commands
-from harness.environments.sql.environment import DATABASE
 from harness.errors import UserError
 from harness.plugins import reward_spec, reward_version
 from harness.records import Attempt, Outcome, Task, Verdict
-from harness.rewards.audit import audit
-from harness.rewards.execution_accuracy import ExecutionAccuracy
-from harness.testing.data_contract import RewardContract
+from harness_sql.cli import reward as reward_commands
+from harness_sql.cli import score as score_commands
+from harness_sql.rewards.audit import audit
+from harness_sql.rewards.execution_accuracy import ExecutionAccuracy
+from harness_sql.sqlite.environment import DATABASE
+from harness_sql.testing import SQLRewardContract
 
 
-class TestContract(RewardContract):
+class TestContract(SQLRewardContract):
     reward = "execution_accuracy"
 
 

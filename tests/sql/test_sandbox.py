@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.environments.sql.functions import Functions
-from harness.environments.sql.sandbox import Limits, execute, render
+from harness_sql.sqlite.functions import Functions
+from harness_sql.sqlite.sandbox import Limits, execute, render
 
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
 WRITES = [
@@ -211,7 +211,7 @@ def test_one_wide_row_of_long_values_is_not_built(singers: Path) -> None:
         pytest.skip("needs /proc")
     script = f"""
 from pathlib import Path
-from harness.environments.sql.sandbox import execute
+from harness_sql.sqlite.sandbox import execute
 for count in (1900, 480, 100):
     sql = "WITH a AS MATERIALIZED (SELECT hex(zeroblob(120000)) || char(128512) v) SELECT " + ",".join("v" * count)
     print(execute({str(singers)!r}, sql + " FROM a").ok)
@@ -244,7 +244,7 @@ def test_query_that_hoards_memory_is_ended_and_frees_it(singers: Path) -> None:
     # In a process of its own: SQLite's heap limit is per process, and the peak is read from the system.
     script = f"""
 from pathlib import Path
-from harness.environments.sql.sandbox import Limits, execute
+from harness_sql.sqlite.sandbox import Limits, execute
 hoard = ("WITH RECURSIVE n(x) AS (SELECT zeroblob(200000) UNION ALL SELECT zeroblob(200000) FROM n) "
          "SELECT x FROM n ORDER BY random()")
 print(execute({str(singers)!r}, hoard, Limits(timeout_s=20)).error_type)
@@ -520,8 +520,8 @@ def test_long_chains_of_parts_are_no_doubling(singers: Path) -> None:
 HOGS = """
 import json, sys, threading, time
 from collections import Counter
-from harness.environments.sql.evaluator import evaluate
-from harness.environments.sql.sandbox import HEAP_LIMIT_BYTES, Limits, execute
+from harness_sql.sqlite.evaluator import evaluate
+from harness_sql.sqlite.sandbox import HEAP_LIMIT_BYTES, Limits, execute
 
 path, hold_s, rounds = sys.argv[1], float(sys.argv[2]), int(sys.argv[3])
 golds = ["SELECT name, age FROM person ORDER BY age, name", "SELECT count(*) FROM person GROUP BY age % 7",
@@ -571,7 +571,7 @@ print(json.dumps(verdicts))
 PEAK = """
 import random, sys, threading, time
 from pathlib import Path
-from harness.environments.sql.sandbox import Limits, execute
+from harness_sql.sqlite.sandbox import Limits, execute
 
 end = time.monotonic() + 4
 

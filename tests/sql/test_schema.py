@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.environments.sql.schema import schema_text
 from harness.errors import TaskSetError
+from harness_sql.sqlite.schema import schema_text
 
 
 def test_compact_style_names_keys_and_targets(singers: Path) -> None:

@@ -16,7 +16,7 @@ TRAINER = """
 import sys, time
 sys.path.insert(0, {here!r})
 from harness.hookspecs import AgentSpec, TrainerSpec, hookimpl
-from harness.programs.self_correcting_sql.reference import ReferenceSQL
+from harness_sql.self_correcting.reference import ReferenceSQL
 from harness.trainers import Trainer
 HARNESS_API = 1
 
@@ -26,10 +26,10 @@ def harness_trainers():
 
 @hookimpl
 def harness_agents():
-    roles = ("write_query", "check_query", "rewrite_query")
+    roles, SQL = ("write_query", "check_query", "rewrite_query"), "self_correcting_sql"
     return [
-        AgentSpec("same_sql", "synthetic_trainer:Same", "Does what the reference does.", roles=roles),
-        AgentSpec("skips_sql", "synthetic_trainer:Skips", "Does not.", roles=roles),
+        AgentSpec("same_sql", "synthetic_trainer:Same", "Does what the reference does.", roles=roles, program=SQL),
+        AgentSpec("skips_sql", "synthetic_trainer:Skips", "Does not.", roles=roles, program=SQL),
     ]
 
 class Same(ReferenceSQL):

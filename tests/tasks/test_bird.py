@@ -14,22 +14,23 @@ import pytest
 from typer.testing import CliRunner
 
 from harness.cli import app
-from harness.environments.sql.environment import database_of
 from harness.errors import ConfigError, TaskSetError
 from harness.plugins import reward_identity, reward_spec
-from harness.programs.self_correcting_sql.prompts import PROMPTS
 from harness.records import Attempt, Problem, Task, Verdict
-from harness.rewards.bird import BirdAccuracy, BirdRVes, BirdSoftF1, paid, time_ratio
 from harness.scripted.server import ReceivedRequest
-from harness.tasks.bird import BirdTasks
-from harness.tasks.bird.layout import BIRD
-from harness.tasks.bird.prepare import prepare
-from harness.tasks.prepared.descriptions import decoded
-from harness.tasks.prepared.verify import verify
-from harness.tasks.spider import SpiderTasks
-from harness.tasks.spider.prepare import prepare as prepare_spider
-from harness.testing.data_contract import RewardContract, TaskSetContract, asked
+from harness.testing.data_contract import TaskSetContract, asked
 from harness.testing.fixtures import StartServer
+from harness_sql.rewards.bird import BirdAccuracy, BirdRVes, BirdSoftF1, paid, time_ratio
+from harness_sql.self_correcting.prompts import PROMPTS
+from harness_sql.sqlite.environment import database_of
+from harness_sql.tasks.bird import BirdTasks
+from harness_sql.tasks.bird.layout import BIRD
+from harness_sql.tasks.bird.prepare import prepare
+from harness_sql.tasks.prepared.descriptions import decoded
+from harness_sql.tasks.prepared.verify import verify
+from harness_sql.tasks.spider import SpiderTasks
+from harness_sql.tasks.spider.prepare import prepare as prepare_spider
+from harness_sql.testing import SQLRewardContract
 
 from .published import REPO, bird_rows, make_bird, spider_source
 
@@ -152,15 +153,15 @@ class TestContract(TaskSetContract):
         return {"data_dir": str(folder / "out"), "descriptions": True}
 
 
-class TestAccuracyContract(RewardContract):
+class TestAccuracyContract(SQLRewardContract):
     reward = "bird_accuracy"
 
 
-class TestSoftF1Contract(RewardContract):
+class TestSoftF1Contract(SQLRewardContract):
     reward = "bird_soft_f1"
 
 
-class TestRVesContract(RewardContract):
+class TestRVesContract(SQLRewardContract):
     reward = "bird_r_ves"
 
     @pytest.fixture(autouse=True)

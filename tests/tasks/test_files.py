@@ -19,9 +19,7 @@ import pytest
 from typer.testing import CliRunner
 
 from harness.cli import app as harness
-from harness.cli import data as data_commands
 from harness.config import Config, load_config
-from harness.environments.sql.environment import ANSWER, GOLD_IS, database_of
 from harness.errors import ConfigError, TaskSetError, UserError
 from harness.plugins import environment, make_task_set
 from harness.policies import resolve
@@ -30,9 +28,11 @@ from harness.results.folder import RunFolder
 from harness.rollout.request import RolloutRequest
 from harness.run import load_tasks
 from harness.scripted.server import ReceivedRequest
-from harness.tasks.files import FilesTasks
 from harness.testing.data_contract import TaskSetContract
 from harness.testing.fixtures import StartServer
+from harness_sql.cli import data as data_commands
+from harness_sql.sqlite.environment import ANSWER, GOLD_IS, database_of
+from harness_sql.tasks.files import FilesTasks
 
 REPO = Path(__file__).resolve().parents[2]
 Row = dict[str, Any]

@@ -11,14 +11,14 @@ import pytest
 
 from harness.config import load_config
 from harness.environments import tools_of
-from harness.environments.sql.environment import SQLEnvironment, database_of
 from harness.errors import TaskSetError
 from harness.parity.recorder import LIMITS
 from harness.plugins import make, reward_identity, reward_spec
 from harness.records import Attempt, Task, ToolCall
-from harness.tasks import medical
-from harness.tasks.medical import DATA, MedicalTasks
 from harness.testing.data_contract import TaskSetContract
+from harness_sql.sqlite.environment import SQLEnvironment, database_of
+from harness_sql.tasks import medical
+from harness_sql.tasks.medical import DATA, MedicalTasks
 from recipes.medical.generate import bundled
 
 TOOL = "query_database_by_sql"

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.environments.sql.environment import database_of
-from harness.environments.sql.schema import schema_text
 from harness.errors import TaskSetError
 from harness.records import Task
-from harness.tasks import pocket
-from harness.tasks.pocket import DATA, PocketTasks
 from harness.testing.data_contract import TaskSetContract
+from harness_sql.sqlite.environment import database_of
+from harness_sql.sqlite.schema import schema_text
+from harness_sql.tasks import pocket
+from harness_sql.tasks.pocket import DATA, PocketTasks
 from recipes.pocket.generate import bundled_domains
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.environments.sql.environment import database_of
-from harness.environments.sql.evaluator import evaluate
-from harness.environments.sql.schema import schema_text
 from harness.plugins import task_set_spec
 from harness.records import Task
-from harness.tasks.pocket_probe import DATA, PocketProbeTasks
 from harness.testing.data_contract import TaskSetContract
+from harness_sql.sqlite.environment import database_of
+from harness_sql.sqlite.evaluator import evaluate
+from harness_sql.sqlite.schema import schema_text
+from harness_sql.tasks.pocket_probe import DATA, PocketProbeTasks
 from recipes.pocket_probe.world import bundled
 
 from .test_pocket import rows

@@ -17,17 +17,17 @@ import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
-from harness.cli import data as data_commands
-from harness.environments.sql.environment import database_of
-from harness.environments.sql.evaluator import evaluate
 from harness.errors import TaskSetError
-from harness.tasks.prepared.prepare import sample_of
-from harness.tasks.prepared.verify import verify
-from harness.tasks.spider import SpiderTasks
-from harness.tasks.spider.fetch import fetch
-from harness.tasks.spider.layout import SPIDER
-from harness.tasks.spider.prepare import prepare
 from harness.testing.data_contract import TaskSetContract
+from harness_sql.cli import data as data_commands
+from harness_sql.sqlite.environment import database_of
+from harness_sql.sqlite.evaluator import evaluate
+from harness_sql.tasks.prepared.prepare import sample_of
+from harness_sql.tasks.prepared.verify import verify
+from harness_sql.tasks.spider import SpiderTasks
+from harness_sql.tasks.spider.fetch import fetch
+from harness_sql.tasks.spider.layout import SPIDER
+from harness_sql.tasks.spider.prepare import prepare
 
 from .published import make_sqlite, spider_source
 
@@ -438,7 +438,7 @@ def test_every_schema_fits_and_names_its_tables(spider: Any) -> None:
 
 
 def test_train_is_cut_by_database_and_then_by_gold_query() -> None:
-    from harness.tasks.spider import _splits_of
+    from harness_sql.tasks.spider import _splits_of
 
     cuts = {(db, gold): _splits_of(f"database_{db}", f"SELECT {gold}") for db in range(400) for gold in range(10)}
     assert all(len({cuts[db, gold][1] for gold in range(10)}) == 1 for db in range(400))

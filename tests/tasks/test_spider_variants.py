@@ -12,16 +12,16 @@ from typer.testing import CliRunner
 
 from harness.cli import app
 from harness.config import load_config
-from harness.environments.sql.environment import database_of
-from harness.environments.sql.evaluator import evaluate
 from harness.errors import ConfigError, TaskSetError
 from harness.run import check
-from harness.tasks.prepared.verify import verify
-from harness.tasks.spider import SpiderDKTasks, SpiderRealisticTasks, SpiderSynTasks, SpiderTasks
-from harness.tasks.spider.layout import REALISTIC
-from harness.tasks.spider.prepare import prepare
 from harness.testing.data_contract import TaskSetContract
 from harness.testing.fixtures import StartServer
+from harness_sql.sqlite.environment import database_of
+from harness_sql.sqlite.evaluator import evaluate
+from harness_sql.tasks.prepared.verify import verify
+from harness_sql.tasks.spider import SpiderDKTasks, SpiderRealisticTasks, SpiderSynTasks, SpiderTasks
+from harness_sql.tasks.spider.layout import REALISTIC
+from harness_sql.tasks.spider.prepare import prepare
 
 from .published import ANIMAL, COW, REPO, make_spider, make_sqlite, spider_source, syn, zipped
 

@@ -18,11 +18,11 @@ import pytest
 
 from harness.cli.scaffold import SCAFFOLDS, write_package
 from harness.gateway.server import GatewayServer
-from harness.programs.self_correcting_sql.prompts import Prompt
-from harness.programs.self_correcting_sql.reference import ReferenceSQL
 from harness.records import Problem
 from harness.testing.contract import AgentContract
 from harness.toolbox import Toolbox
+from harness_sql.self_correcting.prompts import Prompt
+from harness_sql.self_correcting.reference import ReferenceSQL
 
 
 class TestReference(AgentContract):

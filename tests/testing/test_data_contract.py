@@ -8,21 +8,22 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from harness.environments.sql.environment import DATABASE, database_of
 from harness.hookspecs import RewardSpec, TaskSetSpec, hookimpl
 from harness.plugins import Registry, make
-from harness.programs.self_correcting_sql.scenarios import build_database
 from harness.records import Attempt, Task, Verdict
-from harness.rewards.execution_accuracy import ExecutionAccuracy
-from harness.tasks.pocket import PocketTasks
-from harness.testing.data_contract import GOLDS, RewardContract, TaskSetContract, asked
+from harness.testing.data_contract import RewardContract, TaskSetContract, asked
+from harness_sql.rewards.execution_accuracy import ExecutionAccuracy
+from harness_sql.self_correcting.scenarios import build_database
+from harness_sql.sqlite.environment import DATABASE, database_of
+from harness_sql.tasks.pocket import PocketTasks
+from harness_sql.testing import GOLDS
 
 
 class Tasks(PocketTasks):
@@ -201,12 +202,13 @@ def offer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Offers a class through an entry point, as the only plugin beside harness's own, and makes its specs."""
 
     def install(hook: str, of: type[Any], part: type) -> Any:
-        spec = of("broken", f"{__name__}:{part.__name__}", "")
+        where = {"environment": "sql"} if of is TaskSetSpec else {}
+        spec = of("broken", f"{__name__}:{part.__name__}", "", **where)
         module = ModuleType("broken_plugin")
         vars(module).update({"HARNESS_API": 1, hook: hookimpl(lambda: [spec])})
         monkeypatch.setitem(sys.modules, "broken_plugin", module)
-        found = Registry([EntryPoint("broken", "broken_plugin", "harness")])
-        assert found.states[-1].problem is None
+        found = Registry([*entry_points(group="harness", name="sql"), EntryPoint("broken", "broken_plugin", "harness")])
+        assert not (problems := [one.problem for one in found.states if one.problem]), problems
         monkeypatch.setattr("harness.plugins.registry", lambda: found)
         return spec
 

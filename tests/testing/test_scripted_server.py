@@ -11,10 +11,10 @@ import httpx
 import orjson
 import pytest
 
-from harness.programs.self_correcting_sql.prompts import PROMPTS
 from harness.records import Problem
 from harness.scripted.completion import END, Reply, logprob, prompt_token_ids, response_token_ids
 from harness.scripted.server import ReceivedRequest, ScriptedServer
+from harness_sql.self_correcting.prompts import PROMPTS
 
 MESSAGES = [{"role": "user", "content": "hello"}]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from harness.config import load_config
-from harness.trainers.verl.standby import ForkServer
-from harness.trainers.verl.trainer import VerlTrainer
+from harness_verl.standby import ForkServer
+from harness_verl.trainer import VerlTrainer
 
 REPO = Path(__file__).parents[2]
 

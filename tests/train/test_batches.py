@@ -15,7 +15,7 @@ pytest.importorskip("verl")
 from verl.protocol import DataProto
 from verl.trainer.ppo.core_algos import AdvantageEstimator
 
-from harness.trainers.verl.batches import Batches, Row, best_of_group, deal, grouped_advantages
+from harness_verl.batches import Batches, Row, best_of_group, deal, grouped_advantages
 
 
 def rows(tasks: int = 16, group: int = 4, seed: int = 0) -> list[Row]:

@@ -13,10 +13,10 @@ from harness.config import load_config
 from harness.errors import ConfigError
 from harness.layers import differing, flatten
 from harness.run import check
-from harness.trainers.verl.compose import verl_settings
-from harness.trainers.verl.limits import micro_batch
-from harness.trainers.verl.names import CROSS_ENTROPY
-from harness.trainers.verl.trainer import VERLS_OWN
+from harness_verl.compose import verl_settings
+from harness_verl.limits import micro_batch
+from harness_verl.names import CROSS_ENTROPY
+from harness_verl.trainer import VERLS_OWN
 
 REJECTION = "train.algorithm=rejection"
 MICRO = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"
@@ -46,8 +46,8 @@ def test_the_sampler_follows_the_trainer_mode(mode: str, name: str) -> None:
 def test_every_sampler_is_of_the_class_that_its_trainer_uses() -> None:
     from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
-    from harness.trainers.verl import sampler
-    from harness.trainers.verl.compose import SAMPLERS
+    from harness_verl import sampler
+    from harness_verl.compose import SAMPLERS
 
     assert not issubclass(getattr(sampler, SAMPLERS["sync"]), ReplayBufferAsync)
     assert issubclass(getattr(sampler, SAMPLERS["sync"]), ReplayBuffer)
@@ -221,7 +221,7 @@ def test_vllm_reads_tool_calls_where_the_program_offers_tools() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason="needs verl")
 def test_verl_takes_the_options_of_tool_calls() -> None:
-    from harness.trainers.verl.compose import compose
+    from harness_verl.compose import compose
 
     config = load_config("cpu", None, ["verl.trainer.logger=[console]"])
     made = compose(verl_settings(config, device="cuda", model_path="m", run_dir=Path("/r"), steps=1, calls_tools=True))

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason
 
 async def test_an_abort_ends_calls_without_tokens_and_holds_new_ones_until_resumed() -> None:
     from harness.policies import resolve
-    from harness.trainers.verl.cpu_rollout import VerlPolicyServer
+    from harness_verl.cpu_rollout import VerlPolicyServer
 
     server = VerlPolicyServer(str(resolve("pocket-sql")), 4, 4000, 4096)
     greedy = {"temperature": 0.0}

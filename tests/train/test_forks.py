@@ -18,15 +18,15 @@ import pytest
 
 from harness.config import load_config
 from harness.rollout.processes import RUN_MARK, marked, sweep
-from harness.trainers.verl import fork_client, forks
-from harness.trainers.verl.standby import ForkServer
-from harness.trainers.verl.trainer import VerlTrainer
+from harness_verl import fork_client, forks
+from harness_verl.standby import ForkServer
+from harness_verl.trainer import VerlTrainer
 
 DRIVER = """
 import json, os, signal, sys, time
 
-from harness.trainers.verl import forks
-from harness.trainers.verl.driver import start_no_more_than_needed
+from harness_verl import forks
+from harness_verl.driver import start_no_more_than_needed
 
 name = forks.serve(["sqlite3.dump", "no.such.module"])
 import ray
@@ -79,7 +79,7 @@ def test_only_workers_of_the_runs_own_ray_are_forks(
 SPAWNS = """
 import concurrent.futures, json, multiprocessing, os, subprocess, sys
 
-from harness.trainers.verl import fork_client, forks
+from harness_verl import fork_client, forks
 
 ABOUT = "[__import__('os').getppid(), 'sqlite3.dump' in __import__('sys').modules, __import__('os').environ['MINE']]"
 
@@ -110,7 +110,7 @@ def test_what_a_worker_spawns_is_a_fork_too_unless_cuda_cannot_be_started_in_one
 
 
 IDS = """
-from harness.trainers.verl import forks
+from harness_verl import forks
 
 forks.import_ray()
 import ray
@@ -132,7 +132,7 @@ def test_forks_of_a_process_in_which_ray_drew_no_id_draw_different_ones() -> Non
 ENDS = """
 import atexit, os, subprocess, sys
 
-from harness.trainers.verl.driver import _end
+from harness_verl.driver import _end
 
 atexit.register(_end, os.getpid())
 beside = subprocess.Popen(["sleep", "600"])
@@ -250,8 +250,8 @@ RUN = """
 import concurrent.futures, json, os, sys, time
 import ray
 
-from harness.trainers.verl import fork_client, forks
-from harness.trainers.verl.driver import start_no_more_than_needed
+from harness_verl import fork_client, forks
+from harness_verl.driver import start_no_more_than_needed
 
 forks.stand_in(sys.argv[1])
 start_no_more_than_needed()
@@ -275,7 +275,7 @@ if len(sys.argv) > 2:
 STUDY = """
 import os, sys, time
 from harness.config import load_config
-from harness.trainers.verl.trainer import VerlTrainer
+from harness_verl.trainer import VerlTrainer
 
 standby = VerlTrainer().standby(load_config("cpu", agent="reference_sql"))
 print(standby._process.pid, standby.variables["HARNESS_STANDBY"].split()[0], flush=True)

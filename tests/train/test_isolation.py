@@ -10,14 +10,14 @@ import pytest
 
 from harness.config import load_config
 from harness.rollout.processes import RUN_MARK
-from harness.trainers.verl.compose import verl_settings
-from harness.trainers.verl.isolation import HOOK
+from harness_verl.compose import verl_settings
+from harness_verl.isolation import HOOK
 
 JOB = f"""
 import os
 os.environ["{RUN_MARK}"] = "a-run-7"
 import ray
-from harness.trainers.verl.driver import start_no_more_than_needed
+from harness_verl.driver import start_no_more_than_needed
 start_no_more_than_needed()
 ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False,
          runtime_env={{"worker_process_setup_hook": "{HOOK}"}})
@@ -41,4 +41,4 @@ def test_runs_on_gpus_are_kept_apart(address: str | None, tmp_path: Path) -> Non
     config = load_config("gpu", agent="reference_sql", ray_address=address)
     made = verl_settings(config, device="cuda", model_path="m", run_dir=tmp_path, steps=1)
     assert made["ray_kwargs"]["ray_init"]["runtime_env"]["worker_process_setup_hook"] == HOOK
-    assert made["actor_rollout_ref"]["model"]["external_lib"] == "harness.trainers.verl.packing"
+    assert made["actor_rollout_ref"]["model"]["external_lib"] == "harness_verl.packing"

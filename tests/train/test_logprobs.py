@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 functional = pytest.importorskip("verl.utils.torch_functional")
 
-from harness.trainers.verl import logprobs  # noqa: E402
+from harness_verl import logprobs  # noqa: E402
 
 
 def both(dtype: torch.dtype, chunk: int, monkeypatch: pytest.MonkeyPatch) -> tuple[torch.Tensor, ...]:

@@ -18,11 +18,11 @@ from harness.errors import EnvironmentProblem, RunFailed
 from harness.records import Transition
 from harness.rollout.session import Scored
 from harness.testing.calls import transition
-from harness.trainers.verl.loop import HarnessAgentLoop
-from harness.trainers.verl.names import ABOUT, LOST_FILE, SESSION_FILE
-from harness.trainers.verl.run import VerlRun
-from harness.trainers.verl.sampler import _Timed
-from harness.trainers.verl.shared import SessionFile
+from harness_verl.loop import HarnessAgentLoop
+from harness_verl.names import ABOUT, LOST_FILE, SESSION_FILE
+from harness_verl.run import VerlRun
+from harness_verl.sampler import _Timed
+from harness_verl.shared import SessionFile
 
 
 def call(role: str, index: int, prompt: tuple[int, ...] = (1,)) -> Transition:

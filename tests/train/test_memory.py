@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from harness.config import load_config
-from harness.trainers.verl import memory
-from harness.trainers.verl.compose import verl_settings
+from harness_verl import memory
+from harness_verl.compose import verl_settings
 
 QWEN = {"hidden_size": 1536, "intermediate_size": 8960, "num_hidden_layers": 28, "vocab_size": 151936}
 H100, H200 = 85_500_000_000, 150_000_000_000

@@ -25,10 +25,10 @@ from verl.workers.config.actor import PolicyLossConfig
 from verl.workers.utils.losses import ppo_loss
 
 from harness.records import Transition
-from harness.trainers.verl import batches
-from harness.trainers.verl.batches import Batches
-from harness.trainers.verl.names import ABOUT, ON_POLICY, PACKED
-from harness.trainers.verl.rows import DialogueRow, rows_of
+from harness_verl import batches
+from harness_verl.batches import Batches
+from harness_verl.names import ABOUT, ON_POLICY, PACKED
+from harness_verl.rows import DialogueRow, rows_of
 
 from .test_packing import SHAPE, engine
 from .test_rows import call

@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2
 from verl.utils import tensordict_utils
 from verl.workers.utils.padding import no_padding_2_padding
 
-from harness.trainers.verl.cpu_worker import CpuFSDP2Engine
-from harness.trainers.verl.names import PACKED
+from harness_verl.cpu_worker import CpuFSDP2Engine
+from harness_verl.names import PACKED
 
 SIZES = ((9, 4), (3, 1), (17, 8), (1, 5), (1, 1))
 """Tokens of prompt and reply, by row."""
@@ -108,7 +108,7 @@ def test_what_attention_does_not_know_is_refused() -> None:
 def test_on_policy_the_old_log_probabilities_are_the_present_ones() -> None:
     from verl.trainer.ppo import core_algos
 
-    from harness.trainers.verl.names import ON_POLICY
+    from harness_verl.names import ON_POLICY
 
     clip = {"clip_ratio": 0.2, "clip_ratio_low": 0.2, "clip_ratio_high": 0.3}
     config = SimpleNamespace(**clip, get=lambda name, default: default, global_batch_info={})

@@ -10,8 +10,8 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import Qwen2Config
 
-from harness.trainers.verl import batches
-from harness.trainers.verl.names import CROSS_ENTROPY
+from harness_verl import batches
+from harness_verl.names import CROSS_ENTROPY
 
 from .test_merging import Queue, dealt, gradients
 from .test_packing import SHAPE, engine

@@ -6,7 +6,7 @@ import pytest
 
 from harness.records import Transition
 from harness.testing.calls import transition
-from harness.trainers.verl.rows import DialogueRow, rows_of
+from harness_verl.rows import DialogueRow, rows_of
 
 
 def call(index: int, prompt: list[int], reply: list[int], role: str = "ask") -> Transition:

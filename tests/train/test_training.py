@@ -288,7 +288,7 @@ def test_an_interrupted_training_ends_within_seconds_and_says_so(
     arguments = ("--plugin", "reference_sql", "--steps", "3", "--runs-dir", runs, *SMALL)
     process = start(*arguments, log=log, variables=None if alone else shared)
     wait_for(lambda: any("raylet" in command for command in of_this_test(runs)), process, log)
-    driver = next(one.pid for one in processes_of(runs) if "harness.trainers.verl.driver" in one.cmdline())
+    driver = next(one.pid for one in processes_of(runs) if "harness_verl.driver" in one.cmdline())
     wait_for(lambda: any("Agent" in name for name in names_of_group(driver)), process, log)
     began = time.monotonic()
     process.send_signal(number)

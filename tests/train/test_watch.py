@@ -16,9 +16,9 @@ import pytest
 from harness.config import load_config
 from harness.errors import EnvironmentProblem, RunFailed
 from harness.results.folder import RunFolder
-from harness.trainers.verl import run as module
-from harness.trainers.verl.run import VerlRun, last_error, temporary_room
-from harness.trainers.verl.trainer import _place
+from harness_verl import run as module
+from harness_verl.run import VerlRun, last_error, temporary_room
+from harness_verl.trainer import _place
 
 WARNING = (
     "(TaskRunnerV1 pid=411) /venv/verl/workers/engine/__init__.py:69: UserWarning: megatron engine is not available: "
@@ -87,7 +87,7 @@ def test_the_line_that_names_the_cause_is_quoted_and_never_a_warning(
 DRIVER = """
 import os, signal, threading, time
 import ray
-from harness.trainers.verl import driver
+from harness_verl import driver
 
 @ray.remote
 class Worker:
@@ -128,7 +128,7 @@ def test_a_killed_actor_that_nobody_waits_for_ends_the_driver(tmp_path: Path) ->
 def test_a_dead_policy_server_is_called_what_it_is() -> None:
     from ray.core.generated.common_pb2 import ActorDeathCause
 
-    from harness.trainers.verl.driver import cause_of_death
+    from harness_verl.driver import cause_of_death
 
     cause = ActorDeathCause()
     cause.actor_died_error_context.reason = cause.actor_died_error_context.Reason.Value("WORKER_DIED")
@@ -211,8 +211,8 @@ def test_a_machine_that_gives_no_more_threads_ends_the_run(
 def test_a_ray_that_was_slow_to_start_is_started_again(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from harness.trainers.verl import driver
-    from harness.trainers.verl.driver import TRIES, patient
+    from harness_verl import driver
+    from harness_verl.driver import TRIES, patient
 
     class Alone:  # the children of this process are other tests'
         def children(self, recursive: bool) -> list[Any]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tarfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,25 @@ import pytest
 import harness
 
 REPO = Path(__file__).parents[2]
+
+
+def alone(call: Callable[..., str], uv: str, wheel: Path, folder: Path) -> None:
+    """The core by itself: no SQL, no verl, no torch. It compares and reports, and says what a training needs."""
+    python = str(folder / "bin" / "python")
+    call(uv, "venv", "--quiet", "--python", sys.executable, str(folder))
+    call(uv, "pip", "install", "--quiet", "--python", python, str(wheel), "pytest")
+    call(python, "-c", "from harness import *; import harness.testing.data_contract as _", cwd=folder)
+    command, run = str(folder / "bin" / "harness"), next((REPO / "results" / "cpu" / "seed0").glob("**/run.json"))
+    said = call(command, "--help")
+    assert "compare" in said and "score" not in said
+    assert json.loads(call(command, "plugins", "--json")) == []
+    row, other = str(run.parent), str(next((REPO / "results" / "cpu" / "seed1").glob("**/run.json")).parent)
+    assert json.loads(call(command, "runs", "show", row, "--json"))
+    assert json.loads(call(command, "compare", row, other, "--format", "json"))
+    call(command, "report", row, other, "--out", str(folder / "report.html"))
+    refused = subprocess.run([command, "train"], capture_output=True, text=True, check=False, cwd=folder)
+    assert refused.returncode == 2 and "no agent called 'langgraph_sql'" in refused.stderr, refused.stderr
+    assert "[plugins]" in refused.stderr and not (folder / "runs").exists(), refused.stderr
 
 
 @pytest.mark.train
@@ -43,6 +63,7 @@ def test_wheels_install_into_a_fresh_environment_and_work(uv: str, tmp_path: Pat
         name.partition("/")[2] for name in packed
     }
 
+    alone(call, uv, wheel, tmp_path / "alone")
     frozen = ("--frozen", "--all-extras", "--no-dev", "--no-hashes", "--no-emit-workspace", "--quiet")
     constraints = tmp_path / "constraints.txt"
     call(uv, "export", *frozen, "--output-file", str(constraints), cwd=REPO)
@@ -58,8 +79,7 @@ def test_wheels_install_into_a_fresh_environment_and_work(uv: str, tmp_path: Pat
     assert "train" in call(command, "--help")
     rows = {row["name"]: row for row in json.loads(call(command, "plugins", "--json"))}
     shipped = {file.parent.name for file in REPO.glob("plugins/*/pyproject.toml")}
-    assert rows.keys() == {"builtin"} | shipped and all(row["usable"] for row in rows.values()), rows
-    assert rows["builtin"]["distribution"] == harness.DISTRIBUTION
+    assert rows.keys() == shipped and all(row["usable"] for row in rows.values()), rows
     where = call(python, "-c", "import agentops, tensordict, transfer_queue, verl, harness; print(harness.__file__)")
     assert Path(where.strip().splitlines()[-1]).is_relative_to(tmp_path / "venv")
     certified = call(command, "parity", "langgraph_sql", "--json", HARNESS_CACHE_DIR=str(tmp_path / "cache"))

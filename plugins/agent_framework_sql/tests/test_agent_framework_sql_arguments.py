@@ -9,8 +9,8 @@ import pytest
 
 from harness.parity.recorder import record
 from harness.plugins import agent_spec, load
-from harness.programs.tool_loop.scenarios import SCENARIOS, TOOL, calling
 from harness.scripted.completion import Reply
+from harness_sql.tool_loop.scenarios import SCENARIOS, TOOL, calling
 
 
 @pytest.mark.parametrize("arguments", ["[" * 20_000, '{"sql": ' + "1" * 5_000 + "}"], ids=["nesting", "digits"])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from harness import AgentSpec, hookimpl, sql
+import harness_sql as sql
+from harness import AgentSpec, hookimpl
 
 HARNESS_API = 1
 
@@ -16,5 +17,6 @@ def harness_agents() -> list[AgentSpec]:
             "Pydantic AI: one agent a role, run in code",
             roles=sql.ROLES,
             frameworks=("pydantic-ai-slim",),
+            program="self_correcting_sql",
         )
     ]

@@ -7,7 +7,8 @@ from pydantic_ai import Agent, ModelSettings
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
-from harness import Problem, Toolbox, sql
+import harness_sql as sql
+from harness import Problem, Toolbox
 
 
 def chat_model(role: str, toolbox: Toolbox) -> OpenAIChatModel:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 from agent_framework import Agent, Case, Default, Workflow, WorkflowBuilder, WorkflowContext, executor
 
-from harness.programs.self_correcting_sql.prompts import ROLES, Prompt
 from harness.records import Problem
 from harness.toolbox import Toolbox
 from harness_agent_framework_sql.client import chat_client, options
+from harness_sql.self_correcting.prompts import ROLES, Prompt
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ from typing import Any
 from agent_framework import Agent, FunctionTool
 
 from harness.environments import Tool
-from harness.programs.tool_loop.prompts import ROLES
 from harness.records import Problem
 from harness.toolbox import Toolbox
 from harness_agent_framework_sql.client import chat_client
+from harness_sql.tool_loop.prompts import ROLES
 
 
 def as_function(tool: Tool, toolbox: Toolbox) -> FunctionTool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from harness.hookspecs import AgentSpec, hookimpl
-from harness.programs.self_correcting_sql.prompts import ROLES
-from harness.programs.tool_loop.prompts import ROLES as TOOL_ROLES
+from harness_sql.self_correcting.prompts import ROLES
+from harness_sql.tool_loop.prompts import ROLES as TOOL_ROLES
 
 HARNESS_API = 1
 
@@ -18,6 +18,7 @@ def harness_agents() -> list[AgentSpec]:
             "AutoGen AgentChat: agents in a GraphFlow",
             roles=ROLES,
             frameworks=("autogen-agentchat", "autogen-core", "autogen-ext"),
+            program="self_correcting_sql",
         ),
         AgentSpec(
             "autogen_sql_idiomatic",
@@ -26,6 +27,7 @@ def harness_agents() -> list[AgentSpec]:
             roles=("write_query", "check_query"),
             frameworks=("autogen-agentchat", "autogen-core", "autogen-ext"),
             strict=False,
+            program="self_correcting_sql",
         ),
         AgentSpec(
             "autogen_tools",

@@ -14,10 +14,10 @@ from autogen_core import CancellationToken
 from autogen_core.models import SystemMessage, UserMessage
 from pydantic import BaseModel
 
-from harness.programs.self_correcting_sql.prompts import ROLES, Prompt
 from harness.records import Problem
 from harness.toolbox import Toolbox
 from harness_autogen_sql.running import chat_client, run_team
+from harness_sql.self_correcting.prompts import ROLES, Prompt
 
 
 class Draft(BaseModel):

@@ -13,10 +13,10 @@ from autogen_core.tools import StaticWorkbench, ToolSchema, Workbench
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from openai import omit
 
-from harness.programs.tool_loop.prompts import ROLES
 from harness.records import Problem
 from harness.toolbox import Toolbox
 from harness_autogen_sql.running import chat_client, run_agent
+from harness_sql.tool_loop.prompts import ROLES
 
 
 class ToolboxBench(StaticWorkbench):

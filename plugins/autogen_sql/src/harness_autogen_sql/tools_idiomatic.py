@@ -10,10 +10,10 @@ from autogen_core.utils import schema_to_pydantic_model
 from pydantic import BaseModel
 
 from harness.environments import Tool
-from harness.programs.tool_loop.prompts import ROLES
 from harness.records import Problem
 from harness.toolbox import Toolbox
 from harness_autogen_sql.running import ToolAgent, chat_client, run_agent
+from harness_sql.tool_loop.prompts import ROLES
 
 
 class ToolboxTool(BaseTool[BaseModel, str]):

@@ -10,9 +10,9 @@ from crewai.flow.flow import Flow, listen, or_, router, start
 from crewai.llms.providers.openai.completion import OpenAICompletion
 from pydantic import BaseModel
 
-from harness.programs.self_correcting_sql.prompts import ROLES, Prompt
 from harness.records import Problem
 from harness.toolbox import Toolbox
+from harness_sql.self_correcting.prompts import ROLES, Prompt
 
 
 class AsyncLLM(OpenAICompletion):

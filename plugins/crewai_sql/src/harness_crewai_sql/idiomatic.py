@@ -7,9 +7,9 @@ from crewai import Agent, Crew, Task
 from crewai.agents.crew_agent_executor import CrewAgentExecutor
 from crewai.events.utils.console_formatter import set_suppress_console_output
 
-from harness.programs.self_correcting_sql.prompts import ROLES, Prompt
 from harness.records import Problem
 from harness.toolbox import Toolbox
+from harness_sql.self_correcting.prompts import ROLES, Prompt
 
 GOALS = {
     "write_query": "Write one SQLite query that answers the question",

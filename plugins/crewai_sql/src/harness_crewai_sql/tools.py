@@ -9,9 +9,9 @@ from crewai.events.utils.console_formatter import set_suppress_console_output
 from crewai.flow.flow import Flow, or_, router, start
 from pydantic import BaseModel, PrivateAttr
 
-from harness.programs.tool_loop.prompts import ROLES
 from harness.records import Problem
 from harness.toolbox import Toolbox
+from harness_sql.tool_loop.prompts import ROLES
 
 
 class ToolLLM(AsyncLLM):

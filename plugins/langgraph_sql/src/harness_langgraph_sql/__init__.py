@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from harness.hookspecs import AgentSpec, hookimpl
-from harness.programs.self_correcting_sql.prompts import ROLES
-from harness.programs.tool_loop.prompts import ROLES as TOOL_ROLES
+from harness_sql.self_correcting.prompts import ROLES
+from harness_sql.tool_loop.prompts import ROLES as TOOL_ROLES
 
 HARNESS_API = 1
 
@@ -18,6 +18,7 @@ def harness_agents() -> list[AgentSpec]:
             "LangGraph: a StateGraph with conditional edges",
             roles=ROLES,
             frameworks=("langgraph", "langchain-core", "langchain-openai"),
+            program="self_correcting_sql",
         ),
         AgentSpec(
             "langgraph_tools",

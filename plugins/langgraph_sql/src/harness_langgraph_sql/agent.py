@@ -9,9 +9,9 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.runtime import Runtime
 from langsmith import tracing_context
 
-from harness.programs.self_correcting_sql.prompts import ROLES, Prompt
 from harness.records import Problem
 from harness.toolbox import LLM, Toolbox
+from harness_sql.self_correcting.prompts import ROLES, Prompt
 
 
 class State(TypedDict, total=False):

@@ -12,10 +12,10 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.runtime import Runtime
 from langsmith import tracing_context
 
-from harness.programs.tool_loop.prompts import ROLES
 from harness.records import Problem
 from harness.toolbox import Toolbox
 from harness_langgraph_sql.agent import chat_model
+from harness_sql.tool_loop.prompts import ROLES
 
 
 class State(TypedDict):

@@ -11,10 +11,10 @@ from langgraph.prebuilt import ToolNode, tools_condition
 from langsmith import tracing_context
 
 from harness.environments import Tool
-from harness.programs.tool_loop.prompts import ROLES
 from harness.records import Problem
 from harness.toolbox import Toolbox
 from harness_langgraph_sql.agent import chat_model
+from harness_sql.tool_loop.prompts import ROLES
 
 
 def as_langchain(tool: Tool, toolbox: Toolbox) -> StructuredTool:

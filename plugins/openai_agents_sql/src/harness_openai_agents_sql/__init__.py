@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from harness.hookspecs import AgentSpec, hookimpl
-from harness.programs.self_correcting_sql.prompts import ROLES
-from harness.programs.tool_loop.prompts import ROLES as TOOL_ROLES
+from harness_sql.self_correcting.prompts import ROLES
+from harness_sql.tool_loop.prompts import ROLES as TOOL_ROLES
 
 HARNESS_API = 1
 
@@ -18,6 +18,7 @@ def harness_agents() -> list[AgentSpec]:
             "OpenAI Agents SDK: three agents and a runner on Chat Completions",
             roles=ROLES,
             frameworks=("openai-agents", "openai"),
+            program="self_correcting_sql",
         ),
         AgentSpec(
             "openai_agents_sql_idiomatic",
@@ -26,6 +27,7 @@ def harness_agents() -> list[AgentSpec]:
             roles=("write_query",),
             frameworks=("openai-agents", "openai"),
             strict=False,
+            program="self_correcting_sql",
         ),
         AgentSpec(
             "openai_agents_tools",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, RunConfig, Runner
 from openai import AsyncOpenAI
 
-from harness.programs.self_correcting_sql.prompts import ROLES, Prompt
 from harness.records import Problem
 from harness.toolbox import Toolbox
+from harness_sql.self_correcting.prompts import ROLES, Prompt
 
 RUN = RunConfig(tracing_disabled=True, workflow_name="harness")
 

@@ -6,10 +6,10 @@ from agents import Agent, FunctionTool, MaxTurnsExceeded, ModelSettings, Runner
 from agents.tool_context import ToolContext
 
 from harness.environments import Tool
-from harness.programs.tool_loop.prompts import ROLES
 from harness.records import Problem
 from harness.toolbox import Toolbox
 from harness_openai_agents_sql.agent import RUN, chat_model
+from harness_sql.tool_loop.prompts import ROLES
 
 
 def as_function(tool: Tool, toolbox: Toolbox) -> FunctionTool:

@@ -1,0 +1,89 @@
+"""`harness run`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli import complete
+from harness.cli.common import emit_json, results
+from harness.cli.serve import answered, preset_of, roles_answered, to_serve
+from harness.config import load_config
+from harness.errors import RunFailed, UserError
+from harness.python.asking import named_endpoint
+from harness.records import Attempt, Task
+
+if TYPE_CHECKING:
+    from harness.gateway.client import Endpoint
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def run(
+    question: Annotated[str, typer.Option(help="The question.")],
+    db: Annotated[Path, typer.Option(help="A SQLite database.")],
+    endpoint: Annotated[
+        str | None, typer.Option(help="An OpenAI-compatible URL, ending in /v1; by default OPENAI_BASE_URL.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="The endpoint's model, by default the first that it lists; or a policy or a run to serve here."
+        ),
+    ] = None,
+    plugin: Annotated[str, typer.Option(help="The agent.", autocompletion=complete.agents)] = "langgraph_sql",
+    api_key_env: Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")] = "OPENAI_API_KEY",
+    set_: complete.Settings = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print the attempt as JSON.")] = False,
+) -> None:
+    """Ask one question about a database, every turn shown."""
+    from harness.cli.dev import tree
+
+    if not db.is_file():
+        raise UserError(f"no database at {db}; --db takes a SQLite file")
+    here = to_serve(model, endpoint)
+    resolved = load_config(*preset_of(here, None), set_ or [], agent=plugin)
+    from harness.plugins import agent_spec, checked_options, load, task_set_spec
+    from harness.policies.roles import check
+    from harness.rollout.request import RolloutRequest
+    from harness_sql.sqlite.environment import DATABASE
+    from harness_sql.sqlite.schema import schema_text
+
+    answers = here or named_endpoint(endpoint, model, api_key_env)
+    options = checked_options(task_set_spec(resolved.task.name), resolved.task.options, "task.options")
+    agent = load(agent_spec(plugin))()
+    schema = schema_text(db, limit_chars=options.get("schema_chars", 8000))
+    task = Task("question", "", "", question, "", db.stem, data={DATABASE: str(db)})
+    request = RolloutRequest.build(task, {"schema": schema}, resolved, "val")
+
+    check(resolved)
+
+    async def ask(endpoint: Endpoint, roles: Mapping[str, Endpoint]) -> Attempt:
+        import httpx
+
+        from harness.gateway.server import GatewayServer
+        from harness.rollout.host import run_attempt
+
+        gateway = GatewayServer()
+        await asyncio.to_thread(gateway.start)
+        try:
+            async with gateway.control() as control, httpx.AsyncClient(timeout=None, trust_env=False) as http:
+                await control.point(endpoint, roles)
+                return await run_attempt(agent, request, "question", "1", control, gateway.key, endpoint.model, http)
+        finally:
+            await asyncio.to_thread(gateway.stop)
+
+    with roles_answered(resolved) as roles, answered(answers, resolved) as served:
+        attempt = asyncio.run(ask(served, roles))
+    if json_:
+        emit_json(asdict(attempt))
+    else:
+        results().print(tree(attempt), markup=True)
+    if attempt.outcome != "ok":
+        raise RunFailed(f"{attempt.outcome}: {attempt.detail}")

@@ -1,0 +1,335 @@
+"""`harness data`: prepare, check, list, verify and fetch the data of task sets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from harness.cli import complete
+from harness.cli.common import emit_json, progress_console, say
+from harness.errors import TaskSetError
+
+if TYPE_CHECKING:
+    from harness_sql.tasks.files import checking
+    from harness_sql.tasks.prepared.layout import Layout
+    from harness_sql.tasks.prepared.prepare import Progress, Report
+
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, help="Prepare, check, list, verify and fetch the data of task sets."
+)
+
+OutOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        help="Prepared folder; default harness/TASK_SET in the cache folder, or what $VERL_SPIDER_DATA_DIR "
+        "(spider) and $HARNESS_BIRD_DATA_DIR (bird) name.",
+    ),
+]
+DatabasesOption = Annotated[
+    Path | None,
+    typer.Option(help="Where databases are that SOURCE lacks or that go before its own: folder or .zip."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+_BUNDLED = ("pocket", "pocket_probe", "medical")
+_BUNDLED_NAMES = f"{', '.join(_BUNDLED[:-1])} and {_BUNDLED[-1]}"
+SEEDS = (3, 8)
+POWER, ALPHA = 0.8, 0.05
+_SHOWN = 5
+"""Places and clusters that one line names."""
+
+
+@app.command()
+def check(
+    file: Annotated[
+        Path | None, typer.Argument(help="Your questions: .jsonl, .json, .csv, .tsv or .parquet.", metavar="FILE")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="What `harness train` is given, as task.options.databases=DIR; repeatable.",
+            autocompletion=complete.settings,
+        ),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="A YAML file, for example a run's config.yaml.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check your own questions and databases before `harness train --task files`; nothing is written.
+
+    Files of single splits instead of FILE: --set task.options.train=A --set task.options.val=B. Exit status 0 if a
+    training could start, 1 if something is broken, 2 if the files cannot be read at all.
+    """
+    from harness.config import load_config
+    from harness.plugins import make, task_set_spec
+    from harness.run import refusals
+    from harness_sql.tasks.files.checking import check, place
+
+    named = [] if file is None else [f"task.options.path={json.dumps(str(file))}"]
+    resolved = load_config(None, config, ["task.name=files", *named, *(set_ or [])])
+    tasks = make(task_set_spec("files"), resolved.task.options, "task.options")
+    with _progress() as progress:
+        report = check(tasks, progress)
+    wanted = [resolved.task.train_split, resolved.task.val_split]
+    broken = [tasks.empty(split) for split in dict.fromkeys(wanted) if not report.sizes(split)]
+    if refused := refusals(resolved, tasks.good("all")):
+        first, reason = next(iter(refused.items()))
+        where = next(place(tasks, one) for one in tasks.collection.questions if one.id == first)
+        how_many = f"{len(refused)} of {report.questions} questions, the first being {where}"
+        broken.append(f"reward {resolved.reward.name!r} cannot judge {how_many}: {reason}")
+    sizes = report.sizes(resolved.task.val_split)
+    detectable = {seeds: _detectable(seeds, sizes) for seeds in SEEDS} if sizes else {}
+    ok = not (broken or report.gold_failed or (report.bad and not tasks.skip_bad))
+    if as_json:
+        emit_json({"ok": ok, **asdict(report), "broken": broken, "detectable": detectable}, indent=None)
+    else:
+        _print_check(report, tasks.skip_bad)
+        if sizes:
+            _print_detectable(resolved.task.val_split, sizes, detectable)
+        for problem in broken:
+            say(f"broken: {problem}")
+        say("ok" if ok else "NOT ok")
+    if not ok:
+        raise typer.Exit(1)
+
+
+def _detectable(seeds: int, sizes: Sequence[int]) -> float:
+    """The smallest difference that can be found where nothing but single answers varies, half of which are right."""
+    from harness.compare.power import Variances
+
+    return Variances(0, 0, 0, 0, 0.5, tuple(sizes), seeds, "single answers").detectable(seeds, sizes, POWER, ALPHA)
+
+
+def _print_detectable(split: str, sizes: Sequence[int], detectable: Mapping[int, float]) -> None:
+    said = [
+        f"{100 * difference:.1f} points with {seeds} trainings an arm"
+        if difference < 1
+        else f"nothing with {seeds} trainings an arm"
+        for seeds, difference in detectable.items()
+    ]
+    say(f"told apart at best on {split} (questions: {sum(sizes):,}): {', '.join(said)}")
+    say(
+        f"  (power {POWER:g}, alpha {ALPHA:g}, half of the answers right, no luck but that of single answers; "
+        "`harness power` reckons with that of trainings and databases, once there are runs)"
+    )
+
+
+def _print_check(report: checking.Report, skip_bad: bool) -> None:
+    names = ", ".join(report.files.values())
+    databases = f"{report.databases} database{'s' if report.databases != 1 else ''}"
+    say(f"{names}: {report.questions:,} good questions over {databases}, {report.gold_queries:,} with a gold query")
+    counts = ", ".join(f"{split} {sum(report.sizes(split)):,}" for split in report.clusters)
+    say(f"splits: {counts or 'none'} ({report.splitting})")
+    for split, clusters in report.clusters.items():
+        shown = ", ".join(f"{name} {count}" for name, count in list(clusters.items())[:_SHOWN])
+        others = list(clusters.values())[_SHOWN:]
+        more = f" and {len(others)} more of {others[-1]} to {others[0]}" if others else ""
+        say(f"  clusters of {split}: {shown}{more}")
+    for finding in report.bad:
+        say(f"{'left out' if skip_bad else 'broken'}: {_places(finding.places)}: {finding.what}")
+    for finding in report.gold_failed:
+        say(f"broken: gold fails: {_places(finding.places)}: {finding.what}")
+    if report.gold_empty:
+        say(f"gold finds nothing, so a match says little: {_places(report.gold_empty)}")
+    if report.gold_differs:
+        say(
+            "gold gave another result when it was run again, with rows reversed that it does not order: "
+            f"{len(report.gold_differs)}: {_places(report.gold_differs)}"
+        )
+    for finding in report.gold_changing:
+        say(
+            f"gold has {finding.what}, so it gives another result another time: "
+            f"{len(finding.places)}: {_places(finding.places)}"
+        )
+    doubles = (
+        ("asked again, with the same gold", report.twice),
+        ("asked again, with another gold", report.differing),
+        ("not in train, but its question or gold is", report.leaked),
+    )
+    for what, groups in doubles:
+        shown = "; ".join(_places(group, " like ") for group in groups[:_SHOWN])
+        more = f"; and {len(groups) - _SHOWN} more" if len(groups) > _SHOWN else ""
+        if groups:
+            say(f"{what}: {len(groups)}: {shown}{more}")
+    if not any(groups for _, groups in doubles):
+        say("no question is asked twice, and none of train's golds is asked for elsewhere")
+    for group in report.together:
+        say(f"judged on together, for their tables are the same: {', '.join(group)}")
+
+
+def _places(places: Sequence[str], between: str = ", ") -> str:
+    """`questions.jsonl, line 3, line 5 and 2 more`."""
+    shown, last = [], ""
+    for place in places[:_SHOWN]:
+        file, _, where = place.rpartition(", ")
+        shown.append(where if file == last else place)
+        last = file
+    more = f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
+    return between.join(shown) + more
+
+
+@app.command()
+def spider(
+    source: Annotated[
+        Path,
+        typer.Argument(help="Spider, Spider-Syn, -Realistic or -DK: archive (.zip), folder, or file of questions."),
+    ],
+    databases: DatabasesOption = None,
+    out: OutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check the files and gold queries of Spider or a variant and write the Parquet files that are loaded."""
+    from harness_sql.tasks.spider.prepare import prepare
+
+    with _progress() as progress:
+        report = prepare(source, out, databases, progress)
+    _print_report(report, as_json)
+
+
+@app.command()
+def bird(
+    sources: Annotated[list[Path], typer.Argument(help="BIRD's archives (.zip) or folders: dev, train, mini-dev.")],
+    databases: DatabasesOption = None,
+    out: OutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check BIRD's files and gold queries and write the Parquet files that are loaded."""
+    from harness_sql.tasks.bird.prepare import prepare
+
+    with _progress() as progress:
+        report = prepare(sources, out, databases, progress)
+    _print_report(report, as_json)
+
+
+@app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(help="Task set; only spider can be fetched.")],
+    out: OutOption = None,
+    url: Annotated[str | None, typer.Option(help="Where to get the archive instead.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Download the archive of a task set (again to resume), check it and prepare it."""
+    from harness_sql.tasks.spider.fetch import BUNDLE_URL, fetch
+    from harness_sql.tasks.spider.layout import SPIDER
+    from harness_sql.tasks.spider.prepare import prepare
+
+    if name != "spider":
+        raise TaskSetError(f"task set {name!r} cannot be fetched. Only spider can; {_BUNDLED_NAMES} are bundled")
+    target = out or SPIDER.default_folder()
+    archive = target.with_name(f"{target.name}-download.zip")
+    with _progress() as progress:
+        if not archive.is_file():
+            fetch(archive, url or BUNDLE_URL, progress)
+        report = prepare(archive, target, progress=progress)
+    archive.unlink()
+    _print_report(report, as_json)
+
+
+@app.command("list")
+def list_(as_json: JsonOption = False) -> None:
+    """Show which data is there."""
+    rows = [{"name": name, "folder": "", "state": "bundled", "detail": ""} for name in _BUNDLED]
+    rows += [_state(layout) for layout in _layouts().values()]
+    if as_json:
+        emit_json(rows, indent=None)
+        return
+    for entry in rows:
+        say("  ".join(str(entry[key]) for key in ("name", "state", "folder", "detail") if entry[key]))
+
+
+def _layouts() -> dict[str, Layout]:
+    """Of the task sets that are prepared, by name."""
+    from harness_sql.tasks.bird.layout import BIRD
+    from harness_sql.tasks.spider.layout import LAYOUTS
+
+    return {layout.name: layout for layout in (*LAYOUTS, BIRD)}
+
+
+def _state(layout: Layout) -> dict[str, str]:
+    from harness_sql.tasks.prepared.verify import check_prepared, read_manifest
+
+    folder = layout.default_folder()
+    try:
+        check_prepared(folder, layout)
+        manifest = read_manifest(folder, layout)
+    except TaskSetError as error:
+        return {"name": layout.name, "folder": str(folder), "state": "not prepared", "detail": str(error)}
+    parts = (manifest or {}).get("parts", {})
+    return {
+        "name": layout.name,
+        "folder": str(folder),
+        "state": "prepared" if manifest else "prepared by something else (no manifest)",
+        "detail": ", ".join(f"{name} {part['runnable']}" for name, part in parts.items()),
+    }
+
+
+@app.command()
+def verify(
+    name: Annotated[str, typer.Argument(help="Task set.")] = "spider",
+    folder: Annotated[Path | None, typer.Option("--dir", help="The prepared folder.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare the files of a prepared task set with its manifest; exit status 1 if any differs."""
+    from harness_sql.tasks.prepared.verify import verify
+
+    layout = _layouts().get(name)
+    if layout is None:
+        raise TaskSetError(
+            f"task set {name!r} has no data to verify. Use one of: {', '.join(_layouts())}; "
+            f"{_BUNDLED_NAMES} check themselves when loaded"
+        )
+    result = verify(folder or layout.default_folder(), layout)
+    if as_json:
+        emit_json(result, indent=None)
+    else:
+        for problem in result["problems"]:
+            say(problem)
+        checked = f"{result['files']} files checked" if result["manifest"] else "no manifest to check against"
+        say(f"{result['folder']}: {'ok' if result['ok'] else 'NOT ok'} ({checked})")
+    if not result["ok"]:
+        raise typer.Exit(1)
+
+
+def _print_report(report: Report, as_json: bool) -> None:
+    if as_json:
+        emit_json(asdict(report), indent=None)
+        return
+    absent = f"; the source has no {', '.join(report.absent)}" if report.absent else ""
+    say(f"{report.folder}: task set {report.task_set}, {report.databases} databases{absent}")
+    for name, part in report.parts.items():
+        say(
+            f"  {name}: {part.questions:,} questions, {part.runnable:,} with their database, "
+            f"{part.gold_empty:,} with an empty gold result, {len(part.gold_failed)} whose gold query fails"
+        )
+    if report.missing:
+        lost = {db_id: sum(part.skipped.get(db_id, 0) for part in report.parts.values()) for db_id in report.missing}
+        say("missing databases: " + ", ".join(f"{db_id} ({count} questions)" for db_id, count in lost.items()))
+    for file, reason in report.damaged.items():
+        say(f"damaged database: {file}: {reason}")
+    for name, part in report.parts.items():
+        for failure in part.gold_failed:
+            say(f"gold fails: {name} row {failure['row']} ({failure['db_id']}): {failure['error']}")
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    """A progress bar on stderr, one line per kind of work."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    console = progress_console()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        tasks: dict[str, Any] = {}
+
+        def update(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done, total=total)
+
+        yield update

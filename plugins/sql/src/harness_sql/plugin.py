@@ -1,0 +1,196 @@
+"""What the SQL plugin offers: the environment `sql`, two programs over it, task sets and rewards."""
+
+from __future__ import annotations
+
+import math
+
+from harness.hookspecs import AgentSpec, EnvironmentSpec, ProgramSpec, RewardSpec, TaskSetSpec, hookimpl
+from harness_sql.self_correcting.prompts import ROLES
+
+HARNESS_API = 1
+_SPIDER = (("cpu", "cpu-spider"), ("cuda", "qwen-1.5b"), ("npu", "qwen-1.5b"))
+
+
+@hookimpl
+def harness_agents() -> list[AgentSpec]:
+    return [
+        AgentSpec(
+            "reference_sql",
+            "harness_sql.self_correcting.reference:ReferenceSQL",
+            "plain Python: the yardstick of parity and overhead",
+            roles=ROLES,
+            frameworks=("httpx",),
+            program="self_correcting_sql",
+        ),
+        AgentSpec(
+            "reference_tools",
+            "harness_sql.tool_loop.reference:ReferenceTools",
+            "plain Python: calls tools of any environment",
+            roles=("assistant",),
+            frameworks=("httpx",),
+            program="tool_loop",
+        ),
+    ]
+
+
+@hookimpl
+def harness_environments() -> list[EnvironmentSpec]:
+    return [EnvironmentSpec("sql", "harness_sql.sqlite.environment:SQLEnvironment", "one read-only SQLite database")]
+
+
+@hookimpl
+def harness_programs() -> list[ProgramSpec]:
+    return [
+        ProgramSpec(
+            "self_correcting_sql",
+            "harness_sql.self_correcting.program:SelfCorrectingSQL",
+            "write a query, execute it, check it, rewrite it",
+        ),
+        ProgramSpec(
+            "tool_loop",
+            "harness_sql.tool_loop.program:ToolLoop",
+            "call the environment's tools until the answer is given in words",
+        ),
+    ]
+
+
+@hookimpl
+def harness_tasks() -> list[TaskSetSpec]:
+    return [
+        TaskSetSpec(
+            "files",
+            "harness_sql.tasks.files:FilesTasks",
+            "your own questions and SQLite databases (JSON lines, CSV, Parquet)",
+            splits=("train", "val", "test", "all"),
+            environment="sql",
+        ),
+        TaskSetSpec(
+            "pocket",
+            "harness_sql.tasks.pocket:PocketTasks",
+            "bundled questions over small generated databases",
+            environment="sql",
+        ),
+        TaskSetSpec(
+            "pocket_probe",
+            "harness_sql.tasks.pocket_probe:PocketProbeTasks",
+            "bundled questions that hang on how values are stored, which only execution shows",
+            splits=("train", "dev", "test"),
+            presets=(("cpu", "pocket-probe"), ("cuda", "pocket-probe"), ("npu", "pocket-probe")),
+            eval_split="dev",
+            reserved=("test",),
+            environment="sql",
+        ),
+        TaskSetSpec(
+            "spider",
+            "harness_sql.tasks.spider:SpiderTasks",
+            "Spider 1.0 (prepare it with `harness data spider SOURCE`)",
+            splits=(
+                *("train", "train_a", "train_b", "train_b_fit", "train_b_held", "train_others"),
+                *("dev", "dev_500", "val"),
+            ),
+            presets=_SPIDER,
+            eval_split="dev",
+            environment="sql",
+        ),
+        TaskSetSpec(
+            "spider_syn",
+            "harness_sql.tasks.spider:SpiderSynTasks",
+            "Spider-Syn: other words for what the schema names (`harness data spider`)",
+            splits=("train", "dev", "dev_500", "val"),
+            presets=_SPIDER,
+            eval_split="dev",
+            environment="sql",
+        ),
+        TaskSetSpec(
+            "spider_realistic",
+            "harness_sql.tasks.spider:SpiderRealisticTasks",
+            "Spider-Realistic: columns are not named (`harness data spider`)",
+            splits=("dev",),
+            presets=_SPIDER,
+            eval_split="dev",
+            environment="sql",
+        ),
+        TaskSetSpec(
+            "spider_dk",
+            "harness_sql.tasks.spider:SpiderDKTasks",
+            "Spider-DK: knowledge of the domain is needed (`harness data spider`)",
+            splits=("dev",),
+            presets=_SPIDER,
+            eval_split="dev",
+            environment="sql",
+        ),
+        TaskSetSpec(
+            "bird",
+            "harness_sql.tasks.bird:BirdTasks",
+            "BIRD, with evidence (prepare it with `harness data bird SOURCE`)",
+            splits=("train", "dev", "mini_dev", "dev_500", "val"),
+            presets=(("cpu", "bird-cpu"), ("cuda", "bird-qwen-1.5b"), ("npu", "bird-qwen-1.5b")),
+            eval_split="dev",
+            environment="sql",
+        ),
+        TaskSetSpec(
+            "medical",
+            "harness_sql.tasks.medical:MedicalTasks",
+            "bundled Chinese questions over invented drugs and diseases, answered in words",
+            environment="sql",
+            presets=(("cpu", "medical"), ("cuda", "medical-gpu"), ("npu", "medical")),
+        ),
+    ]
+
+
+@hookimpl
+def harness_rewards() -> list[RewardSpec]:
+    return [
+        RewardSpec(
+            "execution_accuracy",
+            "harness_sql.rewards.execution_accuracy:ExecutionAccuracy",
+            "1 where the query returns what the gold returns, else 0",
+        ),
+        RewardSpec(
+            "bird_accuracy",
+            "harness_sql.rewards.bird:BirdAccuracy",
+            "BIRD's execution accuracy: 1 where the query returns the same set of rows as the gold, else 0",
+        ),
+        RewardSpec(
+            "bird_soft_f1",
+            "harness_sql.rewards.bird:BirdSoftF1",
+            "BIRD's Soft-F1: how much of the gold's rows, in their order, the query returns",
+            graded=True,
+        ),
+        RewardSpec(
+            "bird_r_ves",
+            "harness_sql.rewards.bird:BirdRVes",
+            "BIRD's R-VES: a right query is paid by its time beside the gold's, which no second run gives again",
+            high=math.sqrt(1.25),
+            parts=("right",),
+        ),
+        RewardSpec(
+            "executes", "harness_sql.rewards.executes:Executes", "1 where a query of the attempt executed, else 0"
+        ),
+        RewardSpec(
+            "soft_f1",
+            "harness_sql.rewards.soft_f1:SoftF1",
+            "execution accuracy, with something for tables, columns and cells that are right",
+            parts=("parses", "runs", "tables", "columns", "cells", "exact"),
+            graded=True,
+        ),
+        RewardSpec(
+            "facts",
+            "harness_sql.rewards.facts:Facts",
+            "share of the gold answer's numbers and names that an answer in words states, less numbers made up",
+            parts=("recall", "precision"),
+            graded=True,
+        ),
+        RewardSpec(
+            "judge",
+            "harness_sql.rewards.judge:Judge",
+            "a language model's grades of the answer, by criteria",
+            graded=True,
+        ),
+        RewardSpec(
+            "hybrid",
+            "harness_sql.rewards.hybrid:Hybrid",
+            "other rewards, weighted: execution and a judge by default",
+            graded=True,
+        ),
+    ]

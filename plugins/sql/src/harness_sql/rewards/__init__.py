@@ -1,0 +1,1 @@
+"""Rewards of queries, and of answers in words about databases."""

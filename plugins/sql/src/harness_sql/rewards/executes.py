@@ -1,0 +1,43 @@
+"""The reward `executes`: 1 if the attempt ran a query, whatever it gave."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pydantic import PositiveFloat
+
+from harness.records import Attempt, Task, Verdict
+from harness_sql.sqlite.environment import DATABASE, database_of, tool_of
+from harness_sql.sqlite.sandbox import Limits, execute
+
+
+class Executes:
+    """Looks for a query that worked among the attempt's calls of the database, else runs its answer.
+
+    Args:
+        timeout_s: Deadline of the answer's execution.
+    """
+
+    version = "executes/1"
+
+    def __init__(self, *, timeout_s: PositiveFloat = 5.0) -> None:
+        self._timeout_s = timeout_s
+
+    def refuses(self, task: Task) -> str:
+        """A task without a database."""
+        return "" if DATABASE in task.data else "it has no database, so nothing can execute. Name another reward"
+
+    async def score(self, task: Task, attempt: Attempt) -> Verdict:
+        """1.0 or 0.0; unscored if the attempt did not end well, or the database fails."""
+        if attempt.outcome != "ok":
+            return Verdict(None, f"the attempt ended with {attempt.outcome}")
+        tool = tool_of(task)
+        if any(call.ok and call.tool == tool for call in attempt.tool_calls):
+            return Verdict(1.0, "a query of the attempt executed")
+        limits = Limits(timeout_s=self._timeout_s, max_rows=1)
+        result = await asyncio.to_thread(execute, database_of(task), attempt.answer or "", limits)
+        if result.error_type in ("missing_database", "damaged_database", "io"):
+            return Verdict(None, f"the database fails: {result.error}")
+        if result.ok:
+            return Verdict(1.0, "the answer executes")
+        return Verdict(0.0, f"nothing executed; the answer fails: {result.error}"[:300])

@@ -1,0 +1,203 @@
+"""The reward `judge`: a language model's grades of the answer, each answer judged once."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import inspect
+import json
+import re
+import tempfile
+import unicodedata
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+from urllib.parse import urlsplit
+
+from harness.config import key_in
+from harness.errors import ConfigError
+from harness.records import Attempt, Task, Verdict
+from harness.rewards.paid import Ledger, Paid
+from harness_sql.rewards.asking import FRAME, RUBRIC, JudgeClient, Unjudged, data_block, fits
+from harness_sql.rewards.gold import GoldFails, has_query, in_words, result_of
+from harness_sql.sqlite.results import Execution, Limits, render
+
+CRITERIA = ("accuracy", "completeness", "clarity", "professionalism")
+_SHOWN = Limits(max_rows=50, max_text_chars=4000)
+"""What the judge sees of a gold query's result."""
+
+
+class Judge:
+    """Asks any OpenAI-compatible endpoint for a number from 0 to 1 for each criterion; their mean is the value.
+
+    Args:
+        endpoint: URL of the API, which ends in `/v1` as a rule.
+        model: The name by which the endpoint knows the judge.
+        api_key_env: Name of the environment variable that holds the endpoint's key; the key itself stands nowhere.
+        criteria: What is graded, by name.
+        rubric: What the criteria mean and how strict to be; one for the default criteria by default.
+        rubric_file: A file with it instead.
+        temperature: None leaves it to the endpoint.
+        max_tokens: Of one reply; None leaves it to the endpoint.
+        max_answer_chars: A longer answer is cut there for the judge, who is told so.
+        timeout_s: Deadline of one answer's grades, all tries included.
+        retries: Further tries where the endpoint is busy, down or replies with something else.
+        concurrency: Questions to the judge at once in one process.
+        request: Further fields of every request, for example `reasoning_effort`.
+        cache: Folder of grades that runs share; by default a run has one of its own.
+    """
+
+    version = "judge/1"
+
+    def __init__(
+        self,
+        *,
+        endpoint: str,
+        model: str,
+        api_key_env: str = "",
+        criteria: tuple[str, ...] = CRITERIA,
+        rubric: str = "",
+        rubric_file: Path | None = None,
+        temperature: float | None = 0.0,
+        max_tokens: int | None = 1024,
+        max_answer_chars: int = 8000,
+        timeout_s: float = 60.0,
+        retries: int = 4,
+        concurrency: int = 8,
+        request: dict[str, Any] | None = None,
+        cache: Path | None = None,
+    ) -> None:
+        _check_endpoint(endpoint)
+        if not criteria or len(set(criteria)) < len(criteria) or not all(re.fullmatch(r"[\w-]+", c) for c in criteria):
+            raise ValueError(f"criteria={list(criteria)} must be different names of letters and digits")
+        if (request or {}).keys() & {"model", "messages", "response_format", "stream"}:
+            raise ValueError("request must leave model, messages, response_format and stream alone")
+        least = min(1 if max_tokens is None else max_tokens, max_answer_chars, concurrency)
+        if least < 1 or retries < 0 or timeout_s <= 0:
+            raise ValueError(
+                "max_tokens, max_answer_chars, concurrency and timeout_s must be above 0, retries at least 0"
+            )
+        system = FRAME.format(rubric=rubric_text(rubric, rubric_file), criteria=", ".join(criteria))
+        given = {"temperature": temperature, "max_tokens": max_tokens}
+        body = {name: value for name, value in given.items() if value is not None} | (request or {})
+        json.dumps(body, allow_nan=False)  # what no request can hold is refused now
+        self._criteria = criteria
+        self._max_answer_chars = max_answer_chars
+        self._asked = [self.version, model, body, system, max_answer_chars]
+        self._client = JudgeClient(
+            endpoint,
+            model,
+            key_in(api_key_env, "reward.options.api_key_env"),
+            body,
+            system,
+            criteria,
+            timeout_s=timeout_s,
+            retries=retries,
+            concurrency=concurrency,
+        )
+        self._model = model
+        self._cache = cache.expanduser() if cache is not None else None
+        self._ledger = Ledger()
+        self._kept: Paid | None = None
+
+    @classmethod
+    def identity(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """What decides a grade: not where the judge is, nor how it is reached."""
+        given = inspect.signature(cls).bind_partial(**options)
+        given.apply_defaults()
+        found = given.arguments
+        told = FRAME + rubric_text(found["rubric"], found["rubric_file"])
+        names = ("model", "temperature", "max_tokens", "max_answer_chars")
+        return {name: found[name] for name in names} | {
+            "request": dict(found["request"] or {}),
+            "criteria": list(found["criteria"]),
+            "rubric": hashlib.sha256(told.encode()).hexdigest()[:16],
+        }
+
+    def keep_in(self, folder: Path) -> None:
+        """Where grades are kept, unless `cache` says so, and calls are counted."""
+        self._ledger = Ledger(folder)
+        if self._cache is None:
+            self._cache = folder / "judged"
+            return
+        try:
+            self._cache.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=self._cache).close()
+        except OSError as error:
+            raise ConfigError(
+                f"reward.options.cache: no grades can be kept in {self._cache} ({error.strerror}). Name a folder that "
+                "can be written, or leave it out"
+            ) from error
+
+    async def score(self, task: Task, attempt: Attempt) -> Verdict:
+        """The mean of the grades; 0 without a call for an empty answer; unscored where the judge gives none."""
+        if attempt.outcome != "ok":
+            return Verdict(None, f"the attempt ended with {attempt.outcome}")
+        answer = attempt.answer or ""
+        if not any(unicodedata.category(character)[0] not in "CZ" for character in answer):
+            return Verdict(0.0, "the answer is empty; the judge was not asked", dict.fromkeys(self._criteria, 0.0))
+        try:
+            data = await asyncio.to_thread(self._shown, task, answer)
+            key = hashlib.sha256(json.dumps([*self._asked, data_block(data)]).encode()).hexdigest()
+            entry, paid = await self._paid().once(key, lambda: self._judged(data))
+        except (GoldFails, Unjudged) as error:
+            return Verdict(None, str(error))
+        if not paid:
+            self._ledger.add(self._model, "cached")
+        grades = {name: float(entry["grades"][name]) for name in self._criteria}
+        return Verdict(fmean(grades.values()), ", ".join(f"{name} {one:g}" for name, one in grades.items()), grades)
+
+    async def _judged(self, data: Mapping[str, str]) -> dict[str, Any]:
+        return {"grades": await self._client.grades(data, self._ledger), "model": self._model}
+
+    def _paid(self) -> Paid:
+        if self._kept is None:
+            if self._cache is None:
+                self._temporary = tempfile.TemporaryDirectory(prefix="harness-judged-")
+                self._cache = Path(self._temporary.name)
+            self._kept = Paid(self._cache, lambda entry: fits(entry.get("grades"), self._criteria))
+        return self._kept
+
+    def _shown(self, task: Task, answer: str) -> dict[str, str]:
+        """What the judge sees, by name."""
+        data = {"question": task.question, "answer": answer[: self._max_answer_chars]}
+        if len(answer) > self._max_answer_chars:
+            data["answer_cut"] = f"only the first {self._max_answer_chars} of {len(answer)} characters are shown"
+        if has_query(task):
+            result = result_of(task)
+            shown = Execution(True, result.columns, result.rows[: _SHOWN.max_rows], len(result.rows) > _SHOWN.max_rows)
+            data |= {"reference_query": task.gold, "reference_result": render(shown, _SHOWN)}
+        if words := in_words(task):
+            data["reference"] = words
+        return data
+
+
+def rubric_text(rubric: str, file: str | Path | None) -> str:
+    """The rubric as given, in a file, or the default one.
+
+    Raises:
+        ConfigError: Both are given, or the file cannot be read.
+    """
+    if file is None:
+        return rubric.strip() or RUBRIC
+    if rubric:
+        raise ConfigError("reward.options: judge takes rubric or rubric_file, not both. Leave one out")
+    try:
+        text = Path(file).expanduser().read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"reward.options.rubric_file: cannot read {file}: {error}. Give a text file") from error
+    if not text:
+        raise ConfigError(f"reward.options.rubric_file: {file} is empty. Write what the criteria mean, or leave it out")
+    return text
+
+
+def _check_endpoint(endpoint: str) -> None:
+    parts = urlsplit(endpoint)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValueError("endpoint must be a URL such as http://127.0.0.1:8000/v1")
+    if parts.username or parts.password or parts.query:
+        raise ConfigError(
+            "reward.options.endpoint holds a user, password or query, which a record would show. Put the key into an "
+            "environment variable and its name into api_key_env"
+        )

@@ -1,0 +1,84 @@
+"""The reward `soft_f1`: how near a query comes to gold, for models that seldom hit it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable
+from typing import Any
+
+from harness.records import Attempt, Task, Verdict
+from harness_sql.rewards.execution_accuracy import ExecutionAccuracy
+from harness_sql.sqlite.databases import databases_of
+from harness_sql.sqlite.environment import database_of
+from harness_sql.sqlite.evaluator import VERSION, gold_result, prepared
+from harness_sql.sqlite.lexer import tokenize
+from harness_sql.sqlite.sandbox import Limits, execute
+
+WEIGHTS = {"parses": 0.05, "runs": 0.05, "tables": 0.1, "columns": 0.1, "cells": 0.3, "exact": 0.4}
+"""What each part of the value weighs."""
+_UNREAD = re.compile(
+    r"syntax error|incomplete input|unrecognized token|there is no query|one statement"
+    r"|null character|can't encode|stack overflow|SQL logic error"
+)
+"""What is said of text that SQLite did not read to its end; the last of text whose words are too long to repeat."""
+_READING = frozenset({"select", "with", "values"})
+_WRITING = frozenset({"delete", "into", "update"})
+"""Of a statement that reads, no word unless it is quoted; SQLite looks for unknown tables before it asks to write."""
+_ROWS_BEYOND = 1000
+
+
+class SoftF1(ExecutionAccuracy):
+    """Execution accuracy, and below 1 the weighted mean of what is right about the query.
+
+    Options are those of `execution_accuracy`.
+    """
+
+    version = f"soft_f1/2.{VERSION.rpartition('/')[2]}"
+    """Its own, and that of the execution accuracy in it."""
+
+    async def score(self, task: Task, attempt: Attempt) -> Verdict:
+        """1 exactly where execution accuracy is 1; unscored where it is."""
+        exact = await super().score(task, attempt)
+        if exact.value is None:
+            return exact
+        if exact.value == 1.0:
+            return Verdict(1.0, exact.reason, dict.fromkeys(WEIGHTS, 1.0), exact.flags)
+        parts = dict.fromkeys(WEIGHTS, 0.0)
+        if not {"no_query", "prediction_too_long", "statement_refused"}.intersection(exact.flags):
+            parts |= await asyncio.to_thread(self._graded, database_of(task), task.gold, attempt.answer or "")
+        value = sum(WEIGHTS[name] * part for name, part in parts.items())
+        return Verdict(value, exact.reason, parts, exact.flags)
+
+    def _graded(self, database: str, gold: str, pred: str) -> dict[str, float]:
+        path = str(databases_of(database)[0])
+        wanted = gold_result(path, gold)
+        limits = Limits(timeout_s=self._timeout_s, max_rows=len(wanted.rows) + _ROWS_BEYOND, max_result_bytes=1 << 24)
+        sql = prepared(pred, self._keep_distinct)[0]
+        found = execute(path, sql, limits)
+        if not found.ok:
+            return {"parses": float(_is_query(sql) and not _UNREAD.search(found.error or ""))}
+        return {
+            "parses": 1.0,
+            "runs": 1.0,
+            "tables": f1(wanted.tables, found.tables),
+            "columns": f1(wanted.reads, found.reads),
+            "cells": f1(_cells(wanted.rows), _cells(found.rows)) if wanted.rows else 0.0,
+        }
+
+
+def f1(wanted: Collection[Hashable], found: Collection[Hashable]) -> float:
+    """Harmonic mean of the shares of both that the other has, as multisets; 1 where both are empty."""
+    if not wanted and not found:
+        return 1.0
+    return 2 * (Counter(wanted) & Counter(found)).total() / (len(wanted) + len(found))
+
+
+def _is_query(sql: str) -> bool:
+    words = [token.text.lower() for token in tokenize(sql) if token.kind == "word"]
+    return bool(words) and words[0] in _READING and _WRITING.isdisjoint(words)
+
+
+def _cells(rows: Iterable[tuple[Any, ...]]) -> list[Hashable]:
+    return [cell for row in rows for cell in row]

@@ -1,0 +1,28 @@
+"""The self-correcting SQL agent in plain Python: what every framework plugin must do, call for call."""
+
+from __future__ import annotations
+
+from harness.records import Problem
+from harness.toolbox import Toolbox
+from harness_sql.self_correcting.prompts import ROLES, Prompt
+
+
+class ReferenceSQL:
+    """write -> execute -> check -> (end | rewrite -> execute -> check ...), the last query unchecked."""
+
+    roles = ROLES
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        prompts = toolbox.prompts
+        sql: str = prompts.parse_sql(await self._ask(toolbox, prompts.write(problem)))
+        for _ in range(1, toolbox.max_turns):
+            result = await toolbox.execute(sql)
+            remarks = await self._ask(toolbox, prompts.check(problem, sql, result))
+            if prompts.approves(remarks):
+                break
+            sql = prompts.parse_sql(await self._ask(toolbox, prompts.rewrite(problem, sql, result, remarks)))
+        return sql
+
+    async def _ask(self, toolbox: Toolbox, prompt: Prompt) -> str:
+        reply = await toolbox.llm(prompt.role).complete(toolbox.http_client, prompt.messages)
+        return reply.get("content") or ""

@@ -1,0 +1,179 @@
+"""The scripted episodes that every agent must get through exactly as the reference does."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from harness.programs import CANARY, Scenario
+from harness.records import Problem, Task
+from harness.scripted.completion import Reply
+from harness_sql.self_correcting.prompts import APPROVED, PROMPTS, REJECTED
+from harness_sql.sqlite.environment import DATABASE as DATABASE_KEY
+from harness_sql.sqlite.schema import schema_text
+
+DATABASE = """
+CREATE TABLE singer (singer_id INTEGER PRIMARY KEY, name TEXT, country TEXT, age INTEGER);
+CREATE TABLE concert (concert_id INTEGER PRIMARY KEY, singer_id INT REFERENCES singer, title TEXT, year INT);
+CREATE TABLE "Verkäufe" ("Straße" TEXT, "金额" REAL);
+INSERT INTO singer VALUES (1, 'Ana', 'Chile', 31), (2, 'Bo', 'China', 27), (3, 'Cléo', 'France', 45);
+INSERT INTO "Verkäufe" VALUES ('Hauptstraße', 12.5), ('Königsallee', 7.0);
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 60)
+INSERT INTO concert SELECT i, i % 3 + 1, 'A long evening of songs, no. ' || i || ' of sixty', 1960 + i FROM n;
+"""
+
+
+QUESTION = "How many singers are there?"
+
+
+def _scenario(name: str, shows: str, replies: tuple[Reply, ...], question: str = QUESTION, **more: Any) -> Scenario:
+    return Scenario(name, shows, replies, question, **more)
+
+
+def _sql(query: str, before: str = "", after: str = "") -> Reply:
+    return Reply(f"{before}```sql\n{query}\n```{after}")
+
+
+_COUNT = "SELECT count(*) FROM singer"
+_YES = Reply(f"The query counts the singers.\n{APPROVED}")
+_NO = Reply(f"The query counts the wrong thing.\n{REJECTED}")
+
+SCENARIOS: tuple[Scenario, ...] = (
+    _scenario("right_first_time", "approved at once", (_sql(_COUNT), _YES)),
+    _scenario("wrong_then_fixed", "rewritten once", (_sql("SELECT count(*) FROM concert"), _NO, _sql(_COUNT), _YES)),
+    _scenario("sql_error", "the database complains", (_sql("SELECT nme FROM singer"), _NO, _sql(_COUNT), _YES)),
+    _scenario(
+        "empty_result",
+        "a query without rows",
+        (_sql("SELECT name FROM singer WHERE age > 99"), _NO, _sql(_COUNT), _YES),
+    ),
+    _scenario("wrongly_approved", "the checker is wrong", (_sql("SELECT count(*) FROM concert"), _YES)),
+    _scenario(
+        "never_approved",
+        "max_turns ends it",
+        (_sql("SELECT 1"), _NO, _sql("SELECT 2"), _NO, _sql("SELECT 3"), _YES),
+    ),
+    _scenario(
+        "many_turns",
+        "approved in the sixth turn",
+        (*(reply for n in range(5) for reply in (_sql(f"SELECT {n}"), _NO)), _sql(_COUNT), _YES),
+        max_turns=7,
+    ),
+    _scenario("single_turn", "nothing is checked", (_sql(_COUNT),), max_turns=1),
+    _scenario("no_fence", "a query without a code fence", (Reply(f"  {_COUNT};\n"), _YES)),
+    _scenario(
+        "several_fences",
+        "the last block counts",
+        (_sql("SELECT 1", "First idea:\n", f"\nBetter:\n```sqlite\n{_COUNT}\n```\nDone."), _YES),
+    ),
+    _scenario(
+        "both_verdicts",
+        "the last verdict counts",
+        (_sql(_COUNT), Reply(f"{APPROVED}\nNo:\n{REJECTED}"), _sql(_COUNT), _YES),
+    ),
+    _scenario("no_verdict", "silence is no approval", (_sql(_COUNT), Reply("Hm."), _sql(_COUNT), _YES)),
+    _scenario(
+        "unicode",
+        "umlauts, Chinese, emoji",
+        (_sql('SELECT "Straße" FROM "Verkäufe" WHERE "金额" > 10'), Reply(f"C’est bon 👍\n{APPROVED}")),
+        question="Welche Straße hat Verkäufe über 10 €? 哪条街? 🎵",
+    ),
+    _scenario(
+        "template_characters",
+        "braces, percent signs, backslashes",
+        (
+            _sql("SELECT '{sql} {{x}} %s \\n ${y} <b>'"),
+            Reply(f"{{remarks}} %d \\t ```\n{REJECTED}"),
+            _sql(_COUNT),
+            _YES,
+        ),
+        question="What is {question} with 100 %s of {schema.__class__} and C:\\new\\table?",
+    ),
+    _scenario(
+        "white_space",
+        "white space around replies is kept in remarks",
+        (
+            Reply(f"\n\n ```sql\n\n  {_COUNT}  \n\n```\n "),
+            Reply(f"\n  Odd.  \n\n{REJECTED}\n \n"),
+            _sql(_COUNT),
+            _YES,
+        ),
+        question="  How many   singers\tare there?\n",
+    ),
+    _scenario("long_schema", "a schema cut to its limit", (_sql(_COUNT), _YES), options={"schema_chars": 160}),
+    _scenario(
+        "long_result",
+        "a result cut to its limit",
+        (_sql("SELECT *, title || title || title FROM concert"), _NO, _sql(_COUNT), _YES),
+    ),
+    _scenario("truncated_reply", "cut off by max_tokens", (Reply(f"```sql\n{_COUNT}", finish_reason="length"), _YES)),
+    _scenario("empty_reply", "the model says nothing", (Reply(""), _NO, _sql(_COUNT), _YES)),
+    _scenario("empty_check", "the checker says nothing", (_sql(_COUNT), Reply(""), _sql(_COUNT), _YES)),
+    _scenario("server_error", "500 to the check", (_sql(_COUNT), Reply.failure(500))),
+    _scenario("rate_limited", "429 to the first call", (Reply.failure(429, retry_after="0"),)),
+    _scenario("refused", "400 to the rewrite", (_sql(_COUNT), _NO, Reply.failure(400, "too long"))),
+    _scenario("broken_connection", "the connection breaks", (_sql(_COUNT), Reply(drop="before"))),
+    _scenario("timeout", "the model never answers", (_sql(_COUNT), _NO, Reply(hang=True)), timeout_s=3.0),
+)
+
+
+def build_database(folder: Path) -> Path:
+    """Write the scenarios' database."""
+    path = folder / "parity.sqlite"
+    connection = sqlite3.connect(path)
+    try:
+        connection.executescript(DATABASE)
+    finally:
+        connection.close()
+    return path
+
+
+def stage(scenario: Scenario, folder: Path) -> tuple[Task, Problem]:
+    """The scenario's task and problem, over the scenarios' database."""
+    path = folder / "parity.sqlite"
+    if not path.exists():
+        build_database(folder)
+    # One id for all, as the sessions of a task have: what an agent keeps by task must not mix rollouts.
+    task = Task(
+        "parity", "parity", "val", scenario.question, f"SELECT '{CANARY}'", "parity", data={DATABASE_KEY: str(path)}
+    )
+    schema = schema_text(path, limit_chars=scenario.options.get("schema_chars", 4000))
+    return task, Problem(task.id, task.question, {"schema": schema})
+
+
+class Script:
+    """Plays a scenario's replies in order, whoever asks.
+
+    To an agent with tools it offers each written query as a call of the first tool, and the last one as text.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._replies = list(scenario.replies)
+        self._last = ""
+
+    def __call__(self, request: Any) -> Reply:
+        tools = request.body.get("tools")
+        if not tools:
+            return self._replies.pop(0) if self._replies else Reply.failure(500, "the scenario is over")
+        answered = request.messages[-1].get("role") == "tool"
+        if answered and self._replies:
+            check = self._replies.pop(0)
+            if check.status != 200 or check.hang or check.drop:
+                return check
+            if check.text.rfind(APPROVED) > check.text.rfind(REJECTED):
+                return Reply(f"```sql\n{self._last}\n```")
+        if not self._replies:
+            return Reply(f"```sql\n{self._last}\n```")
+        draft = self._replies.pop(0)
+        if draft.status != 200 or draft.hang or draft.drop or not self._replies:
+            return draft
+        return self._tool_call(draft, tools[0]["function"])
+
+    def _tool_call(self, draft: Reply, tool: dict[str, Any]) -> Reply:
+        self._last = PROMPTS.parse_sql(draft.text)
+        name = next(iter(tool["parameters"]["properties"]))
+        function = {"name": tool["name"], "arguments": json.dumps({name: self._last})}
+        call = {"id": f"call_{len(self._replies)}", "type": "function", "function": function}
+        return Reply("", finish_reason="tool_calls", tool_calls=[call])

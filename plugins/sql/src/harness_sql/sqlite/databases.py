@@ -1,0 +1,101 @@
+"""Which files stand for a database, and what identifies their content."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from pathlib import Path
+
+from harness_sql.sqlite.sandbox import Limits, execute
+
+_lock = threading.Lock()
+_hashes: dict[str, tuple[tuple[int, ...], str]] = {}
+_siblings: dict[str, tuple[str, int, tuple[str, ...]]] = {}
+_LAYOUT_LIMITS = Limits(max_rows=100_000, max_result_bytes=1 << 26)
+_LAYOUT = """
+    SELECT lower(m.name), lower(c.name) FROM sqlite_master m, pragma_table_info(m.name) c
+    WHERE m.type = 'table' AND m.name NOT LIKE 'sqlite_%' ORDER BY 1, 2
+"""
+
+
+def content_hash(path: str) -> str:
+    """SHA-256 of a file, kept until its size, one of its times or its inode changes.
+
+    The time of the last change of the file's state is among them: unlike that of its content, it cannot be set back.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    status = os.stat(path)
+    stamp = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
+    known = _hashes.get(path)
+    if known is not None and known[0] == stamp:
+        return known[1]
+    digest = read_hash(path)
+    with _lock:
+        _hashes[path] = (stamp, digest)
+    return digest
+
+
+def read_hash(path: str | Path) -> str:
+    """SHA-256 of a file, read anew whatever its times say.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def fingerprint(path: str | Path) -> str:
+    """SHA-256 over a database and the databases beside it, names and contents, read anew whatever the files' times say.
+
+    Empty where there is no database at the path.
+    """
+    file = Path(path)
+    digest = hashlib.sha256()
+    try:
+        if not file.is_file():
+            return ""
+        for one in sorted(file.parent.glob("*.sqlite")):
+            digest.update(f"{one.name} {read_hash(one)}\n".encode())
+    except OSError:
+        return ""
+    return digest.hexdigest()
+
+
+def databases_of(path: str | Path) -> tuple[str, ...]:
+    """The database files on which a query is judged.
+
+    A folder stands for every `*.sqlite` in it. A file stands for itself and for those `*.sqlite` beside it
+    that have the same tables and columns: the further databases of a test suite. The result is sorted.
+    """
+    name = os.fspath(path)
+    known = _siblings.get(name)
+    try:
+        if known is not None and os.stat(known[0]).st_mtime_ns == known[1]:
+            return known[2]
+        text = os.path.abspath(name)
+        folder = text if os.path.isdir(text) else os.path.dirname(text)
+        changed = os.stat(folder).st_mtime_ns
+        others = sorted(
+            entry.path for entry in os.scandir(folder) if entry.name.endswith(".sqlite") and entry.is_file()
+        )
+    except (OSError, ValueError):
+        return (os.path.abspath(name),)
+    if text != folder:
+        if others in ([], [text]):
+            others = [text]
+        else:
+            layout = execute(text, _LAYOUT, _LAYOUT_LIMITS)
+            same = [
+                other
+                for other in others
+                if layout.ok and other != text and execute(other, _LAYOUT, _LAYOUT_LIMITS).rows == layout.rows
+            ]
+            others = sorted([text, *same])
+    if os.path.isabs(name):  # a relative name may mean another file tomorrow
+        with _lock:
+            _siblings[name] = (folder, changed, tuple(others))
+    return tuple(others)

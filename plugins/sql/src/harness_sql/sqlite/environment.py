@@ -1,0 +1,100 @@
+"""The environment `sql`: one read-only SQLite database a task, and a tool that queries it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from harness.environments import Observation, Tool, plain
+from harness.errors import RolloutError
+from harness.records import Task
+from harness_sql.sqlite.sandbox import Limits, execute, render
+
+DATABASE = "database"
+"""Where a task's data name its SQLite file."""
+GOLD_IS = "gold_is"
+"""Where a task's data say what its gold is: `answer` for an answer in words; else, and by default, it is a query."""
+ANSWER = "answer"
+"""Where a task's data have an answer in words beside a gold query."""
+TOOL = "tool"
+"""Where a task's data name the tool, if not `query_database`."""
+
+_MAGIC = b"SQLite format 3\0"
+_QUERY = re.compile(r"\W*(select|with|values)\b", re.IGNORECASE)
+_COMPARED = Limits(timeout_s=10.0, max_rows=10_000, max_result_bytes=1 << 24)
+"""Of a query whose result is compared with those of other answers to the same question."""
+
+
+def database_of(task: Task) -> str:
+    """The SQLite file of a task of this environment."""
+    return str(task.data[DATABASE])
+
+
+def tool_of(task: Task) -> str:
+    """The name of the tool that a task's agent is given."""
+    return str(task.data.get(TOOL) or SQLEnvironment.tools[0].name)
+
+
+class SQLEnvironment:
+    """Queries run in the sandbox: read-only, with a deadline, the result cut to rows and characters."""
+
+    tools = (
+        Tool(
+            "query_database",
+            "Run one SQLite query on the database and read its result. Only reading is allowed.",
+            {
+                "type": "object",
+                "properties": {"sql": {"type": "string", "description": "One SQLite query."}},
+                "required": ["sql"],
+                "additionalProperties": False,
+            },
+        ),
+    )
+
+    def payload(self, task: Task, limits: Mapping[str, Any]) -> Mapping[str, Any]:
+        named = {TOOL: tool_of(task)} if TOOL in task.data else {}
+        return {DATABASE: database_of(task), "limits": dict(limits), **named}
+
+    def tools_for(self, payload: Mapping[str, Any]) -> tuple[Tool, ...]:
+        """The one tool, under the name that the task gives it."""
+        return (replace(self.tools[0], name=payload[TOOL]),) if TOOL in payload else self.tools
+
+    def check(self, payload: Mapping[str, Any]) -> None:
+        path = payload[DATABASE]
+        try:
+            with open(path, "rb") as file:
+                found = file.read(len(_MAGIC))
+        except OSError as error:
+            raise RolloutError(
+                f"no database at {path} ({error.strerror}): a runner on another machine needs it at that path"
+            ) from error
+        if found != _MAGIC:
+            raise RolloutError(f"{path} is no SQLite database: it begins with {found!r}")
+
+    async def call(self, payload: Mapping[str, Any], tool: str, arguments: Mapping[str, Any]) -> Observation:
+        asked = payload["limits"]
+        limits = Limits(
+            timeout_s=asked["timeout_s"],
+            max_rows=asked["max_rows"],
+            max_text_chars=asked["max_chars"],
+        )
+        result = await asyncio.to_thread(execute, payload[DATABASE], arguments["sql"], limits)
+        return Observation(render(result, limits), result.ok)
+
+    async def meaning(self, task: Task, answer: str) -> str | None:
+        """What a query gives, rows in order where it asks for one; one that fails has no vote. Words stand for them."""
+        if not _QUERY.match(answer):
+            return plain(answer)
+        result = await asyncio.to_thread(execute, database_of(task), answer, _COMPARED)
+        if not result.ok:
+            return None
+        rows = [repr([_number(value) for value in row]) for row in result.rows]
+        return "\n".join(rows if "order by" in answer.lower() else sorted(rows))
+
+
+def _number(value: Any) -> Any:
+    """1.0 as 1, which it is equal to."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value

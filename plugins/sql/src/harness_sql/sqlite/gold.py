@@ -1,0 +1,124 @@
+"""Gold results, computed once per database content and query."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from harness_sql.sqlite.kept import Kept
+from harness_sql.sqlite.sandbox import Limits, execute
+
+_MAX_ROWS = 1_000_000
+_MAX_BYTES = 1 << 28
+
+
+@dataclass(frozen=True, slots=True)
+class GoldResult:
+    """What a gold query gives on one database; `error` says why there is nothing.
+
+    `size_bytes` is counted as `Limits.max_result_bytes` counts, `elapsed_s` is what it took when it was executed.
+    """
+
+    columns: tuple[str, ...] = ()
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
+    tables: frozenset[str] = frozenset()
+    reads: frozenset[str] = frozenset()
+    size_bytes: int = 0
+    elapsed_s: float = 0.0
+    error: str | None = None
+    error_type: str | None = None
+
+
+class GoldCache:
+    """Keeps gold results in memory and, given a folder, on disk, so that other processes need not compute them.
+
+    Args:
+        folder: Where to keep results; one small JSON file each, written whole or not at all.
+        max_bytes: What is kept in memory, by what the rows and the query take there.
+    """
+
+    def __init__(self, folder: str | Path | None = None, max_bytes: int = 1 << 27) -> None:
+        self._folder = Path(folder) if folder is not None else None
+        self._kept: Kept[tuple[str, str], GoldResult] = Kept(max_bytes)
+
+    def clear(self) -> None:
+        """Drops what is in memory."""
+        self._kept.clear()
+
+    def get(self, path: str, digest: str, sql: str, limits: Limits, *, keep: bool = True) -> GoldResult:
+        """The result of a gold query on a database with this content hash. Failures are not kept.
+
+        Args:
+            keep: Whether the query gives the same result every time.
+        """
+        key = (digest, sql)
+        known = self._kept.get(key)
+        if known is not None:
+            return known
+        result = (self._read(key) if keep else None) or _compute(path, sql, limits)
+        if keep and result.error is None:
+            self._kept.put(key, result, _bytes_in_memory(result) + sys.getsizeof(sql))
+            self._write(key, result)
+        return result
+
+    def _file(self, key: tuple[str, str]) -> Path | None:
+        if self._folder is None:
+            return None
+        return self._folder / key[0][:16] / f"{hashlib.sha256(key[1].encode()).hexdigest()[:32]}.json"
+
+    def _read(self, key: tuple[str, str]) -> GoldResult | None:
+        file = self._file(key)
+        if file is None:
+            return None
+        try:
+            stored = json.loads(file.read_text(encoding="utf-8"))
+            if stored["key"] != list(key):
+                return None
+            rows = [tuple(bytes.fromhex(v["x"]) if isinstance(v, dict) else v for v in row) for row in stored["rows"]]
+            columns, tables, reads = (stored[name] for name in ("columns", "tables", "reads"))
+            size_bytes, elapsed_s = stored["size_bytes"], stored["elapsed_s"]
+            return GoldResult(tuple(columns), rows, frozenset(tables), frozenset(reads), size_bytes, elapsed_s)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def _write(self, key: tuple[str, str], result: GoldResult) -> None:
+        file = self._file(key)
+        if file is None or file.exists():
+            return
+        stored = {
+            "key": key,
+            "columns": result.columns,
+            "rows": [[{"x": v.hex()} if isinstance(v, bytes) else v for v in row] for row in result.rows],
+            "tables": sorted(result.tables),
+            "reads": sorted(result.reads),
+            "size_bytes": result.size_bytes,
+            "elapsed_s": result.elapsed_s,
+        }
+        with contextlib.suppress(OSError):  # a full disk must not cost a verdict
+            file.parent.mkdir(parents=True, exist_ok=True)
+            handle, name = tempfile.mkstemp(dir=file.parent, suffix=".part")
+            with os.fdopen(handle, "w", encoding="utf-8") as out:
+                json.dump(stored, out)
+            os.replace(name, file)
+
+
+def _compute(path: str, sql: str, limits: Limits) -> GoldResult:
+    result = execute(path, sql, replace(limits, max_rows=_MAX_ROWS, max_result_bytes=_MAX_BYTES))
+    if result.ok and result.truncated:
+        return GoldResult(error="its result is too large to compare", error_type="too_large")
+    if not result.ok:
+        return GoldResult(error=result.error or "unknown", error_type=result.error_type)
+    size = sum(len(v) if isinstance(v, str | bytes) else 8 for row in result.rows for v in row)
+    return GoldResult(result.columns, result.rows, result.tables, result.reads, size, result.elapsed_s)
+
+
+def _bytes_in_memory(result: GoldResult) -> int:
+    names = sum(sys.getsizeof(name) for name in (*result.columns, *result.tables, *result.reads))
+    return 500 + names + sum(sys.getsizeof(row) + 8 + sum(map(sys.getsizeof, row)) for row in result.rows)

@@ -1,0 +1,193 @@
+"""A database's schema as text for a prompt: the same text for every framework.
+
+Too long a schema is cut by whole things only: first tables from the end, and where not even the first table
+fits, its columns from the end. What was left out is said in a closing note, so no cut can look like a column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from harness.errors import TaskSetError
+from harness_sql.sqlite.lexer import split_statements, tokenize
+from harness_sql.sqlite.sandbox import Execution, Limits, execute
+
+_LIMITS = Limits(timeout_s=30, max_rows=20_000, max_result_bytes=1 << 26, max_value_bytes=10_000_000)
+_SAMPLE_CHARS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column as the compact schema text shows it."""
+
+    name: str
+    type: str
+    key: bool
+    target: str
+    """`table.column` that it refers to, or empty."""
+
+
+def schema_text(
+    db_path: str | Path,
+    *,
+    limit_chars: int | None,
+    sample_rows: int = 0,
+    style: Literal["create", "compact"] = "create",
+    schema_file: str | Path | None = None,
+    notes: Mapping[str, Sequence[str]] | None = None,
+) -> str:
+    """The schema of a database, at most `limit_chars` long.
+
+    Args:
+        db_path: A SQLite database file.
+        limit_chars: Longest text, or None for all of it.
+        sample_rows: Rows of each table to show below it, as comments.
+        style: `create` gives the CREATE statements as they are in the database, views included; `compact`
+            gives one line a table: `singer(singer_id int pk, name text, concert_id int -> concert.concert_id)`.
+        schema_file: A `schema.sql` whose CREATE TABLE statements are used instead, if the file exists
+            (style `create` only).
+        notes: Lines to show below tables, as comments, by the table's name in lower case.
+
+    Raises:
+        TaskSetError: The database is missing or damaged.
+    """
+    path = Path(db_path)
+    from_file = style == "create" and schema_file is not None and Path(schema_file).is_file()
+    if from_file and schema_file is not None:
+        blocks = _statements_of(Path(schema_file))
+    else:
+        blocks = _blocks(path, style, sample_rows, notes or {})
+    comment = "-- " if style == "create" else ""
+    gap = "\n\n" if (sample_rows or notes) and not from_file else "\n"
+    whole = gap.join(text for _, text in blocks)
+    if limit_chars is None or len(whole) <= limit_chars:
+        return whole
+    for count in range(len(blocks) - 1, 0, -1):
+        text = gap.join(text for _, text in blocks[:count])
+        note = _note(comment, [name for name, _ in blocks[count:]], limit_chars - len(text) - 1)
+        if note is not None:
+            return f"{text}\n{note}"
+    return _first_table(path, blocks, style, comment, limit_chars)
+
+
+def _blocks(path: Path, style: str, sample_rows: int, notes: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
+    """Name and text of each table and, in style `create`, view, in the order of their creation."""
+    kinds = "'table', 'view'" if style == "create" else "'table'"
+    found = _query(
+        path,
+        f"SELECT name, sql, type FROM sqlite_master WHERE type IN ({kinds}) AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' "
+        "ORDER BY type, rowid",
+    )
+    blocks: list[tuple[str, str]] = []
+    for name, sql, kind in found.rows:
+        text = compact(name, columns_of(path, name)) if style == "compact" else f"{str(sql).strip()};"
+        text += "".join(f"\n-- {line}" for line in notes.get(name.lower(), ()))
+        if sample_rows and kind == "table":
+            text += _samples(path, name, sample_rows)
+        blocks.append((name, text))
+    return blocks
+
+
+def tables_of(path: Path) -> dict[str, list[Column]]:
+    """Tables with their columns, in the order of their creation."""
+    found = _query(
+        path,
+        "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite\\_%' ESCAPE '\\' ORDER BY rowid",
+    )
+    return {name: columns_of(path, name) for (name,) in found.rows}
+
+
+def columns_of(path: Path, table: str) -> list[Column]:
+    """The columns of one table."""
+    keys = _query(path, f"PRAGMA foreign_key_list({_quoted(table)})").rows
+    targets = {str(row[3]).lower(): f"{row[2]}.{row[4]}" if row[4] else str(row[2]) for row in keys}
+    rows = _query(path, f"PRAGMA table_info({_quoted(table)})").rows
+    return [Column(row[1], row[2], bool(row[5]), targets.get(str(row[1]).lower(), "")) for row in rows]
+
+
+def compact(table: str, columns: list[Column], more: str = "") -> str:
+    """One line: `singer(singer_id int pk, name text, concert_id int -> concert.concert_id)`."""
+    described = []
+    for column in columns:
+        parts = [_bare(column.name), column.type.lower(), "pk" if column.key else ""]
+        parts.append(f"-> {column.target}" if column.target else "")
+        described.append(" ".join(part for part in parts if part))
+    return f"{_bare(table)}({', '.join([*described, more] if more else described)})"
+
+
+def _first_table(path: Path, blocks: list[tuple[str, str]], style: str, comment: str, limit_chars: int) -> str:
+    """The first table with as many columns as fit, when it does not fit whole."""
+    name = blocks[0][0]
+    columns = columns_of(path, name)
+    for count in range(len(columns), -1, -1):
+        left = len(columns) - count
+        more = f"{left} more columns" if left else ""
+        if style == "compact":
+            text = compact(name, columns[:count], f"... {more}" if more else "")
+        else:
+            lines = [f"  {_quoted(column.name)} {column.type}".rstrip() for column in columns[:count]]
+            body = ",\n".join(lines) + (f"\n  -- {more}" if more else "")
+            text = f"CREATE TABLE {_quoted(name)} (\n{body}\n);"
+        others = [other for other, _ in blocks[1:]]
+        note = _note(comment, others, limit_chars - len(text) - 1)
+        if others and note is not None:
+            return f"{text}\n{note}"
+        if not others and len(text) <= limit_chars:
+            return text
+    note = _note(comment, [name for name, _ in blocks], limit_chars)
+    return note or ""
+
+
+def _note(comment: str, names: list[str], room: int) -> str | None:
+    """What is left out, with the names if there is room for them; None if there is room for neither."""
+    what = f"{len(names)} more table{'s' if len(names) > 1 else ''}"
+    for note in (f"{comment}{what}: {', '.join(names)}", f"{comment}{what}"):
+        if len(note) <= room:
+            return note
+    return None
+
+
+def _samples(path: Path, table: str, count: int) -> str:
+    shown = execute(path, f"SELECT * FROM {_quoted(table)} LIMIT {count}", _LIMITS)
+    if not shown.ok or not shown.rows:
+        return ""
+    lines = [" | ".join(shown.columns)]
+    for row in shown.rows:
+        cells = ("NULL" if value is None else " ".join(str(value).split()) for value in row)
+        lines.append(" | ".join(cell if len(cell) <= _SAMPLE_CHARS else cell[:_SAMPLE_CHARS] + "…" for cell in cells))
+    return "".join(f"\n-- {line}" for line in lines)
+
+
+def _statements_of(file: Path) -> list[tuple[str, str]]:
+    try:
+        script = file.read_text(encoding="utf-8", errors="ignore")
+    except OSError as error:
+        raise TaskSetError(f"cannot read {file}: {error.strerror}") from error
+    blocks: list[tuple[str, str]] = []
+    for statement in split_statements(script):
+        tokens = [token for token in tokenize(statement) if token.kind not in ("space", "comment")]
+        words = [token.text.lower() for token in tokens[:6]]
+        if words[:2] != ["create", "table"]:
+            continue
+        at = 5 if words[2:5] == ["if", "not", "exists"] else 2
+        name = tokens[at].text.strip("\"'`[]") if len(tokens) > at else "?"
+        blocks.append((name, statement.strip()))
+    return blocks
+
+
+def _query(path: Path, sql: str) -> Execution:
+    result = execute(path, sql, _LIMITS)
+    if not result.ok:
+        raise TaskSetError(f"cannot read the schema of {path}: {result.error}")
+    return result
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _bare(name: str) -> str:
+    return name if name.isidentifier() and name.isascii() else _quoted(name)

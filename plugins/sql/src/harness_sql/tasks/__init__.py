@@ -1,0 +1,1 @@
+"""Task sets whose gold is SQL."""

@@ -1,0 +1,227 @@
+"""Task set `files`: the user's own questions, in JSON lines, CSV or Parquet, over SQLite databases."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import NonNegativeInt, PositiveInt
+
+from harness.errors import ConfigError, TaskSetError
+from harness.records import Task
+from harness_sql.sqlite.databases import content_hash, databases_of, read_hash
+from harness_sql.sqlite.environment import ANSWER, DATABASE, GOLD_IS, database_of
+from harness_sql.tasks.files.collecting import Collection, collect, refuse
+from harness_sql.tasks.files.questions import SPLITS, Question, check_mapping
+from harness_sql.tasks.schemas import WithSchemas
+
+log = logging.getLogger(__name__)
+
+ALL = "all"
+"""The split of all questions, to measure what nothing is trained on."""
+
+
+class FilesTasks(WithSchemas):
+    """Questions of files that the user has.
+
+    Args:
+        path: One file of questions; its splits are those of a column, else made by seed.
+        train: The file of the split `train`, instead of `path`.
+        val: The file of the split `val`.
+        test: The file of the split `test`.
+        databases: The folder in which databases are looked up, or the one SQLite file of all questions; by default the
+            folder of the file that names them.
+        columns: The column of a field, where it has no usual name; null where it is to be taken from none.
+        val_share: The share of the questions that a split by seed gives to `val`.
+        split_seed: Which split that is.
+        skip_bad: Leave out bad lines, say so and keep their number in the run's identity, instead of refusing the file.
+        evidence: Show the evidence of a question below it.
+        schema_chars: The longest schema text, in characters.
+        style: `compact` (one line a table) or `create` (CREATE statements).
+        sample_rows: Rows of each table shown below it.
+    """
+
+    name = "files"
+
+    def __init__(
+        self,
+        path: Path | None = None,
+        train: Path | None = None,
+        val: Path | None = None,
+        test: Path | None = None,
+        databases: Path | None = None,
+        columns: dict[str, str | None] | None = None,
+        val_share: float = 0.2,
+        split_seed: int = 0,
+        skip_bad: bool = False,
+        evidence: bool = True,
+        schema_chars: PositiveInt = 4000,
+        style: Literal["create", "compact"] = "compact",
+        sample_rows: NonNegativeInt = 0,
+    ) -> None:
+        super().__init__(schema_chars, style, sample_rows)
+        given = {"path": path, "train": train, "val": val, "test": test}
+        self.files = {role: file.expanduser() for role, file in given.items() if file is not None}
+        self.databases = databases.expanduser().absolute() if databases is not None else None
+        self.columns = columns or {}
+        self.val_share = val_share
+        self.split_seed = split_seed
+        self.skip_bad = skip_bad
+        self.evidence = evidence
+        self._loaded: dict[Path, dict[str, str]] = {}
+        if not self.files:
+            raise ConfigError("task set 'files' needs a file of questions: --set task.options.path=questions.jsonl")
+        if path is not None and len(self.files) > 1:
+            raise ConfigError(
+                f"task.options.path is one file of all splits, {', '.join(list(self.files)[1:])} are files of single "
+                "ones. Give either"
+            )
+        if not 0 < val_share < 1:
+            raise ConfigError(f"task.options.val_share is {val_share:g}, but lies between 0 and 1, as 0.2 does")
+        if self.databases is not None and not self.databases.exists():
+            raise TaskSetError(f"task.options.databases: no folder or file {self.databases}. Correct the path")
+        check_mapping(self.columns)
+
+    @cached_property
+    def collection(self) -> Collection:
+        """What the files hold, bad lines included; read once.
+
+        Raises:
+            TaskSetError: A file is missing, damaged as a whole, or lacks a column.
+        """
+        return collect(self.files, self.databases, self.columns, self.val_share, self.split_seed)
+
+    def load(self, split: str) -> Sequence[Task]:
+        """All tasks of `train`, `val`, `test` or `all`, in the order of the files.
+
+        Raises:
+            TaskSetError: The split does not exist or is empty, a file cannot be read, or a line is bad.
+        """
+        if split not in (*SPLITS, ALL):
+            raise TaskSetError(f"task set 'files' has no split {split!r}. Use one of: {', '.join((*SPLITS, ALL))}")
+        found = self.collection
+        if not self.skip_bad:
+            refuse(found.bad)
+        if found.bad:
+            places = ", ".join(f"{one.path} {one.where}" for one in found.bad[:5])
+            more = f" and {len(found.bad) - 5} more" if len(found.bad) > 5 else ""
+            _say_once(f"left out, as task.options.skip_bad asks: {len(found.bad)} bad lines, {places}{more}")
+        tasks = self.good(split)
+        if not tasks:
+            raise TaskSetError(f"{', '.join(map(str, self.files.values()))}: {self.empty(split)}")
+        for path in {Path(database_of(task)) for task in tasks} - self._loaded.keys():
+            self._loaded[path] = _digests(path, found.names[path])
+        return tasks
+
+    def good(self, split: str) -> list[Task]:
+        """The tasks of the good lines of a split, whatever the others are."""
+        return [
+            Task(
+                id=one.id,
+                task_set=self.name,
+                split=split,
+                question=f"{one.question}\nHint: {one.evidence}" if one.evidence and self.evidence else one.question,
+                gold=one.gold or one.answer,
+                cluster=one.cluster,
+                difficulty=one.difficulty,
+                data={
+                    DATABASE: str(one.database),
+                    GOLD_IS: "query" if one.gold else "answer",
+                    **({ANSWER: one.answer} if one.answer else {}),
+                },
+            )
+            for one in self.collection.questions
+            if split in (one.split, ALL)
+        ]
+
+    def empty(self, split: str) -> str:
+        """Why a split has no question, and what to do."""
+        counts = Counter(one.split for one in self.collection.questions)
+        has = ", ".join(f"{name} {count}" for name, count in counts.items()) or "no question at all"
+        if "path" not in self.files:
+            return f"split {split!r} is empty. Name its file: --set task.options.{split}=FILE (there is: {has})"
+        if self.collection.splitting == "by column":
+            return (
+                f"split {split!r} is empty: its column has {has}. Add questions of that split, or let a seed make the "
+                "splits: --set task.options.columns.split=null"
+            )
+        if split == "test":
+            return f"split 'test' is empty: a split by seed makes train and val (there is: {has}). Add a column `split`"
+        return f"split {split!r} is empty: {has}, which is too few to split"
+
+    def check(self) -> list[str]:
+        """Databases that are no longer what they were when their tasks were loaded, or that have joined them."""
+        changed: set[str] = set()
+        for path, before in self._loaded.items():
+            now = _digests(path, self.collection.names[path], anew=True)
+            changed |= {name for name in {*before, *now} if before.get(name) != now.get(name)}
+        return sorted(changed)
+
+    def describe(self) -> Mapping[str, Any]:
+        """Counts, options, and the hashes of questions and databases; no paths of this machine.
+
+        Hashes are of what is asked: the same questions in a file of another format are the same.
+        """
+        found = self.collection
+        if not self.skip_bad:
+            refuse(found.bad)
+        databases = {name: digest for path in found.names for name, digest in _digests(path, found.names[path]).items()}
+        return {
+            "name": self.name,
+            "options": {
+                "evidence": self.evidence,
+                "schema_chars": self.schema_chars,
+                "style": self.style,
+                "sample_rows": self.sample_rows,
+                "skip_bad": self.skip_bad,
+            },
+            "splitting": found.splitting,
+            "counts": dict(sorted(Counter(one.split for one in found.questions).items())),
+            "left_out": [f"{one.file} {one.where}" for one in found.bad],
+            "questions_sha256": {
+                split: _hash(self._asked(one) for one in found.questions if one.split == split)
+                for split in SPLITS
+                if any(one.split == split for one in found.questions)
+            },
+            "databases": len(databases),
+            "databases_sha256": _hash(sorted(databases.items())),
+        }
+
+    def _asked(self, one: Question) -> list[str]:
+        names = self.collection.names
+        said = [one.id, one.question, one.gold, one.answer, names[one.database], one.cluster, one.difficulty]
+        return [*said, one.evidence if self.evidence else ""]
+
+
+@cache
+def _say_once(message: str) -> None:
+    log.error(message)
+
+
+def _digests(path: Path, name: str, anew: bool = False) -> dict[str, str]:
+    """SHA-256 of a database and of those beside it on which its questions are judged, too; empty for one that is gone.
+
+    Args:
+        anew: Read the files whatever their times say.
+    """
+    digests = {}
+    for file in map(Path, databases_of(path)):
+        try:
+            digest = read_hash(file) if anew else content_hash(str(file))
+        except OSError:
+            digest = ""
+        digests[name if file == path else f"{name}, with {file.name}"] = digest
+    return digests
+
+
+def _hash(items: Iterable[Any]) -> str:
+    digest = hashlib.sha256()
+    for item in items:
+        digest.update(json.dumps(item).encode() + b"\n")
+    return digest.hexdigest()

@@ -1,0 +1,223 @@
+"""Looks at files of questions before anything is trained on them. Nothing is written."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness_sql.sqlite.databases import databases_of
+from harness_sql.sqlite.evaluator import gold_result, prepared
+from harness_sql.sqlite.gold import GoldResult
+from harness_sql.sqlite.lexer import tokenize
+from harness_sql.sqlite.sandbox import Limits, execute
+from harness_sql.tasks.files import ALL, FilesTasks
+from harness_sql.tasks.files.questions import SPLITS, Question
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is being done, how much of it is done, and how much there is."""
+GOLD_S = 5.0
+"""What gold may take: half of the deadline that a verdict has by default."""
+AGAIN_S, AGAIN_ROWS = 0.5, 10_000
+"""What gold may take, and give, to be run a second time."""
+_DIGITS = 9
+"""Significant ones of a number that are compared: a sum's last ones hang on the order of what is added."""
+_DATED = frozenset({"date", "time", "datetime", "julianday", "unixepoch", "strftime"})
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing found in several places, which are named as in `questions.jsonl, line 3`."""
+
+    what: str
+    places: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was found.
+
+    Attributes:
+        questions: Good ones.
+        gold_queries: How many of them have a gold query; the others have an answer only.
+        splitting: What made the splits.
+        clusters: Questions by cluster, by split.
+        bad: Lines that are no question, by what is wrong: databases that are missing or broken among them.
+        gold_failed: Gold queries that do not run, by their error.
+        gold_empty: Where gold finds nothing.
+        gold_differs: Where gold gave another result when it was run again, with rows reversed that it does not order.
+        gold_changing: Gold queries that ask for the time or a random number, by what they ask for.
+        twice: The same question on the same database again: its first place and the others.
+        differing: The same question on the same database with another gold.
+        leaked: Questions of `val` and `test` whose question or gold query is in `train`, too.
+        together: Databases that are judged on together: those of one folder with the same tables.
+    """
+
+    files: Mapping[str, str]
+    questions: int
+    gold_queries: int
+    databases: int
+    splitting: str
+    clusters: Mapping[str, Mapping[str, int]]
+    bad: Sequence[Finding]
+    gold_failed: Sequence[Finding]
+    gold_empty: Sequence[str]
+    gold_differs: Sequence[str]
+    gold_changing: Sequence[Finding]
+    twice: Sequence[Sequence[str]]
+    differing: Sequence[Sequence[str]]
+    leaked: Sequence[Sequence[str]]
+    together: Sequence[Sequence[str]]
+
+    def sizes(self, split: str) -> list[int]:
+        """Questions of every cluster of a split; `all` is one, too."""
+        chosen = self.clusters.values() if split == ALL else [self.clusters.get(split, {})]
+        total: Counter[str] = Counter()
+        for clusters in chosen:
+            total.update(clusters)
+        return list(total.values())
+
+
+def check(tasks: FilesTasks, progress: Progress = lambda *_: None) -> Report:
+    """Runs every gold query, a quick one twice, and looks for what a training would stumble over.
+
+    Raises:
+        TaskSetError: A file is missing, damaged as a whole, or lacks a column.
+    """
+    found = tasks.collection
+    questions = found.questions
+    failed: dict[str, list[str]] = {}
+    empty: list[str] = []
+    differs: list[str] = []
+    changing: dict[str, list[str]] = {}
+    golds: dict[tuple[Path, str], _Gold] = {}
+    for number, one in enumerate(questions, 1):
+        if one.gold:
+            key = (one.database, one.gold)
+            if key not in golds:
+                golds[key] = _run(*key)
+            gold = golds[key]
+            if gold.error:
+                failed.setdefault(gold.error, []).append(place(tasks, one))
+            elif not gold.finds:
+                empty.append(place(tasks, one))
+            if gold.differs:
+                differs.append(place(tasks, one))
+            for what in gold.changing:
+                changing.setdefault(what, []).append(place(tasks, one))
+        progress("running the gold queries", number, len(questions))
+    bad: dict[str, list[str]] = {}
+    for line in found.bad:
+        bad.setdefault(line.problem, []).append(f"{line.path}, {line.where}")
+    asked: dict[tuple[Path, str], list[Question]] = {}
+    for one in questions:
+        asked.setdefault((one.database, one.question), []).append(one)
+    several = [group for group in asked.values() if len(group) > 1]
+    return Report(
+        files={role: str(path) for role, path in tasks.files.items()},
+        questions=len(questions),
+        gold_queries=sum(bool(one.gold) for one in questions),
+        databases=len(found.names),
+        splitting=found.splitting,
+        clusters={
+            split: dict(Counter(one.cluster for one in questions if one.split == split).most_common())
+            for split in SPLITS
+            if any(one.split == split for one in questions)
+        },
+        bad=[Finding(what, tuple(places)) for what, places in bad.items()],
+        gold_failed=[Finding(what, tuple(places)) for what, places in failed.items()],
+        gold_empty=empty,
+        gold_differs=differs,
+        gold_changing=[Finding(what, tuple(places)) for what, places in changing.items()],
+        twice=[[place(tasks, one) for one in group] for group in several if len(_golds(group)) == 1],
+        differing=[[place(tasks, one) for one in group] for group in several if len(_golds(group)) > 1],
+        leaked=[[place(tasks, one) for one in pair] for pair in _leaked(questions)],
+        together=sorted(
+            {tuple(databases) for path in found.names if len(databases := databases_of(path)) > 1},
+        ),
+    )
+
+
+def place(tasks: FilesTasks, one: Question) -> str:
+    """Where a question stands, as in `questions.jsonl, line 3`."""
+    return f"{tasks.files[one.file]}, {one.where}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Gold:
+    """What became of a gold query on a database and on those that are judged on with it."""
+
+    error: str = ""
+    finds: bool = False
+    differs: bool = False
+    changing: tuple[str, ...] = ()
+
+
+def _run(database: Path, gold: str) -> _Gold:
+    finds = differs = False
+    sql = prepared(gold, keep_distinct=False)[0]
+    changing = _changing(sql)
+    for path in databases_of(database):
+        result = gold_result(path, gold, timeout_s=GOLD_S)
+        if result.error is not None:
+            return _Gold(f"{Path(path).name}: {result.error}")
+        finds |= bool(result.rows)
+        if not changing and not differs and result.elapsed_s <= AGAIN_S and len(result.rows) <= AGAIN_ROWS:
+            differs = _differs(path, sql, result)
+    return _Gold("", finds, differs, changing)
+
+
+def _differs(path: str | Path, sql: str, first: GoldResult) -> bool:
+    """Whether a query gives another result, as verdicts compare them, with rows that no ORDER BY orders reversed."""
+    size = 2 * first.size_bytes + (1 << 16)
+    room = Limits(GOLD_S, len(first.rows) + 1, max_result_bytes=size, max_value_bytes=1_000_000, reversed_rows=True)
+    again = execute(path, sql, room)
+    if not again.ok:
+        return False
+    results = [[tuple(map(_rounded, row)) for row in rows] for rows in (first.rows, again.rows)]
+    return results[0] != results[1] if "order by" in sql.lower() else Counter(results[0]) != Counter(results[1])
+
+
+def _rounded(cell: object) -> object:
+    return float(f"{cell:.{_DIGITS}g}") if isinstance(cell, float) else cell
+
+
+def _changing(sql: str) -> tuple[str, ...]:
+    """What a query asks for that is something else another time: `random()`, `CURRENT_DATE`, `'now'`, `date()`."""
+    tokens = [token for token in tokenize(sql) if token.kind not in ("space", "comment")]
+    texts = [token.text.lower() for token in tokens]
+    dated = any(text in _DATED and texts[n + 1 : n + 2] == ["("] for n, text in enumerate(texts))
+    found: dict[str, None] = {}
+    for n, (kind, _) in enumerate(tokens):
+        text, after = texts[n], texts[n + 1 : n + 4]
+        if kind == "word" and text in ("random", "randomblob") and after[:1] == ["("]:
+            found[f"{text}()"] = None
+        elif kind == "word" and text in ("current_date", "current_time", "current_timestamp"):
+            if texts[n - 1 : n] not in (["."], ["as"]):
+                found[text.upper()] = None
+        elif dated and text in ("'now'", '"now"'):
+            found["'now'"] = None
+        elif text in _DATED and (after[:2] == ["(", ")"] or (text == "strftime" and after[::2] == ["(", ")"])):
+            found[f"{text}() of now"] = None
+    return tuple(found)
+
+
+def _golds(group: Iterable[Question]) -> set[tuple[str, str]]:
+    return {(one.gold, one.answer) for one in group}
+
+
+def _leaked(questions: Sequence[Question]) -> list[tuple[Question, Question]]:
+    """Questions outside of `train`, each with the one of `train` that gives it away."""
+    known: dict[tuple[Path, str, str], Question] = {}
+    for one in questions:
+        if one.split == "train":
+            known.setdefault((one.database, "question", one.question), one)
+            if one.gold:
+                known.setdefault((one.database, "gold", one.gold), one)
+    return [
+        (one, same)
+        for one in questions
+        if one.split != "train"
+        and (same := known.get((one.database, "gold", one.gold)) or known.get((one.database, "question", one.question)))
+    ]

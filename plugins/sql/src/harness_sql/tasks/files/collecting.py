@@ -1,0 +1,171 @@
+"""Puts the rows of one or several files together: good questions with ids, clusters and splits, and bad rows."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness.errors import TaskSetError
+from harness_sql.tasks.files.questions import BadRow, Databases, Question, columns_of, question_of
+from harness_sql.tasks.files.reading import read
+
+
+@dataclass(frozen=True, slots=True)
+class BadLine:
+    """A row that is no question: the file's role, the file as the user names it, the place, and why."""
+
+    file: str
+    path: Path
+    where: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.path}, {self.where}: {self.problem}"
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """What the files hold.
+
+    Attributes:
+        questions: In the order of the files; every one has an id, a cluster and a split.
+        names: What each database is called, by its path: the same on every machine.
+        splitting: What made the splits, in words.
+    """
+
+    questions: Sequence[Question]
+    bad: Sequence[BadLine]
+    names: Mapping[Path, str]
+    splitting: str
+
+
+def collect(
+    files: Mapping[str, Path],
+    databases: Path | None,
+    columns: Mapping[str, str | None],
+    val_share: float,
+    split_seed: int,
+) -> Collection:
+    """Reads all files.
+
+    Args:
+        files: By role: `path` alone, or splits.
+
+    Raises:
+        TaskSetError: A file is missing, damaged as a whole, or lacks a column.
+    """
+    questions: list[Question] = []
+    bad: list[BadLine] = []
+    has_splits = False
+    for role, path in files.items():
+        table = read(path)
+        beside = Databases(Path(os.path.abspath(path)).parent, databases)
+        found = columns_of(table, columns, one_database=databases is not None and databases.is_file())
+        if role != "path":
+            found.pop("split", None)  # the file says it
+        has_splits |= "split" in found
+        ids: dict[str, str] = {}
+        for row in table.rows:
+            try:
+                question = question_of(row, role, found, beside)
+                if question.id and question.id in ids:
+                    raise BadRow(f"the id {question.id!r} is that of {ids[question.id]}, too. Give it another")
+            except BadRow as error:
+                bad.append(BadLine(role, path, row.where, str(error)))
+                continue
+            ids[question.id] = row.where
+            questions.append(question)
+    names = _names(question.database for question in questions)
+    questions = [replace(one, cluster=one.cluster or names[one.database]) for one in questions]
+    if "path" not in files:
+        splitting = "by file"
+        questions = [replace(one, split=one.file) for one in questions]
+    elif has_splits:
+        splitting = "by column"
+    else:
+        questions, splitting = _split(questions, val_share, split_seed)
+    return Collection(_with_ids(questions, names), bad, names, splitting)
+
+
+def _names(databases: Iterable[Path]) -> dict[Path, str]:
+    """The stems of the files; where two are one, paths below the folder that all share."""
+    paths = sorted(set(databases))
+    if len({path.stem for path in paths}) == len(paths):
+        return {path: path.stem for path in paths}
+    common = os.path.commonpath([path.parent for path in paths])
+    return {path: path.relative_to(common).as_posix() for path in paths}
+
+
+def _split(questions: Sequence[Question], val_share: float, seed: int) -> tuple[list[Question], str]:
+    """Whole clusters into `val`, in an order by hash, as far as they fit its share; at least the smallest one.
+
+    Where there is one cluster only, questions that are asked twice or share a gold query stay together instead.
+    """
+    clusters = {one.cluster for one in questions}
+    several = len(clusters) > 1
+    units = [one.cluster for one in questions] if several else _kin(questions)
+    sizes = Counter(units)
+    order = sorted(sizes, key=lambda name: hashlib.sha256(f"{seed}\0{name}".encode()).digest())
+    room = max(1, round(val_share * len(questions)))
+    val: set[str] = set()
+    for name in order:
+        if sizes[name] <= room and len(val) < len(order) - 1:
+            val.add(name)
+            room -= sizes[name]
+    if not val and len(order) > 1:
+        val.add(min(order, key=lambda name: sizes[name]))
+    what = "by cluster" if several else "by question, since all share one cluster"
+    made = [replace(one, split="val" if unit in val else "train") for one, unit in zip(questions, units, strict=True)]
+    return made, f"seed {seed}, {what}"
+
+
+def _kin(questions: Sequence[Question]) -> list[str]:
+    """A name for each question, which those that are the same or have the same gold query share."""
+    parents: dict[str, str] = {}
+
+    def first(key: str) -> str:
+        while parents.setdefault(key, key) != key:
+            key = parents[key]
+        return key
+
+    for one in questions:
+        question = f"question {one.question}"
+        low, high = sorted((first(question), first(f"gold {one.gold}" if one.gold else question)))
+        parents[high] = low
+    return [first(f"question {one.question}") for one in questions]
+
+
+def _with_ids(questions: Sequence[Question], names: Mapping[Path, str]) -> list[Question]:
+    """Ids where a file has none: the database and a hash of question and gold, the same wherever the line stands."""
+    taken = {(one.file, one.id) for one in questions if one.id}
+    made = []
+    for one in questions:
+        key = one.id
+        if not key:
+            text = f"{names[one.database]}\0{one.question}\0{one.gold}\0{one.answer}"
+            key = base = f"{names[one.database]}/{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+            again = 1
+            while (one.file, key) in taken:
+                again += 1
+                key = f"{base}-{again}"
+            taken.add((one.file, key))
+        made.append(replace(one, id=key if one.file == "path" else f"{one.file}/{key}"))
+    return made
+
+
+def refuse(bad: Sequence[BadLine]) -> None:
+    """Refuses files with bad lines.
+
+    Raises:
+        TaskSetError: The first one, and how many there are.
+    """
+    if not bad:
+        return
+    raise TaskSetError(
+        f"{bad[0]} (bad lines: {len(bad)}; `harness data check` with the same task.options names all). "
+        "To leave them out: --set task.options.skip_bad=true"
+    )

@@ -1,0 +1,104 @@
+"""Task set `medical`: Chinese questions, answered in words, over a bundled database of invented drugs and diseases."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import PositiveInt
+
+from harness.errors import TaskSetError
+from harness.records import Task
+from harness_sql.sqlite.environment import DATABASE, GOLD_IS, TOOL
+from harness_sql.sqlite.schema import schema_text
+from harness_sql.tasks.bundled import Bundle
+
+DATA = Path(__file__).parent / "data"
+SPLITS = ("train", "val")
+
+
+class MedicalTasks:
+    """The bundled task set.
+
+    Args:
+        cache_dir: Where the database file is built; by default `harness/medical` in the user's cache folder.
+        schema_chars: The longest schema text, in characters.
+        tool: What the tool that queries the database is called.
+    """
+
+    name = "medical"
+
+    def __init__(
+        self, cache_dir: str | None = None, schema_chars: PositiveInt = 4000, tool: str = "query_database_by_sql"
+    ) -> None:
+        self.schema_chars = schema_chars
+        self.tool = tool
+        self._bundle = Bundle(self.name, DATA)
+        self._database: dict[str, Any] = json.loads(self._bundle.read("database.json"))
+        self.path = self._bundle.built(cache_dir, "database.json") / "medical.sqlite"
+
+    def load(self, split: str) -> Sequence[Task]:
+        """All tasks of `train` or `val`, in the order of the file.
+
+        Raises:
+            TaskSetError: The split does not exist, or bundled files are damaged.
+        """
+        if split not in SPLITS:
+            raise TaskSetError(f"task set 'medical' has no split {split!r}. Use one of: {', '.join(SPLITS)}")
+        import pyarrow.parquet
+
+        rows = pyarrow.parquet.read_table(io.BytesIO(self._bundle.read(f"{split}.parquet"))).to_pylist()
+        self._build()
+        return [
+            Task(
+                id=row["id"],
+                task_set=self.name,
+                split=split,
+                question=row["question"],
+                gold=row["answer"],
+                cluster=row["cluster"],
+                difficulty=row["difficulty"],
+                data={
+                    DATABASE: str(self.path),
+                    GOLD_IS: "answer",
+                    TOOL: self.tool,
+                    "facts": row["facts"],
+                    "kind": row["kind"],
+                },
+            )
+            for row in rows
+        ]
+
+    def context(self, task: Task) -> Mapping[str, str]:
+        return {"schema": self.schema}
+
+    @cached_property
+    def schema(self) -> str:
+        """The compact schema text with what the columns hold."""
+        self._build()
+        notes = self._database["notes"]
+        return schema_text(self.path, limit_chars=self.schema_chars, style="compact", notes=notes)
+
+    def describe(self) -> Mapping[str, Any]:
+        """Counts, licence, options, and the hashes of questions and database."""
+        manifest = self._bundle.manifest
+        return {
+            "name": self.name,
+            "licence": manifest["licence"],
+            "notice": manifest["notice"],
+            "generator_seed": manifest["seed"],
+            "counts": manifest["counts"],
+            "sha256": manifest["sha256"],
+            "options": {"schema_chars": self.schema_chars, "tool": self.tool},
+        }
+
+    def check(self) -> list[str]:
+        """The database's name, if it changed since tasks were loaded."""
+        return self._bundle.changed()
+
+    def _build(self) -> None:
+        self._bundle.database(self.path.name, self._database["script"], self.path)

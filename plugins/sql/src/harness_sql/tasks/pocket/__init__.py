@@ -1,0 +1,26 @@
+"""Task set `pocket`: small generated SQLite databases in Spider's layout, bundled with the package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import PositiveInt
+
+from harness_sql.tasks.generated import GeneratedTasks
+
+DATA = Path(__file__).parent / "data"
+
+
+class PocketTasks(GeneratedTasks):
+    """The bundled task set.
+
+    Args:
+        cache_dir: Where database files are built; by default `harness/pocket` in the user's cache folder.
+        schema_chars: The longest schema text, in characters.
+    """
+
+    name = "pocket"
+    splits = ("train", "val")
+
+    def __init__(self, cache_dir: str | None = None, schema_chars: PositiveInt = 4000) -> None:
+        super().__init__(DATA, cache_dir, schema_chars)

@@ -1,0 +1,196 @@
+"""Task sets that others have published: an archive becomes a prepared folder, and that is what is loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from harness.errors import TaskSetError
+from harness.records import Task
+from harness_sql.sqlite.databases import content_hash, fingerprint
+from harness_sql.sqlite.environment import DATABASE, database_of
+from harness_sql.tasks.prepared.layout import Layout, Part, database_file
+from harness_sql.tasks.prepared.verify import check_prepared, questions_hash, read_manifest
+from harness_sql.tasks.schemas import WithSchemas
+
+log = logging.getLogger(__name__)
+
+
+class PreparedTasks(WithSchemas):
+    """The questions of a prepared folder.
+
+    Questions whose database is missing or whose gold query is known to fail are left out and counted.
+
+    Attributes:
+        layout: Which files the folder has.
+        splits: The part of each split.
+        citation: Where it was published.
+    """
+
+    name: ClassVar[str]
+    layout: ClassVar[Layout]
+    splits: ClassVar[Mapping[str, Part]]
+    citation: ClassVar[str]
+    licence: ClassVar[str] = "CC BY-SA 4.0"
+
+    def __init__(
+        self, data_dir: str | None, schema_chars: int, style: Literal["create", "compact"], sample_rows: int
+    ) -> None:
+        super().__init__(schema_chars, style, sample_rows)
+        self.folder = (Path(data_dir).expanduser() if data_dir else self.layout.default_folder()).resolve()
+        check_prepared(self.folder, self.layout)
+        self._manifest = read_manifest(self.folder, self.layout)
+        self._loaded: dict[str, str] = {}
+
+    def load(self, split: str) -> Sequence[Task]:
+        """All tasks of a split, in the order of the official file.
+
+        Raises:
+            TaskSetError: The split does not exist, its file is missing or damaged, none of its questions has a
+                database, or one of these has changed since it was prepared.
+        """
+        if split not in self.splits:
+            raise TaskSetError(f"task set {self.name!r} has no split {split!r}. Use one of: {', '.join(self.splits)}")
+        seen: Counter[str] = Counter()
+        tasks = [task for name in self.parts_of(split) for task in self._tasks(name, split, seen)]
+        if not tasks:
+            raise TaskSetError(f"split {split!r} of {self.name} has no question whose database is in {self.folder}")
+        self._verify({database_of(task) for task in tasks})
+        return tasks
+
+    def parts_of(self, split: str) -> Sequence[str]:
+        """The splits that are read for one."""
+        return [split]
+
+    def belongs(self, split: str, db_id: str, gold: str) -> bool:
+        """Whether a question of a split's part is in the split."""
+        return True
+
+    def options(self) -> dict[str, Any]:
+        """The options that change what is asked."""
+        return {"schema_chars": self.schema_chars, "style": self.style, "sample_rows": self.sample_rows}
+
+    def check(self) -> list[str]:
+        """Databases whose files changed since their tasks were loaded, as paths below the folder."""
+        return sorted(self._below(path) for path, digest in self._loaded.items() if fingerprint(path) != digest)
+
+    def describe(self) -> Mapping[str, Any]:
+        """Counts, licence, options, and the hashes of questions and databases; no paths of this machine."""
+        manifest = self._manifest
+        if manifest is not None:
+            databases: dict[str, str] = manifest["databases"]
+        else:
+            databases = {
+                file.relative_to(self.folder).as_posix(): content_hash(str(file))
+                for place in self.layout.folders
+                for file in sorted(self.folder.glob(f"{place}/*/*.sqlite"))
+            }
+        digest = hashlib.sha256("\n".join(f"{name} {value}" for name, value in sorted(databases.items())).encode())
+        parts = (manifest or {}).get("parts", {})
+        return {
+            "name": self.name,
+            "licence": self.licence,
+            "citation": self.citation,
+            "options": self.options(),
+            "questions_sha256": questions_hash(self.folder, self.layout),
+            "databases": len(databases),
+            "databases_sha256": digest.hexdigest(),
+            "missing_databases": (manifest or {}).get("missing", []),
+            "counts": {
+                name: {
+                    "questions": part["questions"],
+                    "runnable": part["runnable"],
+                    "gold_failed": len(part["gold_failed"]),
+                    "gold_empty": part["gold_empty"],
+                }
+                for name, part in parts.items()
+            },
+        }
+
+    def rows(self, parquet: str) -> list[dict[str, Any]]:
+        """The rows of one of the folder's Parquet files.
+
+        Raises:
+            TaskSetError: It is missing, damaged or lacks a column.
+        """
+        import pyarrow
+        import pyarrow.parquet
+
+        file = self.folder / parquet
+        again = f"Run `{self.layout.command} SOURCE` again"
+        try:
+            table = pyarrow.parquet.read_table(file)
+        except FileNotFoundError as error:
+            raise TaskSetError(f"{file} is missing: the source had none of its questions. {again}, with it") from error
+        except (OSError, pyarrow.ArrowException) as error:
+            raise TaskSetError(f"{file} is damaged: {str(error).splitlines()[0]}. {again}") from error
+        needed = set(self.layout.columns) - self.layout.optional if parquet in self.layout.parquets else set()
+        if lacking := needed - set(table.column_names):
+            raise TaskSetError(f"{file} lacks the columns {', '.join(sorted(lacking))}. {again}")
+        rows: list[dict[str, Any]] = table.to_pylist()
+        return rows
+
+    def _verify(self, paths: set[str]) -> None:
+        """Refuses databases that are not as the manifest says; what a verdict is on besides them counts, too."""
+        manifest = self._manifest or {"databases": {}, "damaged": {}}
+        for path in sorted(paths - set(self._loaded)):
+            for file in sorted(Path(path).parent.glob("*.sqlite")) if self._manifest else ():
+                name = self._below(file)
+                if name not in manifest["damaged"] and manifest["databases"].get(name) != content_hash(str(file)):
+                    raise TaskSetError(
+                        f"{file} is not as it was prepared. "
+                        f"Run `{self.layout.command} SOURCE --out {self.folder}` again"
+                    )
+            self._loaded[path] = fingerprint(path)
+
+    def _below(self, path: str | Path) -> str:
+        return Path(path).relative_to(self.folder).as_posix()
+
+    def _tasks(self, name: str, split: str, seen: Counter[str]) -> list[Task]:
+        part = self.splits[name]
+        failing = self._failing(part.name)
+        lost: Counter[str] = Counter()
+        tasks: list[Task] = []
+        for row in self.rows(part.parquet):
+            db_id, question, gold = row["db_id"], row["question"], row["query"]
+            if not self.belongs(name, db_id, gold):
+                continue
+            paths = [row["db_path"]] if row.get("db_path") else []
+            paths += [database_file(db_id, place) for place in part.folders]
+            found = next((path for path in (self.folder / path for path in paths) if path.is_file()), None)
+            if found is None or (db_id, gold) in failing:
+                lost[db_id] += 1
+                continue
+            key = hashlib.sha256(f"{db_id}\0{question}\0{gold}".encode()).hexdigest()[:12]
+            seen[key] += 1
+            tasks.append(
+                Task(
+                    id=f"{db_id}/{key}" + (f"-{seen[key]}" if seen[key] > 1 else ""),
+                    task_set=self.name,
+                    split=split,
+                    question=question,
+                    gold=gold,
+                    cluster=db_id,
+                    difficulty=row.get("difficulty") or "",
+                    data={
+                        DATABASE: str(found),
+                        **{field: row[field] for field in ("evidence", "question_id") if row.get(field)},
+                    },
+                )
+            )
+        if lost:
+            log.warning(
+                "%s %s: %d questions cannot be used: %s", self.name, name, lost.total(), dict(sorted(lost.items()))
+            )
+        return tasks
+
+    def _failing(self, name: str) -> set[tuple[str, str]]:
+        if self._manifest is None:
+            return set()
+        sample = self.layout.sample
+        part = self._manifest["parts"].get(sample[0] if sample and name == sample[1].name else name, {})
+        return {(item["db_id"], item["query"]) for item in part.get("gold_failed", ())}

@@ -1,0 +1,302 @@
+"""Reads what a task set is distributed as: zip files, zip files in them, folders; official or already Parquet."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import zipfile
+import zlib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import IO, Any
+
+from harness.errors import TaskSetError
+from harness.layers import parse_json
+from harness_sql.tasks.prepared.layout import MANIFEST, Layout, Part
+
+_DEPTH = 6
+"""Folders below the one given in which files are looked for."""
+MEMORY_BYTES = 256 * 2**20
+"""Of a file that is read whole, unpacked; published questions have a tenth of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of a folder or an archive; called, it is opened.
+
+    Attributes:
+        size: Bytes, unpacked; `zipfile` gives no more of a file, whatever it unpacks to.
+    """
+
+    opener: Callable[[], IO[bytes]]
+    size: int
+
+    def __call__(self) -> IO[bytes]:
+        return self.opener()
+
+
+Files = Mapping[str, File]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Files by their path in the prepared folder, in the order in which they are read fastest.
+
+    Attributes:
+        folder: Where the files already lie at these paths; None in an archive.
+        made_for: The task set for which harness prepared the folder; empty if it did not.
+    """
+
+    name: str
+    files: Files
+    folder: Path | None = None
+    made_for: str = ""
+
+    def open(self, file: str) -> IO[bytes]:
+        """Opens a file for reading.
+
+        Raises:
+            TaskSetError: It cannot be read.
+        """
+        try:
+            return self.files[file]()
+        except (zipfile.BadZipFile, RuntimeError, OSError) as error:
+            raise TaskSetError(f"{file} of {self.name} cannot be read: {error}. Download it again") from error
+
+    def read(self, file: str) -> bytes:
+        """A whole file.
+
+        Raises:
+            TaskSetError: It cannot be read, or unpacks to more than fits into memory.
+            OSError, EOFError, BadZipFile, zlib.error: It is damaged.
+        """
+        size = self.files[file].size
+        if size > MEMORY_BYTES:
+            raise TaskSetError(
+                f"{file} of {self.name} unpacks to {size / 2**20:,.0f} MiB, and files of its kind have "
+                f"{MEMORY_BYTES // 2**20} MiB at most. Download it again, from where the task set is published"
+            )
+        with self.open(file) as stream:
+            return stream.read(size + 1)  # without a number `zipfile` unpacks first and cuts then
+
+
+@contextmanager
+def open_source(path: Path, title: str, marks: Collection[str], folders: Sequence[str]) -> Iterator[Source]:
+    """Opens a zip file, a folder or a single file of questions.
+
+    Args:
+        title: What it ought to be.
+        marks: Names of the files of questions.
+        folders: Where databases lie.
+
+    Raises:
+        TaskSetError: It is not there, is damaged, or has no questions.
+    """
+    with ExitStack() as stack:
+        files = _opened(path, folders, stack)
+        found = sorted(
+            (name for name in files if PurePosixPath(name).name in marks), key=lambda name: (name.count("/"), name)
+        )
+        if not found:
+            some = " or ".join(sorted(marks)[:4])
+            raise TaskSetError(f"{path} has no {some}: it does not look like {title}")
+        root = found[0][: -len(PurePosixPath(found[0]).name)]
+        wanted = {
+            name[len(root) :]: opener
+            for name, opener in files.items()
+            if name.startswith(root) and (name[len(root) :] in marks or name[len(root) :] == MANIFEST)
+        }
+        folder = path.parent / root if path.is_dir() else None
+        source = Source(path.name, {**wanted, **_databases(files, folders)}, folder)
+        yield replace(source, made_for=_made_for(source))
+
+
+@contextmanager
+def open_databases(path: Path, folders: Sequence[str]) -> Iterator[Source]:
+    """Opens what has databases and may have no questions: a task set, prepared or not, or its folder of databases.
+
+    Raises:
+        TaskSetError: It is not there, is damaged, or has no databases.
+    """
+    with ExitStack() as stack:
+        files = _opened(path, folders, stack)
+        found = _databases(files, folders) or _databases(
+            {f"{folders[0]}/{name.partition('/')[2]}": opener for name, opener in files.items()}, folders
+        )
+        if not found:
+            raise TaskSetError(f"{path} has no databases (such as {folders[0]}/NAME/NAME.sqlite). Correct --databases")
+        yield Source(path.name, found)
+
+
+def merged(sources: Sequence[Source]) -> Source:
+    """Several sources as one; a file that two have is the first one's."""
+    if len(sources) == 1:
+        return sources[0]
+    files = {name: opener for source in reversed(sources) for name, opener in source.files.items()}
+    return Source(" and ".join(source.name for source in sources), files)
+
+
+def with_databases(source: Source, databases: Source, db_ids: Collection[str]) -> Source:
+    """A source whose databases are those of another one wherever that has them."""
+    given = {name: opener for name, opener in databases.files.items() if (_id(name) or "") in db_ids}
+    replaced = {_id(name) for name in given}
+    own = {name: opener for name, opener in source.files.items() if _id(name) not in replaced}
+    return replace(source, files={**own, **given}, folder=None)
+
+
+def read_questions(source: Source, layout: Layout, part: Part) -> list[dict[str, str]] | None:
+    """The layout's columns of every question of a part; None if the source does not have it.
+
+    Raises:
+        TaskSetError: The file is damaged or has other columns.
+    """
+    file, rows = _rows(source, part)
+    if not file:
+        return None
+    try:
+        return [
+            {
+                column: _text(next((row[name] for name in names if name in row), None), names[0], column, layout)
+                for column, names in layout.columns.items()
+            }
+            for row in rows
+        ]
+    except (KeyError, TypeError) as error:
+        needed = ", ".join(names[0] for column, names in layout.columns.items() if column not in layout.optional)
+        raise TaskSetError(f"{file} of {source.name} lacks {error}; it needs {needed}") from error
+
+
+def columns_of(source: Source, part: Part) -> frozenset[str]:
+    """The columns of a part's first question; empty where there is none."""
+    _, rows = _rows(source, part)
+    return frozenset(rows[0]) if rows and isinstance(rows[0], dict) else frozenset()
+
+
+def copy(source: Source, file: str, target: Path) -> None:
+    """Copies one file out of a source, checking its sum where the source keeps one.
+
+    Raises:
+        TaskSetError: The file is damaged.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with source.open(file) as stream, target.open("wb") as out:
+        try:
+            shutil.copyfileobj(stream, out, 1 << 20)
+        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+            raise TaskSetError(f"{file} of {source.name} is damaged: {error}. Download it again") from error
+
+
+def _text(value: Any, official: str, column: str, layout: Layout) -> str:
+    if value is None and column in layout.optional:
+        return ""
+    if value is None:
+        raise KeyError(official)
+    return str(value)
+
+
+def _rows(source: Source, part: Part) -> tuple[str, list[Any]]:
+    file = next((file for file in (part.official, part.parquet) if file in source.files), "")
+    if not file:
+        return "", []
+    try:
+        content = source.read(file)
+        rows = parse_json(content.decode("utf-8-sig")) if file.endswith(".json") else _parquet(content)
+    except (ValueError, OSError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+        raise TaskSetError(f"{file} of {source.name} is damaged: {error}. Download it again") from error
+    if not isinstance(rows, list):
+        raise TaskSetError(f"{file} of {source.name} is no list of questions. Download it again")
+    return file, rows
+
+
+def _parquet(content: bytes) -> list[dict[str, Any]]:
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(io.BytesIO(content)).to_pylist()
+    except pyarrow.ArrowException as error:
+        raise ValueError(str(error).splitlines()[0]) from error
+    return rows
+
+
+def _made_for(source: Source) -> str:
+    if MANIFEST not in source.files:
+        return ""
+    try:
+        return str(parse_json(source.read(MANIFEST)).get("task_set", ""))
+    except (ValueError, OSError, AttributeError, zipfile.BadZipFile):
+        return ""
+
+
+def _databases(files: Files, folders: Sequence[str]) -> Files:
+    """Databases, `schema.sql` files and descriptions, by `FOLDER/<db_id>/...`, wherever the folder is."""
+    pattern = re.compile(
+        rf"(?:.*/)?((?:{'|'.join(folders)})/[^/\\.][^/\\]*/"
+        r"(?:[^/\\.][^/\\]*\.(?:sqlite|sql)|database_description/[^/\\.][^/\\]*\.csv))"
+    )
+    found: dict[str, File] = {}
+    for name, opener in files.items():
+        if match := pattern.fullmatch(name):
+            found.setdefault(match[1], opener)
+    return found
+
+
+def _id(file: str) -> str | None:
+    """The database that a file belongs to; None for a file of questions."""
+    parts = file.split("/")
+    return parts[1] if len(parts) > 2 else None
+
+
+def _opened(path: Path, folders: Sequence[str], stack: ExitStack) -> Files:
+    """Every file by its path, that of a folder beginning with the folder's own name."""
+    if path.is_dir():
+        files = _walked(path.resolve())
+    elif not path.is_file():
+        raise TaskSetError(f"no file or folder at {path}. Give the archive or the folder it unpacks to")
+    elif path.suffix.lower() in (".json", ".parquet"):
+        return {path.name: _file(path)}
+    else:
+        try:
+            files = _zipped(stack.enter_context(zipfile.ZipFile(path)))
+        except (zipfile.BadZipFile, OSError) as error:
+            raise TaskSetError(f"{path} is not a readable zip file ({error}). Download it again") from error
+    for folder in folders:
+        inner = next((name for name in files if f"/{name}".endswith(f"/{folder}.zip")), None)
+        if inner is None or any(f"/{folder}/" in f"/{name}" for name in files):
+            continue
+        try:
+            archive = stack.enter_context(zipfile.ZipFile(stack.enter_context(files[inner]())))
+        except (zipfile.BadZipFile, OSError, zlib.error, EOFError, RuntimeError) as error:
+            raise TaskSetError(f"{inner} of {path.name} is damaged: {error}. Download it again") from error
+        found = _zipped(archive)
+        below = "" if _databases(found, [folder]) else f"{folder}/"
+        files = {**files, **{f"{below}{name}": opener for name, opener in found.items()}}
+    return files
+
+
+def _file(path: Path) -> File:
+    return File(lambda: path.open("rb"), path.stat().st_size if path.exists() else 0)
+
+
+def _walked(path: Path) -> Files:
+    files: dict[str, File] = {}
+    for place, folders, names in os.walk(path, followlinks=True):
+        here = Path(place).relative_to(path.parent)
+        folders[:] = sorted(folders) if len(here.parts) < _DEPTH else []
+        files.update({(here / name).as_posix(): _file(Path(place) / name) for name in sorted(names)})
+    return files
+
+
+def _zipped(archive: zipfile.ZipFile) -> Files:
+    """In the order of the archive, in which a compressed archive in an archive is read but once."""
+    entries = sorted(archive.infolist(), key=lambda entry: entry.header_offset)
+    return {
+        entry.filename: File(partial(archive.open, entry), entry.file_size)
+        for entry in entries
+        if not entry.is_dir() and not entry.filename.startswith("__MACOSX/")
+    }

@@ -1,0 +1,114 @@
+"""The scripted episodes of tool-calling agents, played in the environment `sql`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+from harness.programs import Scenario
+from harness.scripted.completion import Reply
+from harness_sql.self_correcting import scenarios as sql
+
+DATABASE, stage = sql.DATABASE, sql.stage
+"""What the SQL scenarios are played on."""
+TOOL = "query_database"
+
+
+def calling(*calls: tuple[str, str], text: str = "", id: str | None = None) -> Reply:
+    """A reply that calls tools: name and arguments as the model wrote them, each with an id of its own or `id`."""
+    made = [
+        {"id": id or f"call_{hashlib.sha256(f'{at} {name} {said}'.encode()).hexdigest()[:8]}", "type": "function"}
+        | {"function": {"name": name, "arguments": said}}
+        for at, (name, said) in enumerate(calls)
+    ]
+    return Reply(text, finish_reason="tool_calls", tool_calls=made)
+
+
+def _query(*queries: str, text: str = "") -> Reply:
+    return calling(*((TOOL, json.dumps({"sql": query}, ensure_ascii=False)) for query in queries), text=text)
+
+
+def _scenario(name: str, shows: str, *replies: Reply, question: str = sql.QUESTION, **more: Any) -> Scenario:
+    return Scenario(name, shows, replies, question, options={"environment": "sql"}, **more)
+
+
+_COUNT = "SELECT count(*) FROM singer"
+_DONE = Reply("There are 3 singers.")
+
+SCENARIOS: tuple[Scenario, ...] = (
+    _scenario("one_call", "one call, then the answer", _query(_COUNT), _DONE),
+    _scenario("no_call", "answered at once", _DONE),
+    _scenario("several_rounds", "one call a round", _query("SELECT 1"), _query(_COUNT), _DONE),
+    _scenario("six_rounds", "six rounds", *(_query(f"SELECT {n}") for n in range(6)), _DONE, max_turns=7),
+    _scenario("two_calls", "two calls in one message, in order", _query("SELECT 'a'", "SELECT 'b'"), _DONE),
+    _scenario("text_and_call", "words beside a call", _query(_COUNT, text="Let me look."), _DONE),
+    _scenario(
+        "spelling",
+        "arguments stay as the model wrote them",
+        calling((TOOL, '{"sql":"SELECT \\u0027\\u00fc\\u0027"}'), (TOOL, ' {"sql" : "SELECT 1"}')),
+        _DONE,
+    ),
+    _scenario(
+        "mixed_calls",
+        "good and bad calls in one message, in order",
+        calling((TOOL, "[]"), ("look_up", "{}"), (TOOL, '{"sql": "SELECT 1"}'), (TOOL, "{")),
+        _DONE,
+    ),
+    _scenario(
+        "repeated_ids",
+        "calls of one id, in one message and in the next",
+        calling((TOOL, '{"sql": "SELECT 1"}'), ("look_up", "{}"), (TOOL, '{"sql": "SELECT 1"}'), id="call_0"),
+        calling((TOOL, '{"sql": "SELECT 2"}'), id="call_0"),
+        _DONE,
+    ),
+    _scenario("deep_arguments", "arguments nested too deep", calling((TOOL, "[" * 2000 + "]" * 2000)), _DONE),
+    _scenario("tool_error", "the tool complains", _query("SELECT nme FROM singer"), _query(_COUNT), _DONE),
+    _scenario("no_json", "arguments that are no JSON", calling((TOOL, '{"sql": ')), _query(_COUNT), _DONE),
+    _scenario("no_object", "arguments that are no object", calling((TOOL, '"SELECT 1"')), _query(_COUNT), _DONE),
+    _scenario("misfit", "arguments that do not fit", calling((TOOL, '{"query": 1}')), _query(_COUNT), _DONE),
+    _scenario(
+        "unknown_tool", "a tool that is not there", calling(("look_up", '{"name": "Ana"}')), _query(_COUNT), _DONE
+    ),
+    _scenario("long_result", "a result cut to its limit", _query("SELECT *, title || title FROM concert"), _DONE),
+    _scenario(
+        "unicode",
+        "umlauts, Chinese, emoji in arguments",
+        _query('SELECT "Straße" FROM "Verkäufe" WHERE "金额" > 10'),
+        Reply("Hauptstraße 👍"),
+        question="Welche Straße hat Verkäufe über 10 €? 哪条街? 🎵",
+    ),
+    _scenario(
+        "template_characters",
+        "braces, percent signs, backslashes",
+        _query("SELECT '{sql} {{x}} %s \\n ${y} <b>'"),
+        Reply("{question} %d \\t ```"),
+        question="What is {question} with 100 %s of {context.__class__} and C:\\new\\table?",
+    ),
+    _scenario(
+        "white_space",
+        "white space around the answer goes",
+        _query(_COUNT),
+        Reply("\n  3 \n"),
+        question="  How  many?\n",
+    ),
+    _scenario(
+        "call_after_the_limit", "called when no turn is left", *(_query(f"SELECT {n}") for n in range(4)), max_turns=2
+    ),
+    _scenario("empty_reply", "the model says nothing", Reply("")),
+    _scenario("server_error", "500 after a call", _query(_COUNT), Reply.failure(500)),
+    _scenario("rate_limited", "429 to the first call", Reply.failure(429, retry_after="0")),
+    _scenario("refused", "400 after a call", _query(_COUNT), Reply.failure(400, "too long")),
+    _scenario("broken_connection", "the connection breaks", _query(_COUNT), Reply(drop="before")),
+    _scenario("timeout", "the model never answers", _query(_COUNT), Reply(hang=True), timeout_s=3.0),
+)
+
+
+class Script:
+    """Plays a scenario's replies in order, whoever asks."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._left = list(scenario.replies)
+
+    def __call__(self, request: Any) -> Reply:
+        return self._left.pop(0) if self._left else Reply.failure(500, "the scenario is over")

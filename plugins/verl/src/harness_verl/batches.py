@@ -1,0 +1,365 @@
+"""What one update is made of: the same rollouts in the same order, in as many optimizer steps as configured.
+
+verl cuts a step's rows into mini-batches in the order in which they arrived and fills the last one up, so that a
+framework's speed decides which calls share an optimizer step, and long conversations take more steps. Here
+
+- rows are ordered by (position of the task in the run's order, session, call), whole rollouts are then permuted by a
+  hash of the run's seed and the training step;
+- a training step takes `batch_size / mini_batch_size` optimizer steps (tasks, not rows), among which whole rollouts
+  are dealt out so that each has as many rows as the others, or nearly;
+- GRPO's baseline is taken over all scored sessions of a task, also those without a trained row; a session that is alone
+  has no baseline and an advantage of 0 (verl's own: its raw reward);
+- where calls are paid by turn or role, it is taken over the calls of one kind instead, one value a session;
+- a row of several calls (`rows.py`) weighs as many where rollouts are dealt out, so that the same ones meet;
+- with `train.algorithm: rejection` all of this is the same, but a group's best rollouts have an advantage above 0, the
+  same for each of them, and all others none (`best_of_group`).
+
+`train.batching: verl` leaves all of it to verl. Installed by `sampler`, the one class of ours that verl's task runner
+loads; see docs/training.md for how this differs from verl and from agentlightning.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+import transfer_queue as tq
+from transfer_queue import KVBatchMeta
+from verl.protocol import DataProto
+from verl.trainer.ppo import core_algos
+from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
+from verl.trainer.ppo.v1 import trainer_base
+from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
+
+from harness_verl.names import ABOUT
+from harness_verl.rows import UNTRAINED
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the batch by what it is, not by when it came.
+
+    Attributes:
+        position: Of its task in the run's order.
+        session: Rollout of the task, from 0.
+        call: Of the rollout's rows, from 0.
+        tokens: Prompt and response.
+        calls: How many it holds.
+    """
+
+    key: str
+    position: int
+    session: int
+    call: int
+    tokens: int
+    calls: int = 1
+
+
+def deal(rows: Sequence[Row], seed: int, step: int, parts: int) -> list[list[Row]]:
+    """Deal whole rollouts out to `parts` mini-batches of as equal numbers of calls as they allow.
+
+    Which rollouts meet depends on what they are, on `seed` and on `step` alone. Inside a mini-batch rows are in order
+    of length, so that those of a micro-batch need little padding; its sum is the same in any order but for rounding.
+
+    Returns:
+        `parts` lists, or as many as there are rollouts; none is empty.
+    """
+    rollouts: dict[tuple[int, int], list[Row]] = {}
+    for row in sorted(rows, key=lambda row: (row.position, row.session, row.call)):
+        rollouts.setdefault((row.position, row.session), []).append(row)
+
+    def drawn(name: tuple[int, int]) -> bytes:
+        return hashlib.sha256(f"{seed}/{step}/{name[0]}/{name[1]}".encode()).digest()
+
+    def calls(some: Sequence[Row]) -> int:
+        return sum(row.calls for row in some)
+
+    dealt: list[list[Row]] = [[] for _ in range(min(parts, len(rollouts)))]
+    for name in sorted(rollouts, key=lambda name: (-calls(rollouts[name]), drawn(name))):
+        min(dealt, key=calls).extend(rollouts[name])
+    return [sorted(part, key=lambda row: (row.tokens, row.position, row.session, row.call)) for part in dealt]
+
+
+def grouped_advantages(scores: Mapping[tuple[str, str], float], *, by_std: bool) -> dict[tuple[str, str], float]:
+    """GRPO's advantage of every session, by (group, session); 0 for one that is alone in its group.
+
+    A group is a task, or a task's calls of one kind. Source: verl's `compute_grpo_outcome_advantage` over the sessions
+    of a group, in order of session.
+    """
+    names = sorted(scores)
+    values = torch.tensor([[scores[name]] for name in names])
+    index = np.array([task for task, _ in names], dtype=object)
+    found, _ = core_algos.compute_grpo_outcome_advantage(
+        values, torch.ones_like(values), index, norm_adv_by_std_in_grpo=by_std
+    )
+    sizes = Counter(task for task, _ in names)
+    return {name: 0.0 if sizes[name[0]] == 1 else float(value[0]) for name, value in zip(names, found, strict=True)}
+
+
+def best_of_group(scores: Mapping[tuple[str, str], float], *, least: float) -> dict[tuple[str, str], float]:
+    """1 for each session with the highest score of its group, 0 for others and where that is below `least`.
+
+    Sessions that share the highest score are all chosen; one that is alone in its group needs no other.
+    """
+    rounded = {name: np.float32(score) for name, score in scores.items()}  # as those of a batch are
+    best: dict[str, np.float32] = {}
+    for (group, _), score in rounded.items():
+        best[group] = max(score, best.get(group, np.float32(least)))
+    return {name: float(score >= best[name[0]]) for name, score in rounded.items()}
+
+
+Judge = Callable[[Mapping[tuple[str, str], float]], Mapping[tuple[str, str], float]]
+"""From the scores of sessions to their advantages, by (group, session)."""
+
+
+class Batches:
+    """Takes the place of three of the V1 trainer's methods; one instance a trainer.
+
+    Args:
+        shared: Whether all calls of a session are paid its reward (`train.credit`).
+        merges: Whether rows may hold several calls.
+        threshold: From which score on the best of a group are trained, and they alone; None: GRPO.
+    """
+
+    def __init__(self, *, shared: bool = True, merges: bool = False, threshold: float | None = None) -> None:
+        self._shared, self._merges, self._threshold = shared, merges, threshold
+        self._part: dict[str, int] = {}
+        """This step's mini-batch of every row, by key."""
+        self._chosen: dict[str, float] = {}
+        """What was chosen of this step."""
+        self._about: dict[str, Mapping[str, Any]] = {}
+        """What this step's rows say of their calls and of their session, by key, where they do."""
+        self._untrained: dict[tuple[str, str], float] = {}
+        """Scores of this step's sessions without a trained row."""
+        self._size = 0
+        """Rows of a mini-batch, padding included."""
+        self._parts = 0
+        self._rows = 0
+
+    def balance(self, trainer: Any, batch: KVBatchMeta, metrics: dict[str, Any], **_: Any) -> KVBatchMeta:
+        """Order, cut and fill up; verl's `_balance_batch`."""
+        rows = self._take_out_untrained(batch)
+        parts = deal(rows, trainer.config.data.seed, trainer.global_steps, _optimizer_steps(trainer.config))
+        ranks, multiple = _ranks(trainer), _multiple(trainer.config)
+        largest = max(map(len, parts), default=1)
+        self._size = math.ceil(largest / (ranks * multiple)) * ranks * multiple
+        self._parts, self._rows = len(parts), len(rows)
+        self._part = {row.key: number for number, part in enumerate(parts) for row in part}
+        tags = dict(zip(batch.keys, batch.tags, strict=True))
+        # Nothing to train: one masked row goes through verl's step, and no update is made.
+        keys = [row.key for part in parts for row in part] or [min(batch.keys, key=_session)]
+        if untrained := sorted(tags.keys() - set(keys)):
+            tq.kv_clear(partition_id=batch.partition_id, keys=untrained)
+        filled = upsample_batch_to_divisible_size(
+            KVBatchMeta(
+                partition_id=batch.partition_id,
+                keys=keys,
+                tags=[tags[key] for key in keys],
+                extra_info=batch.extra_info,
+            ),
+            max(len(parts), 1) * self._size,
+            trainer.tokenizer.eos_token_id,
+        )
+        padding = iter(range(len(keys), len(filled)))
+        order: list[list[int]] = [[] for _ in range(ranks)]  # by rank, mini-batch after mini-batch
+        at = 0
+        for length in [len(part) for part in parts] or [1]:
+            numbers = [*range(at, at + length), *(next(padding) for _ in range(self._size - length))]
+            at += length
+            for number, row in enumerate(numbers):
+                order[number % ranks].append(row)
+        filled.reorder([row for rank in order for row in rank])
+        metrics.update(
+            {
+                "training/rows": float(len(rows)),
+                "training/padding_rows": float(len(filled) - len(rows)),
+                "training/untrained_sessions": float(len(self._untrained)),
+                "training/optimizer_steps": float(self._parts),
+            }
+        )
+        if self._merges:
+            calls, about = sum(row.calls for row in rows), self._about.values()
+            metrics.update(
+                {
+                    "training/calls": float(calls),
+                    "training/merged_calls": float(calls - len(rows)),
+                    "training/unmerged_calls": float(sum(one["again"] for one in about)),
+                    "training/tokens": float(sum(row.tokens for row in rows)),
+                    "training/saved_tokens": float(sum(one["saved"] for one in about)),
+                }
+            )
+        return filled
+
+    def _take_out_untrained(self, batch: KVBatchMeta) -> list[Row]:
+        """The rows to train; the scores of sessions without one are kept aside."""
+        positions = _positions(batch)
+        sessions = [_session(key) for key in batch.keys]
+        few = [
+            key
+            for key, tag in zip(batch.keys, batch.tags, strict=True)
+            if tag["prompt_len"] == tag["response_len"] == len(UNTRAINED.prompt_ids)
+        ]
+        self._untrained = {}
+        if few:
+            data = tq.kv_batch_get(keys=few, partition_id=batch.partition_id, select_fields=["rm_scores"])
+            for key, score in zip(few, data["rm_scores"], strict=True):
+                uid, session, _ = _session(key)
+                self._untrained[uid, str(session)] = float(score.sum())
+        if self._merges or not self._shared:
+            data = tq.kv_batch_get(keys=batch.keys, partition_id=batch.partition_id, select_fields=["extra_fields"])
+            self._about = {key: fields[ABOUT] for key, fields in zip(batch.keys, data["extra_fields"], strict=True)}
+        rest = set(batch.keys) - set(few)
+        return [
+            Row(
+                key,
+                positions[uid],
+                session,
+                call,
+                int(tag["seq_len"]),
+                len(self._about[key]["calls"]) if self._merges else 1,
+            )
+            for key, (uid, session, call), tag in zip(batch.keys, sessions, batch.tags, strict=True)
+            if key in rest
+        ]
+
+    def advantages(self, data: DataProto, batch_keys: list[str], adv_estimator: Any, **options: Any) -> DataProto:
+        """Over all scored sessions; verl's `compute_advantage_for_multi_trajectories`."""
+        if adv_estimator != core_algos.AdvantageEstimator.GRPO:
+            return compute_advantage_for_multi_trajectories(data, batch_keys, adv_estimator, **options)
+        judge: Judge = partial(grouped_advantages, by_std=options.get("norm_adv_by_std_in_grpo", True))
+        if self._threshold is not None:
+            judge = partial(best_of_group, least=self._threshold)
+        mask = data.batch["response_mask"]
+        if self._shared:
+            found = torch.tensor([[value] for value in self._by_session(data, batch_keys, judge)])
+        else:
+            found = self._by_kind(batch_keys, judge, mask.shape[1])
+        found = found * mask
+        if self._threshold is not None:
+            found = self._weighed(found, mask, batch_keys)
+        data.batch["advantages"] = data.batch["returns"] = found
+        return data
+
+    def _weighed(self, chosen: torch.Tensor, mask: torch.Tensor, keys: Sequence[str]) -> torch.Tensor:
+        """Advantages with which a mini-batch's mean over its tokens is that over the chosen ones, which have 1."""
+        self._chosen = {"training/chosen_tokens": float(chosen.sum())}
+        parts = torch.tensor([self._part.get(key, -1) for key in keys])
+        for number in range(self._parts):
+            of = parts == number
+            if (tokens := chosen[of].sum()) > 0:
+                chosen[of] *= mask[of].sum() / tokens
+        return chosen
+
+    def _by_session(self, data: DataProto, keys: Sequence[str], judge: Judge) -> list[float]:
+        """The advantage of every row's session."""
+        sessions = [_session(key) for key in keys]
+        totals = data.batch["token_level_rewards"].sum(-1).tolist()
+        scores = dict(self._untrained)
+        last: dict[tuple[str, str], int] = {}
+        for (uid, session, call), total in zip(sessions, totals, strict=True):
+            name = (uid, str(session))
+            if call >= last.get(name, 0):
+                last[name], scores[name] = call, total
+        found = judge(scores)
+        return [found[uid, str(session)] for uid, session, _ in sessions]
+
+    def _by_kind(self, keys: Sequence[str], judge: Judge, longest: int) -> torch.Tensor:
+        """The advantage of each token's call among its task's calls of one kind, `[rows, longest]`; 0 for padding."""
+        values: dict[tuple[str, str], float] = {}
+        for key, told in self._about.items():
+            uid, session, _ = _session(key)
+            values.update({(f"{uid} {kind}", str(session)): value for kind, value in told["values"].items()})
+        found = judge(values) if values else {}
+        made = torch.zeros(len(keys), longest)
+        for row, key in enumerate(keys):
+            uid, session, _ = _session(key)
+            end = 0
+            for kind, size in self._about[key]["calls"] if key in self._about else ():
+                made[row, end : end + size] = found.get((f"{uid} {kind}", str(session)), 0.0)
+                end += size
+        return made
+
+    def update(self, trainer: Any, original: Any, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
+        """verl's `_update_actor` with mini-batches of this step's size; none where nothing is trained."""
+        metrics.update(self._chosen)
+        if not self._parts:
+            return batch
+        group = trainer.actor_rollout_wg
+        send = group.update_actor
+
+        def resized(filled: KVBatchMeta) -> Any:
+            # What losses that count sequences divide by is the number of real ones.
+            real = self._rows / self._parts
+            filled.extra_info.update(mini_batch_size=self._size, global_batch_size=real)
+            return send(filled)
+
+        group.update_actor = resized
+        try:
+            done: KVBatchMeta = original(trainer, batch, metrics)
+        finally:
+            group.update_actor = send
+        for name, usual in _OF_THE_UPDATE.items():
+            if name in metrics:
+                metrics[usual] = metrics.pop(name)
+        return done
+
+
+_OF_THE_UPDATE = {
+    "actor/entropy_loss": "actor/entropy",
+    "actor/rollout_probs_diff_max": "training/rollout_probs_diff_max",
+    "actor/rollout_probs_diff_mean": "training/rollout_probs_diff_mean",
+}
+"""What the update tells where there was no pass before it (`packing.py`), and what verl calls it there."""
+
+
+def install(*, shared: bool, merges: bool, threshold: float | None) -> None:
+    """Put `Batches` in place in this process."""
+    batches = Batches(shared=shared, merges=merges, threshold=threshold)
+    trainer = trainer_base.PPOTrainer
+    original = trainer._update_actor
+    trainer._balance_batch = lambda self, batch, metrics, **options: batches.balance(self, batch, metrics, **options)
+    trainer._update_actor = lambda self, batch, metrics: batches.update(self, original, batch, metrics)
+    trainer_base.compute_advantage_for_multi_trajectories = batches.advantages
+
+
+def _session(key: str) -> tuple[str, int, int]:
+    """Task's id in the queue, session and call of a key."""
+    uid, session, call = key.rsplit("_", 2)
+    return uid, int(session), int(call)
+
+
+def _positions(batch: KVBatchMeta) -> dict[str, int]:
+    """Position in the run's order of each task in the batch."""
+    one = {_session(key)[0]: key for key in batch.keys}
+    data = tq.kv_batch_get(keys=list(one.values()), partition_id=batch.partition_id, select_fields=["index"])
+    return {uid: int(index) for uid, index in zip(one, data["index"], strict=True)}
+
+
+def _optimizer_steps(config: Any) -> int:
+    sync = config.trainer.v1.get(config.trainer.v1.trainer_mode, {}).get("parameter_sync_step", 1)
+    tasks = int(config.data.train_batch_size) // int(sync)
+    return math.ceil(tasks / int(config.actor_rollout_ref.actor.ppo_mini_batch_size))
+
+
+def _multiple(config: Any) -> int:
+    """Rows of one device come in multiples of this: every forward pass takes as many."""
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    sizes = [
+        actor.ppo_micro_batch_size_per_gpu if not actor.use_dynamic_bsz else 1,
+        rollout.log_prob_micro_batch_size_per_gpu if not rollout.log_prob_use_dynamic_bsz else 1,
+    ]
+    return math.lcm(*(size or 1 for size in sizes))
+
+
+def _ranks(trainer: Any) -> int:
+    group = trainer.actor_rollout_wg
+    if "actor" not in group._dispatch_info:
+        group._dispatch_info["actor"] = group._query_dispatch_info("actor")
+    return int(max(group._dispatch_info["actor"])) + 1

@@ -1,0 +1,359 @@
+"""Turns a run's configuration into verl's, starting from verl's own defaults."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.config import Config
+from harness.errors import ConfigError, EnvironmentProblem, how_to_install
+from harness.layers import at, flatten, merge, nested
+from harness.policies import tool_parser
+from harness_verl.isolation import HOOK
+from harness_verl.limits import check, micro_batch
+from harness_verl.memory import recomputes
+from harness_verl.names import CROSS_ENTROPY, ON_POLICY, PACKED
+
+AGENT_LOOP = "harness"
+SAMPLERS = {
+    "sync": "PromptReplayBuffer",
+    "colocate_async": "PromptReplayBufferAsync",
+    "separate_async": "PromptReplayBufferAsync",
+}
+"""Our replay buffer by verl's `trainer.v1.trainer_mode`."""
+
+
+FREE = (("ray_kwargs", "ray_init"),)
+"""Where verl hands on what it does not know, to `ray.init`; as it does where its configuration has an empty mapping."""
+
+
+def verl_settings(
+    config: Config,
+    *,
+    device: str,
+    model_path: str,
+    run_dir: Path,
+    steps: int,
+    validate_first: bool = True,
+    validate_only: bool = False,
+    calls_tools: bool = False,
+) -> dict[str, Any]:
+    """What harness sets in verl's configuration, nested; everything else stays verl's default.
+
+    Args:
+        validate_first: Validate before the first step of this launch, not only after steps.
+        validate_only: Train no step.
+        calls_tools: Agents offer tools: vLLM reads calls out of replies then, and dialogues can be one row.
+
+    Raises:
+        ConfigError: A combination that verl would end at, or that could not work with agents over HTTP.
+    """
+    train, sampling = config.train, config.sampling
+    data_dir = run_dir / "data"
+    own = chosen(config)
+    mode = at(own, "trainer.v1.trainer_mode", "sync")
+    if mode not in SAMPLERS:
+        raise ConfigError(f"verl.trainer.v1.trainer_mode {mode!r} is none of {', '.join(SAMPLERS)}")
+    mini = train.mini_batch_size or train.batch_size
+    micro = micro_batch(train.micro_batch_size, mini * config.rollout.group_size, config.gpus * config.nodes)
+    settings: dict[str, Any] = {
+        "algorithm": {"adv_estimator": "grpo", "use_kl_in_reward": False},
+        "data": {
+            "train_files": str(data_dir / "train.parquet"),
+            "val_files": str(data_dir / "val.parquet"),
+            "train_batch_size": train.batch_size,
+            "max_prompt_length": sampling.max_prompt_tokens,
+            "max_response_length": sampling.max_response_tokens,
+            "shuffle": False,  # train.parquet is in the order of the run, so that the order is a file with a hash
+            "validation_shuffle": False,
+            "filter_overlong_prompts": False,
+            "dataloader_num_workers": 0,
+            "seed": config.seed,
+            "trust_remote_code": config.policy.trust_remote_code,
+        },
+        "actor_rollout_ref": {
+            "model": {"path": model_path, "trust_remote_code": config.policy.trust_remote_code},
+            "actor": {
+                "ppo_mini_batch_size": mini,
+                "ppo_micro_batch_size_per_gpu": micro,
+                "clip_ratio_low": train.clip_low,
+                "clip_ratio_high": train.clip_high,
+                "use_kl_loss": train.kl_coefficient > 0,
+                "kl_loss_coef": train.kl_coefficient,
+                "entropy_coeff": train.entropy_coefficient,
+                "data_loader_seed": config.seed,
+                "optim": {"lr": train.learning_rate, "weight_decay": train.weight_decay},
+            },
+            "ref": {"log_prob_micro_batch_size_per_gpu": micro},
+            "rollout": {
+                "n": config.rollout.group_size,
+                "temperature": sampling.temperature,
+                "top_p": sampling.top_p,
+                "seed": config.seed,
+                "tensor_model_parallel_size": 1,
+                "max_model_len": sampling.max_prompt_tokens + sampling.max_response_tokens,
+                "log_prob_micro_batch_size_per_gpu": micro,
+                "calculate_log_probs": True,
+                "agent": {
+                    "num_workers": 1,
+                    "default_agent_loop": AGENT_LOOP,
+                    "agent_loop_config_path": str(data_dir / "agent_loop.yaml"),
+                },
+            },
+        },
+        "reward": {"num_workers": 1},
+        "trainer": {
+            "device": device,
+            "nnodes": config.nodes,
+            "n_gpus_per_node": config.gpus,
+            "project_name": "harness",
+            "experiment_name": run_dir.name,
+            "logger": ["console", "file", *train.loggers],
+            "total_training_steps": steps,
+            "total_epochs": 1,
+            "val_before_train": validate_first,
+            "val_only": validate_only,
+            "test_freq": train.val_every or steps,
+            "save_freq": train.save_every or steps,
+            "max_actor_ckpt_to_keep": train.keep_checkpoints,
+            "default_local_dir": str(run_dir / "checkpoints"),
+            "resume_mode": "auto",
+            "v1": {
+                "sampler": {
+                    "custom_sampler": {
+                        "path": "pkg://harness_verl.sampler",
+                        "name": SAMPLERS[mode],
+                    },
+                    "sampler_kwargs": {
+                        "batching": train.batching,
+                        "credit": train.credit,
+                        "merges": config.merges(calls_tools),
+                        "threshold": train.rejection_threshold if train.algorithm == "rejection" else None,
+                    },
+                }
+            },
+        },
+    }
+    if train.lora_rank:
+        # Merged on the way to the servers: they would answer agents, who name the policy, with the base alone.
+        lora = {"lora_rank": train.lora_rank, "lora_alpha": train.lora_rank, "lora": {"merge": True}}
+        merge(settings, {"actor_rollout_ref": {"model": lora}})
+    merge(settings, _DEVICES.get(device, {}))
+    if device in ("cpu", "cuda"):
+        merge(settings, {"actor_rollout_ref": _rows(config, device)})
+    if config.deterministic and device != "cpu":
+        engine = {"fsdp_config": {"full_determinism": True, "seed": config.seed}}
+        exact = {"actor": engine, "ref": engine, "rollout": {"full_determinism": True}}
+        merge(settings, {"actor_rollout_ref": exact})
+    if _on_policy(config, device, own):
+        merge(settings, _ON_POLICY)
+    elif train.algorithm == "rejection":
+        merge(settings, {"actor_rollout_ref": {"actor": {"policy_loss": {"loss_mode": CROSS_ENTROPY}}}})
+    if calls_tools and device != "cpu":
+        reads = {"enable_auto_tool_choice": True, "tool_call_parser": tool_parser(model_path)}
+        merge(settings, {"actor_rollout_ref": {"rollout": {"engine_kwargs": {"vllm": reads}}}})
+    merge(settings, {"ray_kwargs": {"ray_init": _ray(config, device)}})
+    merge(settings, own)
+    model = settings["actor_rollout_ref"]["model"]
+    if device == "cuda" and "enable_gradient_checkpointing" not in model:
+        model["enable_gradient_checkpointing"] = recomputes(config, settings, model_path)
+    check(config, settings, device, merges=config.merges(calls_tools))
+    return settings
+
+
+def chosen(config: Config) -> dict[str, Any]:
+    """The user's own options of verl, nested, each known to verl or added with a `+`.
+
+    Raises:
+        ConfigError: verl has no such option: it would train as if nothing had been said.
+    """
+    stated = {key: value for key, value in config.verl.items() if not key.startswith("+")}
+    if stated:
+        base = _base()
+        _look_up(nested(stated), base, base, ())
+    return nested({key.removeprefix("+"): value for key, value in config.verl.items()})
+
+
+def _look_up(
+    chosen: Mapping[str, Any], known: Mapping[str, Any], base: Mapping[str, Any], where: tuple[str, ...]
+) -> None:
+    if where in FREE or (where and not known):
+        return
+    for key, value in chosen.items():
+        path = (*where, key)
+        if key not in known:
+            raise ConfigError(_unknown(path, known, base))
+        if isinstance(value, Mapping) and isinstance(known[key], Mapping):
+            _look_up(value, known[key], base, path)
+
+
+def _unknown(path: tuple[str, ...], known: Mapping[str, Any], base: Mapping[str, Any]) -> str:
+    name = ".".join(path)
+    there = get_close_matches(path[-1], known, 1)
+    names = [f"{'.'.join(path[:-1])}.{there[0]}".lstrip(".")] if there else []
+    if not there:  # the right name in a wrong place, or nearly
+        names = get_close_matches(path[-1], {one.rpartition(".")[2] for one in flatten(base)}, 1)
+        names = [one for one in flatten(base) if names and one.rpartition(".")[2] == names[0]][:1]
+    hint = f"; did you mean {'verl.' + names[0]!r}?" if names else "."
+    return f"verl has no option {name!r}{hint} `--set +verl.{name}=VALUE` adds one on purpose"
+
+
+@cache
+def _base() -> dict[str, Any]:
+    """verl's own configuration, as plain data."""
+    from omegaconf import OmegaConf
+
+    base: Any = OmegaConf.to_container(compose({}), resolve=False)
+    return dict(base)
+
+
+def _on_policy(config: Config, device: str, chosen: Mapping[str, Any]) -> bool:
+    """Whether every update is of the policy that sampled: a step is one optimizer step, and nothing corrects it."""
+    train = config.train
+    own = ("trainer.v1.trainer_mode", "algorithm.rollout_correction", "algorithm.adv_estimator")
+    whole = (train.mini_batch_size or train.batch_size) == train.batch_size and train.batching == "by_rollout"
+    return (
+        config.packs(device)
+        and whole
+        and not any(at(chosen, name, None) for name in (*own, "actor_rollout_ref.actor.policy_loss"))
+        and at(chosen, "actor_rollout_ref.actor.ppo_epochs", 1) == 1
+    )
+
+
+def _rows(config: Config, device: str) -> dict[str, Any]:
+    """How rows become the tensors of a forward pass: packed by tokens, or padded by number."""
+    if not config.packs(device):
+        return {"model": {"use_remove_padding": False, "override_config": {"attn_implementation": "sdpa"}}}
+    flash = device == "cuda" and importlib.util.find_spec("flash_attn") is not None
+    tokens = max(
+        config.train.micro_batch_tokens, config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
+    )
+    by_tokens = {"log_prob_use_dynamic_bsz": True, "log_prob_max_token_len_per_gpu": tokens}
+    return {
+        "model": {
+            "use_remove_padding": True,
+            "override_config": {"attn_implementation": "flash_attention_2" if flash else PACKED},
+        },
+        "actor": {"use_dynamic_bsz": True, "ppo_max_token_len_per_gpu": tokens},
+        "rollout": by_tokens,
+        "ref": by_tokens,
+    }
+
+
+def _ray(config: Config, device: str) -> dict[str, Any]:
+    """How verl finds Ray: a cluster of this run's own, also where another one runs on the machine, or a given one."""
+    apart: dict[str, Any] = {} if device == "cpu" else {"runtime_env": {"worker_process_setup_hook": HOOK}}
+    if config.ray_address:
+        return {"address": config.ray_address, **apart}
+    own: dict[str, Any] = {"address": "local", "include_dashboard": False, **apart}
+    if device == "cpu":
+        # Logical resources: Ray schedules verl's actors by them, the machine has as many cores as it has.
+        own |= {"num_cpus": 15 + config.gpus, "num_gpus": config.gpus, "object_store_memory": 1_000_000_000}
+    return own
+
+
+_ON_POLICY: dict[str, Any] = {
+    "algorithm": {"rollout_correction": {"bypass_mode": True}},
+    "actor_rollout_ref": {"actor": {"policy_loss": {"loss_mode": ON_POLICY}}},
+}
+"""Of a step that is one optimizer step: no pass for the old log-probabilities."""
+
+_DEVICES: dict[str, dict[str, Any]] = {
+    "cpu": {
+        "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},  # 8 deadlock on few cores
+        "actor_rollout_ref": {
+            "model": {
+                "enable_gradient_checkpointing": False,
+                "external_lib": "harness_verl.cpu_worker",
+            },
+            "actor": {
+                "strategy": "fsdp2",
+                "use_torch_compile": False,
+                "fsdp_config": {
+                    "strategy": "fsdp2",
+                    "model_dtype": "fp32",
+                    "dtype": "float32",
+                    "use_torch_compile": False,
+                    "mixed_precision": {
+                        "param_dtype": "fp32",
+                        "reduce_dtype": "fp32",
+                        "buffer_dtype": "fp32",
+                    },
+                },
+            },
+            "rollout": {
+                "name": "hf_cpu",
+                "dtype": "float32",
+                "enforce_eager": True,
+                "free_cache_engine": False,
+                "enable_sleep_mode": False,
+                "max_num_seqs": 64,
+                "checkpoint_engine": {"update_weights_bucket_megabytes": 64},
+            },
+        },
+    },
+    "cuda": {
+        "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
+        "actor_rollout_ref": {
+            "model": {"external_lib": "harness_verl.packing"},
+            "rollout": {
+                "name": "vllm",
+                "checkpoint_engine": {"update_weights_bucket_megabytes": 512},
+                # Each takes 15 ms to hand a rollout over: alone, seconds of a step of a small policy.
+                "agent": {"num_workers": 4},
+            },
+        },
+    },
+    "npu": {
+        "actor_rollout_ref": {
+            "actor": {"use_torch_compile": False, "fsdp_config": {"use_torch_compile": False}},
+            "rollout": {"name": "vllm"},
+        },
+        # Published Ascend settings; not run by us on hardware.
+        "trainer": {"logger": ["console", "file"]},
+    },
+}
+
+
+def compose(settings: Mapping[str, Any]) -> Any:
+    """verl's full configuration with `settings` over its defaults, as an OmegaConf `DictConfig`.
+
+    Raises:
+        EnvironmentProblem: verl is not installed.
+        ConfigError: verl refuses a value.
+    """
+    try:
+        from hydra import compose as hydra_compose
+        from hydra import initialize_config_dir
+        from omegaconf import OmegaConf
+        from omegaconf.errors import OmegaConfBaseException
+    except ImportError as error:
+        raise EnvironmentProblem(f"training needs verl: {how_to_install('cpu')} ({error})") from error
+    verl = importlib.util.find_spec("verl")  # its import takes seconds, its defaults are files
+    if verl is None or verl.origin is None:
+        raise EnvironmentProblem(f"training needs verl: {how_to_install('cpu')}")
+    with initialize_config_dir(str(Path(verl.origin).parent / "trainer" / "config"), version_base=None):
+        base = hydra_compose("ppo_trainer")
+    OmegaConf.set_struct(base, False)
+    try:
+        merged = OmegaConf.merge(base, OmegaConf.create(dict(settings)))
+        OmegaConf.to_container(merged, resolve=True)
+    except OmegaConfBaseException as error:
+        raise ConfigError(f"verl's configuration refuses a value: {str(error).splitlines()[0]}") from error
+    return merged
+
+
+def write_agent_loop(path: Path, session_file: Path) -> None:
+    """The file that names our agent loop to verl's workers."""
+    entry = {
+        "name": AGENT_LOOP,
+        "_target_": "harness_verl.loop.HarnessAgentLoop",
+        "session_file": str(session_file),
+    }
+    path.write_text(yaml.safe_dump([entry]), encoding="utf-8")

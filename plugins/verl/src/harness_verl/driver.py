@@ -1,0 +1,237 @@
+"""The process in which verl runs: `python -m harness_verl.driver DATA_DIR`.
+
+Composes `verl-settings.yaml` over verl's defaults and leaves the whole as `verl.yaml` beside it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import psutil
+
+WATCH_S = 1.0
+START_S = 300.0
+"""A Ray that is not up by then never will be: its start waits without end where one of its processes died."""
+TRIES = 3
+"""How often Ray is started before a run gives up."""
+VERLS_OWN_S = 5.0
+"""How long verl may take to end by itself once an actor has died: where it notices, it says more."""
+POLICY_SERVERS = ("VerlPolicyServer", "vLLMHttpServer")
+"""Actors that answer the calls of agents: ours on a CPU, verl's on GPUs."""
+NO_AGENT = Path(__file__).with_name("no_agent.py")
+OURS = "harness: "
+"""Begins the line of the log that says why a run ends."""
+
+
+def main() -> None:
+    """Run verl's own V1 task runner on a composed configuration."""
+    from harness.rollout.processes import die_with_parent
+
+    die_with_parent(signal.SIGTERM)
+    if os.getpgrp() == os.getpid():
+        atexit.register(_end, os.getpid())  # after Ray's own: its agents would wait a minute for a GCS long gone
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        sys.exit(128 + number)  # Ray's exit handlers stop what it started
+
+    signal.signal(signal.SIGTERM, leave)
+
+    import yaml
+
+    from harness import timeline
+    from harness.layers import at
+    from harness_verl import forks
+
+    timeline.born("verl's driver")
+
+    data_dir = Path(sys.argv[1])
+    settings = yaml.safe_load((data_dir / "verl-settings.yaml").read_text(encoding="utf-8"))
+    standby, server, device = os.environ.pop(forks.STANDBY, ""), "", at(settings, "trainer.device")
+    deterministic = at(settings, "actor_rollout_ref.rollout.full_determinism", False)
+    if forks.possible(device, at(settings, "ray_kwargs.ray_init.address"), deterministic):
+        # A server imports verl while Ray starts.
+        server = standby or forks.serve(forks.PRELOADED[device], device)
+    import ray
+    from omegaconf import OmegaConf
+
+    from harness_verl.compose import compose
+
+    with timeline.span("configuration"):
+        config = compose(settings)
+        OmegaConf.save(config, data_dir / "verl.yaml", resolve=True)
+    if at(settings, "ray_kwargs.ray_init.address") == "local":
+        start_no_more_than_needed()
+    ray.init = patient(ray.init)
+    over = threading.Event()
+    for look in (watch, watch_node):
+        threading.Thread(target=look, args=(over,), daemon=True).start()
+    if server:
+        forks.stand_in(server)
+    if server and not asks_verl(config):
+        run_on_forks(config)
+    else:
+        from verl.trainer.main_ppo import TaskRunnerV1, run_ppo
+
+        from harness_verl.tasks import checked
+
+        run_ppo(checked(config), task_runner_class=TaskRunnerV1)
+    over.set()
+
+
+def _end(driver: int) -> None:
+    """End what the driver started, where it is the driver that ends and not a fork of it."""
+    from harness.rollout.processes import end_group
+
+    if os.getpid() == driver:
+        end_group(driver)
+
+
+def asks_verl(config: Any) -> bool:
+    """Whether verl's own `run_ppo` has more to say to workers: to those of Megatron and of its profilers."""
+    return bool(config.global_profiler.tool) or config.actor_rollout_ref.actor.strategy == "megatron"
+
+
+def run_on_forks(config: Any) -> None:
+    """verl's `run_ppo` in a process that never imports verl: its task runner is a fork of one that has.
+
+    Args:
+        config: verl's, an OmegaConf `DictConfig`.
+    """
+    import ray
+    from omegaconf import OmegaConf
+
+    from harness import timeline
+    from harness.errors import last_line
+    from harness_verl.tasks import TaskRunner
+
+    options = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
+    options.setdefault("runtime_env", {}).setdefault("env_vars", {})["TRANSFER_QUEUE_ENABLE"] = "1"
+    with timeline.span("Ray"):
+        ray.init(**options)
+    runner = ray.remote(TaskRunner).remote()
+    try:
+        ray.get(runner.run.remote(config))
+    except ray.exceptions.ActorDiedError as error:  # Ray's own text begins with what follows from it
+        if isinstance(error, ray.exceptions.RayTaskError):  # another actor's death, as the task runner met it
+            raise
+        sys.stderr.write(f"{OURS}verl's task runner died: {last_line(str(error))}\n")
+        sys.exit(1)
+
+
+def start_no_more_than_needed() -> None:
+    """Have the run's own Ray start without the autoscaler's monitor, the dashboard's server and its agent.
+
+    Nothing is scaled, and nobody looks at a page: `include_dashboard=False` alone starts its server all the same.
+    """
+    from ray._private import ray_constants, services
+    from ray._private.node import Node
+
+    def no_server(node: Any, **options: Any) -> None:
+        node._webui_url = None
+
+    def command(component: str, *arguments: Any) -> list[str]:
+        agent = component == ray_constants.PROCESS_TYPE_DASHBOARD_AGENT
+        return [sys.executable, "-S", "-E", str(NO_AGENT)] if agent else [*python(component, *arguments)]
+
+    Node.start_monitor = lambda node: None
+    Node.start_api_server = no_server
+    python = services._build_python_executable_command_memory_profileable
+    services._build_python_executable_command_memory_profileable = command
+
+
+def patient(start: Callable[..., Any]) -> Callable[..., Any]:
+    """`ray.init` that is tried again where Ray's processes were not up in the 30 s that it gives them.
+
+    On a busy machine they are not, the first time: by the next they are in the disk's cache.
+    """
+
+    def again(*arguments: Any, **options: Any) -> Any:
+        for left in reversed(range(TRIES)):
+            try:
+                return start(*arguments, **options)
+            except Exception as error:
+                if not left or "timed out during startup" not in str(error):
+                    raise
+                sys.stderr.write("Ray was not up within its 30 s (a busy machine?): trying again\n")
+                for process in psutil.Process().children(recursive=True):  # they would only be in the way
+                    with contextlib.suppress(psutil.Error):
+                        process.kill()
+        raise AssertionError("unreachable")
+
+    return again
+
+
+def watch(over: threading.Event) -> None:
+    """End this process once an actor of the run is dead, or where Ray does not start; until `over`.
+
+    verl hands its agent-loop workers prompts and then asks TransferQueue for the results without end; that a worker
+    died, it never learns.
+    """
+    import ray
+    from ray._private import state, worker
+
+    began = time.monotonic()
+    while not ray.is_initialized():
+        if time.monotonic() - began > START_S:
+            _leave(f"Ray did not start within {START_S:g} s; its logs are beside this one, ray-*", over)
+        time.sleep(WATCH_S)
+    while not over.wait(WATCH_S):
+        try:
+            dead = state.actors(job_id=worker.global_worker.current_job_id, actor_state_name="DEAD")
+        except Exception:  # Ray itself is gone, which ends this process anyhow
+            continue
+        causes = [cause for actor in dead.values() if (cause := cause_of_death(actor))]
+        if causes:
+            _leave("; ".join(causes), over)
+
+
+def watch_node(over: threading.Event) -> None:
+    """End this process once one of Ray's own is dead; until `over`.
+
+    Ray waits a minute for a GCS that is gone to come back, and every question to it waits along.
+    """
+    import ray
+    from ray._private import worker
+
+    while not over.wait(WATCH_S):
+        node = worker._global_node if ray.is_initialized() else None
+        for name in ("gcs_server", "raylet"):
+            for started in (node.all_processes if node else {}).get(name, ()):
+                if (status := started.process.poll()) is not None:
+                    _leave(f"Ray's {name} (process {started.process.pid}) ended with status {status}", over)
+
+
+def _leave(reason: str, over: threading.Event) -> None:
+    sys.stderr.write(f"{OURS}{reason}\n")
+    sys.stderr.flush()
+    if not over.wait(VERLS_OWN_S):
+        os._exit(1)  # the main thread waits for an answer that will not come
+
+
+def cause_of_death(actor: dict[str, Any]) -> str:
+    """What Ray's table says of a dead actor; empty where it ended because it was to, or verl is told of it."""
+    what = "policy server" if actor["ActorClassName"] in POLICY_SERVERS else "actor"
+    cause, name = actor["DeathCause"], f"{what} {actor['ActorClassName']} {actor['Name']}".strip()
+    kind = cause.WhichOneof("context")
+    if kind == "oom_context":
+        return f"Ray ended {name} (process {actor['Pid']}) for want of memory: {cause.oom_context.error_message}"
+    died = cause.actor_died_error_context
+    unmeant = kind == "actor_died_error_context" and died.Reason.Name(died.reason) in ("WORKER_DIED", "NODE_DIED")
+    if not unmeant or "INTENDED_" in died.error_message:
+        return ""
+    detail = died.error_message.strip().splitlines()[0].partition(" Some common causes")[0]
+    return f"{name} (process {actor['Pid']}) died: {detail}"
+
+
+if __name__ == "__main__":
+    main()

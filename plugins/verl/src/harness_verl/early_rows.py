@@ -1,0 +1,63 @@
+"""A step's row is on disk before its checkpoint is, with harness's names too; loading this changes verl's trainer.
+
+verl logs a step after the validation that follows its checkpoint. A run that was killed in between went on from the
+checkpoint, and never had the row. Now what is known of the step is written before the checkpoint, and once more, with
+the step's time, before the validation; verl's own row comes last and takes its place.
+"""
+
+from __future__ import annotations
+
+import numbers
+import os
+from pathlib import Path
+from typing import Any
+
+import orjson
+from verl.trainer.ppo.v1.trainer_base import PPOTrainer
+from verl.utils.tracking import FileLogger
+
+from harness_verl.names import measured
+
+_step, _save, _validate = PPOTrainer.step, PPOTrainer._save_checkpoint, PPOTrainer._validate
+_log = FileLogger.log
+_known: dict[str, Any] = {}
+"""The running step's metrics and times, which verl fills as it goes."""
+
+
+def step(self: PPOTrainer, metrics: dict[str, Any], timing_raw: dict[str, float]) -> Any:
+    _known.update(metrics=metrics, times=timing_raw)
+    return _step(self, metrics, timing_raw)
+
+
+def save_checkpoint(self: PPOTrainer) -> None:
+    write(self.global_steps)
+    _save(self)
+
+
+def validate(self: PPOTrainer) -> Any:
+    write(self.global_steps)
+    return _validate(self)
+
+
+def write(number: int) -> None:
+    """Write what is known of a step, if one was trained, where its name sorts before verl's own file."""
+    logger = os.environ.get("VERL_FILE_LOGGER_PATH", "")
+    if not _known or not logger.endswith("-verl.jsonl"):
+        return
+    data = _known["metrics"] | {f"timing_s/{name}": seconds for name, seconds in _known["times"].items()}
+    data = {name: float(value) for name, value in data.items() if _is_number(value)}
+    row = {"step": number, "data": data | measured(data)}
+    with Path(logger.removesuffix("-verl.jsonl") + "-early.jsonl").open("ab", buffering=0) as file:
+        file.write(orjson.dumps(row) + b"\n")
+
+
+def log(self: FileLogger, data: dict[str, Any], step: int) -> None:
+    _log(self, data | measured(data), step)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+PPOTrainer.step, PPOTrainer._save_checkpoint, PPOTrainer._validate = step, save_checkpoint, validate
+FileLogger.log = log

@@ -1,0 +1,381 @@
+"""Ray's workers as forks of a process that has imported torch, transformers and verl once.
+
+verl starts its actors one after the other, and each would import the same for seconds before its first act. What Ray
+runs to set a worker up is `fork_client.py` instead (`stand_in`), which asks for a fork here.
+The server is itself a fork of verl's driver, made before Ray starts and thus before any thread of ours: it neither
+outlives the run nor serves another checkout. Runs of a study share one instead (`standby.py`). Where there is none, the
+client starts Python as Ray would.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import fcntl
+import gc
+import importlib
+import multiprocessing.util
+import os
+import runpy
+import secrets
+import signal
+import socket
+import struct
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from harness import timeline
+from harness.rollout.processes import RUN_MARK, carry_mark, die_with_parent
+from harness_verl.fork_client import HANDED, SERVER
+
+CLIENT = Path(__file__).with_name("fork_client.py")
+_EVERYWHERE = (
+    "verl.trainer.main_ppo",
+    "verl.workers.engine_workers",
+    "verl.experimental.agent_loop.agent_loop",
+    "verl.experimental.reward_loop",
+    "harness_verl.sampler",
+    "harness_verl.batches",
+    "harness_verl.loop",
+    "harness.rollout.store",
+)
+PRELOADED = {
+    "cpu": (*_EVERYWHERE, "harness_verl.cpu_worker", "harness.policies.server"),
+    "cuda": (
+        *_EVERYWHERE,
+        "verl.workers.rollout.vllm_rollout.vllm_async_server",
+        "vllm.v1.engine.core",
+        "vllm.v1.executor.multiproc_executor",
+        "vllm.v1.worker.gpu_worker",
+    ),
+}
+"""What workers import, by device; on a GPU also vLLM's engine and its workers, which they spawn."""
+SPAWNED = "--multiprocessing-fork"
+"""Ends the arguments of a process that `multiprocessing` spawns."""
+MOST_FILES = 250
+"""How many the kernel hands over at once, about."""
+TRIAL_S = 60
+"""How long CUDA may take to start."""
+STANDBY = "HARNESS_STANDBY"
+"""Environment variable: the name of a server that runs of a study share."""
+LOOK_S = 1.0
+"""How often a server that nobody asks looks whether it is still wanted."""
+JOB_ID = "01000000"
+"""Ray's id of the first job of a cluster, so of the only one of a cluster of one's own."""
+
+
+def possible(device: str, ray_address: str | None, deterministic: bool) -> bool:
+    """Whether the workers of a run can be forks.
+
+    On Linux, where Ray is the run's own. vLLM's deterministic kernels are chosen by a variable while it is imported.
+
+    Args:
+        ray_address: As verl is told it; `local` is a cluster of the run's own.
+    """
+    known = device in PRELOADED and (device == "cpu" or not deterministic)
+    return known and ray_address == "local" and sys.platform == "linux"
+
+
+def new_name() -> str:
+    """Of a server's address."""
+    return f"harness-{os.getpid()}-{secrets.token_hex(8)}"
+
+
+def stand_in(name: str) -> None:
+    """Have the Ray that this process starts run workers as forks of the server of this name."""
+    from ray._private import ray_constants
+
+    os.environ[SERVER] = name
+    ray_constants.SETUP_WORKER_FILENAME = str(CLIENT)  # joined to the folder where Ray's own is
+
+
+def serve(modules: Iterable[str], device: str = "cpu") -> str:
+    """Start a fork server for one run, before any import of Ray, and return its name.
+
+    Args:
+        modules: What workers will want; what cannot be imported is left out.
+        device: Theirs.
+    """
+    import_ray()
+    name = new_name()
+    listener = listen(name)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if os.fork():
+        listener.close()
+        return name
+    die_with_parent()
+    Server(listener, device).run(modules)
+
+
+def listen(name: str) -> socket.socket:
+    """At an abstract address, which leaves no file behind."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(f"\0{name}")
+    listener.listen(64)
+    return listener
+
+
+def import_ray() -> None:
+    """Import Ray so that its workers can be forked from this process.
+
+    Two variables Ray reads when its library is loaded, long before there is a job, and never again: the job's id, and
+    the process with whose end a worker ends too (that its raylet ends it is told otherwise).
+    """
+    early = {"RAY_JOB_ID": JOB_ID, "RAY_RAYLET_PID": str(os.getpid())}
+    os.environ.update(early)
+    importlib.import_module("ray")
+    for name in early:
+        del os.environ[name]
+
+
+class Server:
+    """Answers with forks of this process.
+
+    Args:
+        device: Its forks'. Where CUDA does not start in a fork of it, the server ends, and workers start as Ray would.
+        wanted: Asked about once a second; False ends the server.
+        mark: Where this process carries a mark that its forks overwrite with their run's, and how long it is.
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        device: str = "cpu",
+        wanted: Callable[[], bool] = lambda: True,
+        mark: tuple[int, int] | None = None,
+    ) -> None:
+        self._listener = listener
+        self._on_gpu = device != "cpu"
+        self._wanted = wanted
+        self._mark = mark
+        self._loaded = Loaded()
+        self._made: dict[str, str] = {}
+
+    def run(self, modules: Iterable[str]) -> NoReturn:
+        """Import these, then answer until nobody wants it."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        timeline.born("server of forks")
+        with timeline.span("imports for all workers"):
+            before = dict(os.environ)
+            with unseeded_ids(), untouched_gpu() if self._on_gpu else contextlib.nullcontext():
+                for module in modules:
+                    with contextlib.suppress(Exception):
+                        importlib.import_module(module)
+            self._made = {name: value for name, value in os.environ.items() if name not in before}
+        if not ids_differ_in_forks():
+            sys.exit("forks: Ray has drawn ids here, which they would draw too, so each worker imports for itself")
+        if self._on_gpu and not cuda_starts_in_a_fork():
+            sys.exit("forks: CUDA does not start in a fork here, so each worker imports for itself")
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a fork; its client sees it end
+        if self._mark is not None:  # only who serves several runs is asked what has changed
+            self._loaded.note()
+        gc.collect()
+        gc.freeze()  # else the first collection in each fork copies every page that holds an object
+        self._listener.settimeout(LOOK_S)
+        while self._wanted():
+            with contextlib.suppress(TimeoutError):
+                connection, _ = self._listener.accept()
+                connection.setblocking(True)
+                with connection, contextlib.suppress(OSError, ValueError):
+                    self._answer(connection)
+        sys.exit()
+
+    def _answer(self, connection: socket.socket) -> None:
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        if struct.unpack("3i", credentials)[1] != os.getuid():  # an abstract address has no permissions of its own
+            return
+        header, streams, _, _ = socket.recv_fds(connection, 4, MOST_FILES)
+        with contextlib.ExitStack() as stack:
+            for stream in streams:
+                stack.callback(os.close, stream)
+            length = int.from_bytes(header, "big")
+            if not length:
+                connection.sendall(bytes([self._loaded.unchanged()]))
+                return
+            with connection.makefile("rb") as reader:
+                message = reader.read(length)
+            if process := os.fork():
+                connection.sendall(process.to_bytes(4, "big"))
+                return
+            self._listener.close()
+            # Files are handed at the numbers that they have in who spawns, a fork of this server too: where it has a
+            # file, this process has none but those of this function.
+            directory, handed, *fields = (os.fsdecode(field) for field in message.split(b"\0"))
+            numbers = [0, 1, 2, *map(int, handed.split())]
+            beyond = max(numbers) + 1
+            streams = [fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, beyond) for stream in streams]
+            fcntl.fcntl(connection, fcntl.F_DUPFD_CLOEXEC, beyond)  # open as long as this worker lives, and no longer
+            os.close(connection.detach())
+        for stream, number in zip(streams, numbers, strict=True):
+            os.dup2(stream, number, inheritable=number < 3)
+            os.close(stream)
+        self._work(directory, *fields)
+
+    def _work(self, directory: str, count: str, *fields: str) -> NoReturn:
+        """Be the worker: this process is a fresh copy.
+
+        Args:
+            count: Of the first fields, which are its arguments; the others are its variables.
+        """
+        argv, environment = list(fields[: int(count)]), fields[int(count) :]
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.setpgid(0, 0)  # a raylet that ends kills its workers' groups
+        os.chdir(directory)
+        os.environ.clear()
+        os.environ.update(self._made | dict(variable.split("=", 1) for variable in environment))
+        if self._mark is not None:
+            carry_mark(os.environ[RUN_MARK], *self._mark)
+        tempfile.tempdir = None  # to be asked for anew
+        if numpy := sys.modules.get("numpy"):
+            numpy.random.seed()  # as in a process of its own; Python's own generator sees to itself
+        sys.modules["ray._raylet"].Config.initialize("")  # Ray's settings, from these variables
+        spawn_through_client()
+        try:
+            if argv[-1] == SPAWNED:
+                timeline.born("spawned by a worker")
+                sys.argv = ["-c", SPAWNED]
+                exec(argv[-2], {"__name__": "__main__"})
+            else:
+                timeline.born("Ray's worker")
+                sys.argv = argv
+                sys.path[0] = str(Path(argv[0]).parent)
+                runpy.run_path(argv[0], run_name="__main__")
+        except Exception:
+            traceback.print_exc()
+            sys.exit(1)
+        sys.exit()
+
+
+@contextlib.contextmanager
+def unseeded_ids() -> Iterator[None]:
+    """Import what draws ids of Ray's, and leave the source of them untouched.
+
+    Ray's library seeds every thread from a pool that it fills from the system's at a process's first id. Where that is
+    before a fork, the threads of all forks draw equal ids: of two workers that warm up Ray's store at once with an
+    object of the same id one dies, and an actor that is asked by two workers at once under the same id dies, too.
+    Imports draw one for each class of actors.
+    """
+    actor = importlib.import_module("ray.actor")
+    drawn = actor.ActorClassID
+
+    class FromTheSystem:
+        @staticmethod
+        def from_random() -> Any:
+            return drawn(os.urandom(drawn.size()))
+
+    vars(actor)["ActorClassID"] = FromTheSystem
+    try:
+        yield
+    finally:
+        vars(actor)["ActorClassID"] = drawn
+
+
+def ids_differ_in_forks() -> bool:
+    """Whether two forks of this process, which draw an id each in a thread of their own, draw different ones."""
+    drawn = []
+    for _ in range(2):
+        reader, writer = os.pipe()
+        process = os.fork()
+        if not process:
+            with concurrent.futures.ThreadPoolExecutor(1) as thread:
+                os.write(writer, thread.submit(sys.modules["ray._raylet"].UniqueID.from_random).result().binary())
+            os._exit(0)
+        os.close(writer)
+        with open(reader, "rb") as answer:
+            drawn.append(answer.read())
+        os.waitpid(process, 0)
+    return drawn[0] != drawn[1]
+
+
+def spawn_through_client() -> None:
+    """Have `multiprocessing` spawn processes as forks of this one's server."""
+    launch = multiprocessing.util.spawnv_passfds
+
+    def spawn(path: bytes, arguments: Sequence[Any], handed: Sequence[int]) -> int:
+        if arguments[-1] == SPAWNED:
+            interpreter, *others = arguments
+            arguments = [interpreter, "-S", "-E", str(CLIENT), HANDED + " ".join(map(str, handed)), *others]
+        return launch(path, arguments, handed)
+
+    multiprocessing.util.spawnv_passfds = spawn  # type: ignore[assignment]
+
+
+@contextlib.contextmanager
+def untouched_gpu() -> Iterator[None]:
+    """Import what asks for a GPU while it is imported: its driver's library (NVML) answers, and CUDA is not started.
+
+    verl asks for its capability, vLLM for its name and Triton's view of it, others whether there is one.
+    """
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+    import torch
+
+    nvml = importlib.import_module("pynvml")
+
+    def capability(device: int = 0) -> tuple[int, int]:
+        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(torch.cuda._get_pynvml_handler(device))
+        return major, minor
+
+    def name(device: int = 0) -> str:
+        return str(nvml.nvmlDeviceGetName(torch.cuda._get_pynvml_handler(device)))
+
+    answers = {"current_device": lambda: 0, "get_device_capability": capability, "get_device_name": name}
+    asked = {question: getattr(torch.cuda, question) for question in answers}
+    vars(torch.cuda).update(answers)
+    try:
+        yield
+    finally:
+        vars(torch.cuda).update(asked)
+        if triton := sys.modules.get("triton"):  # it keeps what it was told
+            triton.runtime.driver._active = triton.runtime.driver._default = None
+
+
+def cuda_starts_in_a_fork() -> bool:
+    """Whether it does: not once it was started here, and not where there is none."""
+    process = os.fork()
+    if process:
+        return os.waitpid(process, 0)[1] == 0
+    signal.alarm(TRIAL_S)
+    with contextlib.suppress(Exception):
+        import torch
+
+        torch.cuda.init()
+        os._exit(0)
+    os._exit(1)
+
+
+class Loaded:
+    """The files that this process has imported, and the folders where packages are installed, as they were."""
+
+    def __init__(self) -> None:
+        self._began = time.time_ns()
+        self._seen: dict[str, int] = {}
+
+    def note(self) -> None:
+        """Look at everything that is imported now."""
+        files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+        folders = {path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")}
+        self._seen = {path: _changed(path) for path in files | folders if path}
+
+    def unchanged(self) -> bool:
+        """Whether all of them are as they were when this process began, and none is of a later time.
+
+        But for what an import compiled: on a machine's first start Triton's launcher.
+        """
+        return all(
+            _changed(path) == then and (then < self._began or path.endswith(".so")) for path, then in self._seen.items()
+        )
+
+
+def _changed(path: str) -> int:
+    """When a file was changed last, in nanoseconds; 0 where there is none."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0

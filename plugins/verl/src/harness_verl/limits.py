@@ -1,0 +1,222 @@
+"""Combinations that verl would end at minutes after the start, refused before it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.config import Config
+from harness.errors import ConfigError
+from harness.layers import at, nested
+from harness.policies import about
+from harness_verl.names import CROSS_ENTROPY, ON_POLICY, PACKED
+
+
+def micro_batch(wanted: int, rows: int, devices: int) -> int:
+    """Sequences of one forward pass: verl wants a divisor of the rows that an optimizer step gives one device.
+
+    Args:
+        wanted: The most that a device should take at once.
+        rows: Of an optimizer step, on all devices together.
+    """
+    share = max(rows // devices, 1)
+    return next(size for size in range(min(wanted, share), 0, -1) if share % size == 0)
+
+
+def checkpoint_bytes(config: Config, model_path: str, steps: int) -> int:
+    """What the checkpoints that a run keeps take on disk at least: weights in fp32, and AdamW's two moments.
+
+    0 for a policy that is not in a folder here.
+    """
+    if not (folder := Path(model_path)).is_dir():
+        return 0
+    told = about(model_path)
+    weights = sum(file.stat().st_size for kind in ("safetensors", "bin") for file in folder.glob(f"*.{kind}"))
+    half = (told.get("dtype") or told.get("torch_dtype")) in ("bfloat16", "float16")
+    contents = at(nested(config.verl), "actor_rollout_ref.actor.checkpoint.save_contents", ["optimizer"])
+    moments = 2 if "optimizer" in contents and not config.train.lora_rank else 0  # LoRA's are small
+    kept = min(config.train.keep_checkpoints, -(-steps // (config.train.save_every or steps)))
+    return weights * (2 if half else 1) * (1 + moments) * kept
+
+
+def check(config: Config, settings: Mapping[str, Any], device: str, *, merges: bool = False) -> None:
+    """Refuse what cannot work, given the settings that verl will get.
+
+    Rows need no check: a step has as many as its rollouts brought, and verl fills them up with masked ones
+    to a multiple of both the optimizer's batch and the data-parallel size.
+
+    Args:
+        merges: Whether calls of a dialogue are one row.
+
+    Raises:
+        ConfigError: Names the values that do not go together.
+    """
+    _replicas(config, settings, device)
+    _batches(config, settings)
+    _lengths(config, settings)
+    estimator = at(settings, "algorithm.adv_estimator")
+    if estimator == "grpo" and config.rollout.group_size < 2:
+        raise ConfigError(
+            "rollout.group_size 1: GRPO compares rollouts of one task with each other, so it takes 2 or more"
+        )
+    if config.sampling.temperature == 0:
+        raise ConfigError(
+            "sampling.temperature 0: all rollouts of a task would be the same, and nothing is learned from them. Take "
+            "one above 0; validation is greedy all the same"
+        )
+    if config.train.batching == "by_rollout" and estimator == "gae":
+        raise ConfigError(
+            "verl.algorithm.adv_estimator=gae trains a critic, whose mini-batches are cut by rows: "
+            "set train.batching=verl with it"
+        )
+    if config.train.credit != "shared":
+        _credit(config, settings)
+    if config.train.algorithm == "rejection":
+        _rejection(config, settings, device)
+    if merges:
+        _merged(settings)
+    if at(settings, "trainer.v1.trainer_mode") == "separate_async":
+        _separate(settings, device)
+
+
+def _replicas(config: Config, settings: Mapping[str, Any], device: str) -> None:
+    world = _world(settings)
+    parallel = int(at(settings, "actor_rollout_ref.actor.ulysses_sequence_parallel_size", 1))
+    if parallel > 1 and at(settings, "actor_rollout_ref.model.override_config.attn_implementation") == PACKED:
+        raise ConfigError(
+            f"verl.actor_rollout_ref.actor.ulysses_sequence_parallel_size {parallel} shares a row among devices, which "
+            "only flash-attention can: install flash-attn"
+        )
+    rollout = "actor_rollout_ref.rollout"
+    sizes = {
+        name: int(at(settings, f"{rollout}.{name}", 1))
+        for name in ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
+    }
+    size = 1
+    for value in sizes.values():
+        size *= value
+    if world % size:
+        named = ", ".join(f"{name} {value}" for name, value in sizes.items() if value > 1)
+        raise ConfigError(
+            f"a policy server takes {size} devices ({named}), which does not divide gpus x nodes = "
+            f"{config.gpus} x {config.nodes} = {world}: change verl.{rollout}.tensor_model_parallel_size or gpus"
+        )
+    if device == "cpu" and size > 1:
+        raise ConfigError(f"on a CPU a policy server is one process: set {rollout}.tensor_model_parallel_size to 1")
+
+
+def _batches(config: Config, settings: Mapping[str, Any]) -> None:
+    actor = "actor_rollout_ref.actor"
+    ranks = _world(settings) // int(at(settings, f"{actor}.ulysses_sequence_parallel_size", 1))
+    batch, mini = int(at(settings, "data.train_batch_size")), int(at(settings, f"{actor}.ppo_mini_batch_size"))
+    n = int(at(settings, "actor_rollout_ref.rollout.n"))
+    if mini > batch:
+        raise ConfigError(f"train.mini_batch_size {mini} is larger than train.batch_size {batch}")
+    for name, tasks in (("train.batch_size", batch), ("train.mini_batch_size", mini)):
+        if tasks * n % max(ranks, 1):
+            raise ConfigError(
+                f"{name} x rollout.group_size = {tasks} x {n} does not divide among {ranks} data-parallel devices "
+                f"(gpus {config.gpus}, nodes {config.nodes}): choose a multiple of {ranks}"
+            )
+    micro = int(at(settings, f"{actor}.ppo_micro_batch_size_per_gpu"))
+    share = mini * n // max(ranks, 1)
+    if share % micro and not at(settings, f"{actor}.use_dynamic_bsz", False):
+        raise ConfigError(
+            f"verl.{actor}.ppo_micro_batch_size_per_gpu {micro} does not divide the {share} rows that an optimizer "
+            "step gives each device: leave it to train.micro_batch_size, which is lowered to fit"
+        )
+
+
+def _lengths(config: Config, settings: Mapping[str, Any]) -> None:
+    prompt, response = config.sampling.max_prompt_tokens, config.sampling.max_response_tokens
+    model = at(settings, "actor_rollout_ref.model")
+    if not Path(model["path"]).is_dir():  # nodes of a cluster download it themselves
+        return
+    told = about(model["path"]) | model.get("override_config", {})
+    scaled = told.get("rope_scaling") or told.get("rope_parameters") or {}
+    if scaled.get("rope_type", scaled.get("type", "default")) in _LONGER:
+        return
+    if prompt + response > (most := told.get("max_position_embeddings", math.inf)):
+        raise ConfigError(
+            f"sampling.max_prompt_tokens {prompt} + max_response_tokens {response} are more than the policy's {most} "
+            f"(max_position_embeddings): {config.policy.path} can read and write no more together"
+        )
+
+
+_LONGER = ("linear", "dynamic", "yarn")
+"""Position embeddings that stretch what a policy was made for."""
+
+
+def _credit(config: Config, settings: Mapping[str, Any]) -> None:
+    needs = f"train.credit={config.train.credit} pays calls of one rollout differently, which"
+    if config.train.batching != "by_rollout":
+        raise ConfigError(f"{needs} verl's own batches cannot: set train.batching=by_rollout with it")
+    if (estimator := at(settings, "algorithm.adv_estimator")) != "grpo":
+        raise ConfigError(f"{needs} only grpo does here, not verl.algorithm.adv_estimator={estimator}")
+    if at(settings, "algorithm.use_kl_in_reward", False):
+        raise ConfigError(f"{needs} leaves out verl.algorithm.use_kl_in_reward: set train.kl_coefficient instead")
+
+
+def _rejection(config: Config, settings: Mapping[str, Any], device: str) -> None:
+    needs = "train.algorithm=rejection is cross entropy on the chosen rollouts and nothing else"
+    if device not in ("cpu", "cuda"):
+        raise ConfigError(f"{needs}, which is not made for {device}: take cpu or cuda, or train.algorithm=grpo")
+    if config.train.batching != "by_rollout":
+        raise ConfigError(f"{needs}, which verl's own batches know nothing of: set train.batching=by_rollout with it")
+    for name in ("kl_coefficient", "entropy_coefficient"):
+        if value := getattr(config.train, name):
+            raise ConfigError(f"{needs}: set train.{name}=0 with it, not {value:g}")
+    for name, known in _CROSS_ENTROPY.items():
+        if (value := at(settings, name, known[0])) not in known:
+            raise ConfigError(f"{needs}: leave out verl.{name}={value}")
+
+
+_CROSS_ENTROPY: dict[str, tuple[Any, ...]] = {
+    "algorithm.adv_estimator": ("grpo",),
+    "algorithm.use_kl_in_reward": (False,),
+    "algorithm.rollout_correction.rollout_is": (None,),
+    "algorithm.rollout_correction.rollout_rs": (None,),
+    "actor_rollout_ref.actor.loss_agg_mode": ("token-mean",),
+    "actor_rollout_ref.actor.use_kl_loss": (False,),
+    "actor_rollout_ref.actor.entropy_coeff": (0.0,),
+    "actor_rollout_ref.actor.policy_loss.loss_mode": (ON_POLICY, CROSS_ENTROPY),
+}
+"""What options may be where the loss is the mean cross entropy of the chosen rollouts' tokens; first the default."""
+
+
+def _merged(settings: Mapping[str, Any]) -> None:
+    for name, known in _BY_TOKEN.items():
+        if (value := at(settings, name, known[0])) not in known:
+            raise ConfigError(
+                f"verl.{name}={value} takes a row for a call, and calls of a dialogue are one row: "
+                "set train.merge_calls=false with it"
+            )
+
+
+_BY_TOKEN: dict[str, tuple[Any, ...]] = {
+    "algorithm.adv_estimator": ("grpo",),
+    "algorithm.use_kl_in_reward": (False,),
+    "algorithm.rollout_correction.rollout_is": (None, "token"),
+    "algorithm.rollout_correction.rollout_rs": (None,),
+    "actor_rollout_ref.actor.loss_agg_mode": ("token-mean", "token-sum"),
+    "actor_rollout_ref.actor.policy_loss.loss_mode": ("vanilla", ON_POLICY, CROSS_ENTROPY),
+}
+"""What options may be where a row holds several calls, each token of which is trained for itself; first the default."""
+
+
+def _separate(settings: Mapping[str, Any], device: str) -> None:
+    if device == "cpu":
+        raise ConfigError("separate_async sends weights over NCCL or its like, which a CPU has not: use colocate_async")
+    if at(settings, "actor_rollout_ref.hybrid_engine", True):
+        # verl moves these servers in and out of its own load balancer and holds calls back at a gate inside
+        # its actor; calls over HTTP pass that gate by and would wait at a server that sleeps.
+        raise ConfigError(
+            "separate_async lends training devices to the rollouts and takes them back, which agents that call the "
+            "servers over HTTP cannot follow: set verl.actor_rollout_ref.hybrid_engine=false, or use colocate_async"
+        )
+
+
+def _world(settings: Mapping[str, Any]) -> int:
+    return int(at(settings, "trainer.nnodes")) * int(at(settings, "trainer.n_gpus_per_node"))

@@ -1,0 +1,121 @@
+"""verl's agent loop of a harness run: one verl session is one rollout through the store."""
+
+from __future__ import annotations
+
+import asyncio
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from ray.exceptions import RayError
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
+
+from harness import timeline
+from harness.results.folder import replace_text
+from harness.rollout.request import Phase
+from harness.rollout.session import Session
+from harness_verl.names import ABOUT, LOST_FILE
+from harness_verl.rows import UNTRAINED, rows_of
+from harness_verl.shared import SessionFile, phase_of
+
+_sessions: dict[Path, asyncio.Future[Session]] = {}
+"""This process's, by session file."""
+
+
+class HarnessAgentLoop(AgentLoopBase):
+    """Returns the rows of a rollout's trained calls, or one masked token where there is a score but nothing to train.
+
+    A rollout without a score returns nothing: it is left out of its group, not scored 0. One that raises is a fault of
+    ours or of the services, and ends the run.
+
+    Args:
+        session_file: Path of the run's `SessionFile`.
+    """
+
+    def __init__(self, *args: Any, session_file: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        timeline.mark("asks for rollouts")
+        self._session_file = Path(session_file)
+
+    async def run(self, sampling_params: dict[str, Any], **row: Any) -> list[AgentLoopOutput]:
+        try:
+            return await self._rollout(row)
+        except RayError:  # the driver watches actors, and they may end before this at a run's end
+            raise
+        except Exception as error:
+            why = f"{type(error).__name__}: {str(error)[:300]}"
+            text = f"a rollout of task {row['extra_info']['task_id']} was lost: {why}"
+            replace_text(self._session_file.with_name(LOST_FILE), text)
+            raise
+
+    async def _rollout(self, row: dict[str, Any]) -> list[AgentLoopOutput]:
+        session = await self._connected()
+        step = int(row.get("global_steps") or 0)
+        info = row["extra_info"]
+        phase = phase_of(info)
+        oldest = await self._version(phase, step)
+        outcome = await session.rollout(info["task_id"], phase, step, int(row["session_id"]))
+        newest = await self._version(phase, step)
+        if outcome.used is None:
+            return []
+        whole = {
+            "reward_score": outcome.used,
+            "num_turns": outcome.turns,
+            "metrics": AgentLoopMetrics(generate_sequences=outcome.elapsed_s),
+        }
+        bounds = {"min_global_steps": oldest, "max_global_steps": newest}
+        fields = {"turn_scores": [], "tool_rewards": [], "reward_extra_info": {}, **bounds}
+        config, values = session.config.train, dict(outcome.values)
+        merges = bool(self.config.trainer.v1.sampler.sampler_kwargs.merges)
+        rows = rows_of(outcome.calls, merge=merges)
+        if not rows and config.batching == "by_rollout":
+            rows = [UNTRAINED]
+        outputs = []
+        for one in rows:
+            told = {}
+            if merges or config.credit != "shared":  # in a field of ours: verl pays all rows of a rollout alike
+                calls = [[outcome.kinds[call], size] for call, size in zip(one.calls, one.sizes, strict=True)]
+                told = {ABOUT: {"calls": calls, "values": values, "saved": one.saved, "again": one.again}}
+            outputs.append(
+                AgentLoopOutput(
+                    prompt_ids=one.prompt_ids,
+                    response_ids=one.response_ids,
+                    response_mask=one.response_mask,
+                    response_logprobs=one.logprobs,
+                    **whole,
+                    extra_fields=fields | told,
+                )
+            )
+        return outputs
+
+    async def _version(self, phase: Phase, step: int) -> int:
+        """Version of the weights that the servers sample with: the step that made them.
+
+        Asked before and after a rollout this bounds what its tokens came from, and only bounds it: the answer
+        over HTTP does not name a version. In step with the trainer nothing samples while weights change, so the
+        row's step says it.
+        """
+        if self.config.trainer.v1.trainer_mode == "sync":
+            return step if phase == "val" else max(step - 1, 0)
+        request = uuid4().hex
+        address, server = await self.server_manager._acquire_server(request)
+        try:
+            version = await server.__ray_call__.remote(attrgetter("global_steps"))
+        finally:
+            self.server_manager._release_server(address, request)
+        return int(version or 0)
+
+    async def _connected(self) -> Session:
+        """This process's session, its gateway told where the policy's servers listen."""
+        pending = _sessions.get(self._session_file)
+        if pending is None:
+            pending = _sessions[self._session_file] = asyncio.ensure_future(self._connect())
+        return await asyncio.shield(pending)
+
+    async def _connect(self) -> Session:
+        session = (await SessionFile.awaited(self._session_file)).session()
+        # The load balancer's server ids are the servers' addresses; verl has no public way to them from here.
+        servers = await self.server_manager._load_balancer.get_all_servers.remote()
+        await session.connect(sorted(str(address) for address in servers))
+        return session

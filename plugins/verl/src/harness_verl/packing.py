@@ -1,0 +1,151 @@
+"""Rows end to end instead of padded, without flash-attention; importing this gives it to verl (`external_lib`).
+
+verl packs rows where padding is removed, and asks for flash-attention because of what then keeps them apart. torch has
+that too: `varlen_attn`, the same kernels. In fp32 rows are attended to one by one; on a CPU everything is computed so
+(`row_by_row.py`). Logits are made for the tokens of replies alone, which are a fifth of a row; those of a masked row
+have one.
+
+Where a step is one optimizer step, the policy that is updated is the one that sampled: the ratio of their probabilities
+is 1, and its gradient that of the log-probability. verl's pass for the old log-probabilities is left out then (its
+bypass mode); what it told besides, entropy and distance from the rollout's probabilities, the update tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch.nn.functional import log_softmax
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface
+from verl.trainer.ppo import core_algos
+from verl.utils import tensordict_utils
+from verl.utils.metric import Metric
+from verl.workers.engine.base import EngineRegistry
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+from verl.workers.utils.padding import no_padding_2_padding
+
+from harness.policies.attention import packed
+from harness_verl import logprobs
+from harness_verl.names import CROSS_ENTROPY, ON_POLICY, PACKED
+
+AttentionInterface.register(PACKED, packed)
+AttentionMaskInterface.register(PACKED, lambda *_, **__: None)
+
+
+@core_algos.register_policy_loss(CROSS_ENTROPY)
+@core_algos.register_policy_loss(ON_POLICY)
+def on_policy_loss(old_log_prob: torch.Tensor, log_prob: torch.Tensor, *arguments: Any, **more: Any) -> Any:
+    """verl's clipped objective where the old policy is the present one: no ratio but 1, and nothing to clip.
+
+    The gradient is that of `-advantage * log_prob`, which with advantages of 1 is cross entropy.
+
+    Args:
+        old_log_prob: What the rollout reported, `[rows, longest reply]`; told from `log_prob`, not trained on.
+        log_prob: Of the policy that is updated, `[rows, longest reply]`.
+    """
+    loss, metrics = core_algos.compute_policy_loss_vanilla(log_prob.detach(), log_prob, *arguments, **more)
+    return loss, metrics
+
+
+class PackedEngine(FSDPEngineWithLMHead):
+    """verl's FSDP engine, which tells attention where rows begin and makes logits for replies alone."""
+
+    _kept: tuple[torch.Tensor, int] | None = None
+    """Positions whose logits are made, and the number of tokens, while packed rows are in the model."""
+    rows: Mapping[int, Sequence[int]] = MappingProxyType({})
+    """Tokens of each of these rows by their sum, and those of them whose logits are made by theirs."""
+
+    def prepare_model_inputs(self, micro_batch: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """verl's, with the positions that logits are asked for."""
+        self.pass_packed_cu_seqlens = self.module.config._attn_implementation == PACKED
+        inputs, outputs = super().prepare_model_inputs(micro_batch)
+        self._kept, self.rows = None, {}
+        packed, fused = (
+            tensordict_utils.get_non_tensor_data(micro_batch, key=key, default=default)
+            for key, default in (("use_remove_padding", True), ("use_fused_kernels", False))
+        )
+        if packed and not fused and not self.use_ulysses_sp and not outputs["pad_size"]:
+            ends = micro_batch["input_ids"].offsets()[1:]
+            positions = torch.arange(inputs["input_ids"].shape[1], device=ends.device)
+            row = torch.searchsorted(ends, positions, right=True)
+            first = (ends - micro_batch["responses"].offsets().diff())[row]
+            kept = positions[(positions >= first - 1) & (positions < ends[row] - 1)]
+            asked = micro_batch["response_mask"].values().bool()
+            kept = kept[asked.index_fill(0, micro_batch["responses"].offsets()[1:] - 1, True)]
+            self._kept = kept, len(positions)
+            self.rows = {
+                size: torch.bincount(row[some]).tolist() for size, some in ((len(kept), kept), (len(row), positions))
+            }
+            inputs["logits_to_keep"] = kept
+            for name in ("input_ids_rmpad_rolled", "temperature_rmpad"):
+                outputs[name] = outputs[name][kept]
+        return inputs, outputs
+
+    def prepare_model_outputs(
+        self, output: Any, output_args: Any, micro_batch: Any, logits_processor_func: Any
+    ) -> dict[str, Any]:
+        """verl's; where nothing else tells them, with the entropies of what is updated."""
+        found: dict[str, Any] = super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
+        if self._kept and _on_policy(logits_processor_func) and "entropy" not in found:
+            with torch.no_grad():
+                sizes = logprobs.pieces(output.logits[0])
+                chunks = zip(output.logits[0].split(sizes), output_args["temperature_rmpad"].split(sizes), strict=True)
+                values = torch.cat([_entropy(logits.float() / heat[:, None]) for logits, heat in chunks])
+            found["entropy"] = torch.nested.nested_tensor_from_jagged(
+                self._gather_and_unpad_packed(values, 0), micro_batch["input_ids"].offsets()
+            )
+        return found
+
+    def forward_step(self, micro_batch: Any, loss_function: Any, forward_only: bool) -> Any:
+        """verl's; where nothing else tells it, with the distance of the rollout's probabilities from the trainer's."""
+        loss, output = super().forward_step(micro_batch, loss_function, forward_only)
+        if _on_policy(loss_function):
+            ours = no_padding_2_padding(output["model_output"]["log_probs"], micro_batch)
+            theirs, mask = (
+                micro_batch[name].to_padded_tensor(0.0).to(ours.device) for name in ("old_log_probs", "response_mask")
+            )
+            gaps = (ours.exp() - theirs.exp()).abs()[mask.bool()]
+            gaps = gaps if len(gaps) else gaps.new_zeros(1)  # of a pass of masked rows alone
+            output["metrics"]["actor/rollout_probs_diff_max"] = Metric("max", gaps.max())
+            output["metrics"]["actor/rollout_probs_diff_mean"] = Metric("mean", gaps.mean())
+        return loss, output
+
+    def save_checkpoint(self, *arguments: Any, **more: Any) -> None:
+        """verl's; its configuration of the model names no attention that only this module knows."""
+        config = self.module.config
+        names = [
+            name for name in ("_attn_implementation", "attn_implementation") if getattr(config, name, "") == PACKED
+        ]
+        for name in names:
+            setattr(config, name, "sdpa")
+        try:
+            super().save_checkpoint(*arguments, **more)
+        finally:
+            for name in names:
+                setattr(config, name, PACKED)
+
+    def _gather_and_unpad_packed(self, tensor: torch.Tensor, pad_size: int) -> torch.Tensor:
+        """What was found for replies in its place among all tokens, 0 elsewhere."""
+        if self._kept is None:
+            found: torch.Tensor = super()._gather_and_unpad_packed(tensor, pad_size)
+            return found
+        kept, total = self._kept
+        return tensor.new_zeros(total).index_copy(0, kept, tensor)
+
+
+def _on_policy(loss_function: Any) -> bool:
+    config = getattr(loss_function, "keywords", {}).get("config")
+    return config is not None and config.policy_loss.loss_mode == ON_POLICY
+
+
+def _entropy(logits: torch.Tensor) -> torch.Tensor:
+    logs = log_softmax(logits.float(), -1)
+    return -(logs.exp() * logs).sum(-1)
+
+
+for _engines in EngineRegistry._engines["language_model"].values():
+    if _engines.get("cuda") is FSDPEngineWithLMHead:
+        _engines["cuda"] = PackedEngine

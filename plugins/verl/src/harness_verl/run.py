@@ -1,0 +1,163 @@
+"""A verl process beside the rollout services that feed it, for as long as it trains."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from harness.errors import RunFailed
+from harness.rollout.processes import starved, stop_process
+from harness.rollout.stack import RolloutWork
+from harness_verl.driver import OURS
+from harness_verl.names import LOG, LOST_FILE
+from harness_verl.shared import SessionFile
+
+if TYPE_CHECKING:
+    from agentlightning.store.base import LightningStore
+
+    from harness.run import LiveRun
+
+POLL_S = 0.25
+CAUSE_S = 4.0
+"""How long rollouts may have failed before it is known what died: the driver asks Ray once a second."""
+
+
+class VerlRun(RolloutWork):
+    """Tells verl's processes where the services are, follows the run, and ends with it.
+
+    Args:
+        driver: The process in which verl runs, already started.
+        session_file: Where verl's processes look for the services once they need them.
+        begins: Where in verl's log this launch begins.
+        scratch: Folder of Ray's temporary files.
+    """
+
+    def __init__(
+        self,
+        run: LiveRun,
+        mark: str,
+        driver: subprocess.Popen[bytes],
+        session_file: Path,
+        begins: int,
+        scratch: Path,
+    ) -> None:
+        super().__init__(run.config, run.model, run.folder.logs, mark, run.roles)
+        self._live = run
+        self._driver = driver
+        self._session_file = session_file
+        self._log = run.folder.logs / LOG
+        self._scratch = scratch
+        self._begins = begins
+        self._seen = {self._log: begins}
+
+    async def work(self, store: LightningStore) -> None:
+        SessionFile(
+            run_dir=str(self._live.folder.path),
+            store_url=self.store_url,
+            gateway_url=self.gateway.base_url,
+            control_key=self.gateway.control_key,
+            model=self.model,
+            config=self.config.dump(),
+        ).write(self._session_file)
+        try:
+            while (status := self._driver.poll()) is None:
+                await asyncio.to_thread(self._look)
+                if full := self._live.full():
+                    raise RunFailed(full)
+                await asyncio.sleep(POLL_S)
+            self._look()
+        finally:
+            await asyncio.shield(asyncio.to_thread(stop_process, self._driver))
+        if status != 0:
+            reason = self._live.full() or last_error(self._log, status)
+            if _NO_ROOM.search(reason) and not self._live.full():
+                reason = f"{reason}. {temporary_room(self._scratch.parent)}"
+            raise RunFailed(f"verl ended with status {status}: {reason} (whole log: {self._log})")
+
+    def _look(self) -> None:
+        """Take in what is new.
+
+        Raises:
+            RunFailed: Too many rollouts failed, one was lost, or a process could start no thread.
+        """
+        try:
+            self._live.poll()
+        except RunFailed as symptom:
+            if not (cause := self._cause()):
+                raise
+            raise RunFailed(f"{cause} (whole log: {self._log})") from symptom
+        if advice := starved(self._said()):  # Ray would start its worker anew every five minutes, without end
+            raise RunFailed(f"{advice}. Then `harness train --resume {self._live.folder.path}`")
+        lost = self._session_file.with_name(LOST_FILE)
+        if lost.exists():
+            raise RunFailed(f"{lost.read_text()} (whole log: {self._log})")
+
+    def _cause(self) -> str:
+        """What the driver says that died, where it does so soon."""
+        ends = time.monotonic() + CAUSE_S
+        while True:
+            with self._log.open("rb") as file:
+                file.seek(self._begins)
+                lines = file.read().decode(errors="replace").splitlines()
+            if found := [line for line in lines if line.startswith(OURS)]:
+                return found[-1].removeprefix(OURS)
+            if time.monotonic() > ends:
+                return ""
+            time.sleep(POLL_S)
+
+    def _said(self) -> str:
+        """What verl and Ray said since the last call; a line that is not whole comes again."""
+        texts = []
+        for log in (self._log, *self._scratch.glob("ray/session_2*/logs/*.[eo][ru][rt]")):
+            with log.open("rb") as file:
+                file.seek(self._seen.get(log, 0))
+                said = file.read()
+            self._seen[log] = self._seen.get(log, 0) + said.rfind(b"\n") + 1
+            texts.append(said.decode(errors="replace"))
+        return "".join(texts)
+
+
+_PREFIX = r"^(\x1b\[\d+m)?(\((raylet|[^()]*pid=[^()]*)\))?(\x1b\[0m)?\s*"
+"""What Ray puts before a line of another process."""
+_NO_ROOM = re.compile(r"No space left|Disk quota exceeded")
+_NAMES_A_CAUSE = (
+    _NO_ROOM,
+    re.compile(r"Raylet is terminated"),
+    re.compile(OURS),
+    # The last line of a traceback: a class, and mostly a message.
+    re.compile(_PREFIX + r"(\w+\.)*\w*(Error|Exception|Interrupt|Exit|Died|Killed)(\(\w+\))?(: |$)"),
+    re.compile(r"Error|Exception|Check failed"),
+)
+"""By how surely a line with it names the cause."""
+_WARNS = re.compile(r"warn", re.IGNORECASE)
+
+
+def temporary_room(folder: Path) -> str:
+    """How much room temporary files have in `folder` and in shared memory, and what to do where it is little."""
+    rooms = []
+    for place in (folder, Path("/dev/shm")):
+        with suppress(OSError):
+            usage = shutil.disk_usage(place)
+            rooms.append(f"{place} ({usage.free / 2**20:,.1f} of {usage.total / 2**20:,.1f} MiB free)")
+    return f"Ray's temporary files are in {' and '.join(rooms)}: make room there, or set TMPDIR"
+
+
+def last_error(log: Path, status: int = 1) -> str:
+    """Why verl's process ended: from its status where it was killed, else the line of its log that names the cause."""
+    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines()[-400:] if line.strip()]
+    told = [line for line in lines if not _WARNS.search(line)]
+    for pattern in _NAMES_A_CAUSE[:3] if status < 0 else _NAMES_A_CAUSE:
+        if found := [index for index, line in enumerate(told) if pattern.search(line)]:
+            last = re.sub(_PREFIX, "", told[found[-1]], count=1).strip().removeprefix(OURS)
+            goes_on = told[found[-1] + 1 :][:1] if last.endswith(":") else []
+            return " ".join([last, *(re.sub(_PREFIX, "", line, count=1).strip() for line in goes_on)])[:300]
+    if status < 0:
+        return f"it was killed by {signal.Signals(-status).name}"
+    return (told or ["no output"])[-1].strip()[:300]

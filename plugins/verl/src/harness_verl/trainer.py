@@ -1,0 +1,232 @@
+"""GRPO by verl's own V1 trainer: prepares its files, runs it beside the rollout services, follows it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from harness import timeline
+from harness.config import Config, resolve_device
+from harness.errors import EnvironmentProblem, how_to_install
+from harness.layers import digest, merge
+from harness.plugins import program, program_of
+from harness.results.folder import RunFolder
+from harness.rollout.processes import RUN_MARK, end_group, no_orphans, stop_process
+from harness.trainers import Standby, Trainer
+from harness_verl import forks
+from harness_verl.checkpoints import check, checkpoints, drop_broken
+from harness_verl.compose import chosen, verl_settings, write_agent_loop
+from harness_verl.limits import checkpoint_bytes
+from harness_verl.names import LOG, LOST_FILE, SESSION_FILE
+
+if TYPE_CHECKING:
+    from harness.run import LiveRun
+
+RAYS_ROOM = 20
+"""Characters: a socket's name has 107, of which `/harness-*/ray/session_DATE_PROCESS/sockets/plasma_store` takes 85."""
+SCRATCH = "harness-"
+"""Begins the name of the folder of a run's temporary files."""
+MOST_LOGGED = 2**20
+"""Bytes that are kept of a log of Ray's."""
+VERLS_OWN = {
+    "NCCL_DEBUG": "WARN",
+    "VLLM_LOGGING_LEVEL": "WARN",
+    "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "true",
+    "VLLM_DISABLE_COMPILE_CACHE": "1",
+}
+"""What verl tells its workers on GPUs that are not told otherwise; here they know it before they import vLLM."""
+
+
+class VerlTrainer(Trainer):
+    """Trains with verl on a CPU or on GPUs."""
+
+    def check(self, config: Config) -> None:
+        if find_spec("verl") is not None:
+            chosen(config)
+
+    def check_machine(self, config: Config) -> None:
+        if find_spec("verl") is None:
+            raise EnvironmentProblem(f"training is not installed: {how_to_install('cpu')}")
+
+    def standby(self, config: Config) -> Standby | None:
+        from harness_verl.standby import ForkServer
+
+        device = resolve_device(config.device)
+        if not forks.possible(device, config.ray_address or "local", config.deterministic):
+            return None
+        variables = _variables(device, config.nodes == 1) | _hidden(device, config.gpus)
+        return ForkServer({**os.environ, **variables}, digest(variables), device)
+
+    def checkpoints(self, folder: RunFolder) -> dict[int, Path]:
+        return checkpoints(folder)
+
+    def export(self, folder: RunFolder, checkpoint: Path, target: Path) -> None:
+        from harness_verl.models import export
+
+        check(folder, checkpoint)
+        export(checkpoint, target)
+
+    def policy(self, folder: RunFolder, checkpoint: Path) -> Any:
+        from harness_verl.models import trained_policy
+
+        check(folder, checkpoint)
+        return trained_policy(checkpoint)
+
+    def prepare(self, run: LiveRun) -> int:
+        if run.done:
+            check(run.folder, checkpoints(run.folder)[run.done])
+        drop_broken(run.folder)
+        _settings(run)
+        return checkpoint_bytes(run.config, run.model, run.steps)
+
+    def fit(self, run: LiveRun) -> None:
+        with no_orphans():
+            self._fit(run)
+
+    def _fit(self, run: LiveRun) -> None:
+        config, folder = run.config, run.folder
+        mark = f"{folder.id}-{os.getpid()}"
+        shared, hidden = _variables(run.device, Path(run.model).exists()), _hidden(run.device, config.gpus)
+        variables = shared | {
+            RUN_MARK: mark,
+            "VERL_FILE_LOGGER_PATH": str(folder.logs / f"steps-{time.time_ns()}-verl.jsonl"),
+            "TENSORBOARD_DIR": str(folder.path / "tensorboard"),
+        }
+        settings = _settings(run)
+        if config.ray_address:  # nodes that were started by hand do not inherit from here
+            merge(settings, {"ray_kwargs": {"ray_init": {"runtime_env": {"env_vars": variables}}}})
+        data_dir, session_file = folder.path / "data", folder.path / SESSION_FILE
+        _forget(folder)  # what a launch said that was killed
+        write_agent_loop(data_dir / "agent_loop.yaml", session_file)
+        (data_dir / "verl-settings.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+        # The driver first: its imports take longest, and need nothing of ours.
+        scratch = tempfile.TemporaryDirectory(prefix=SCRATCH, dir=_place(), ignore_cleanup_errors=True)
+        _noted(data_dir / "scratch", scratch.name)
+        ours = {"RAY_TMPDIR": scratch.name, "TMPDIR": scratch.name, **_standby(digest(shared | hidden))}
+        log = folder.logs / LOG
+        begins = log.stat().st_size if log.exists() else 0
+        driver = _start(log, data_dir, {**os.environ, **variables, **hidden, **ours})
+        well = False
+        try:
+            with timeline.span("imports of agentlightning"):
+                from harness_verl.run import VerlRun
+
+            VerlRun(run, mark, driver, session_file, begins, Path(scratch.name)).execute()
+            well = True
+        finally:
+            stop_process(driver)
+            end_group(driver.pid)
+            if not well:
+                _keep_rays_logs(Path(scratch.name), folder.logs)
+            scratch.cleanup()
+            (data_dir / "scratch").unlink(missing_ok=True)
+            _forget(folder)
+
+
+def _forget(folder: RunFolder) -> None:
+    for name in (SESSION_FILE, LOST_FILE):
+        (folder.path / name).unlink(missing_ok=True)
+
+
+def _settings(run: LiveRun) -> dict[str, Any]:
+    return verl_settings(
+        run.config,
+        device=run.device,
+        model_path=run.model,
+        run_dir=run.folder.path,
+        steps=run.steps,
+        validate_first=run.validate_first,
+        validate_only=run.done >= run.steps,
+        calls_tools=program(program_of(run.config.agent)).calls_tools,
+    )
+
+
+def _start(log_file: Path, data_dir: Path, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    with log_file.open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "harness_verl.driver", str(data_dir)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=environment,
+            start_new_session=True,  # Ctrl-C is ours to handle
+        )
+
+
+def _noted(note: Path, scratch: str) -> None:
+    """Say where a run's temporary files are, and remove those of a launch that was killed."""
+    with suppress(OSError, UnicodeDecodeError):
+        left = Path(note.read_text(encoding="utf-8"))
+        if left.name.startswith(SCRATCH) and left.is_absolute() and not left.is_symlink():
+            shutil.rmtree(left, ignore_errors=True)
+    note.write_text(scratch, encoding="utf-8")
+
+
+def _place() -> str:
+    """Where the run's folder of Ray's and verl's temporary files is made: Ray's sockets need a short name."""
+    usual = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
+    place = usual if len(usual) <= RAYS_ROOM else "/tmp"
+    try:
+        os.makedirs(place, exist_ok=True)
+    except OSError as error:
+        raise EnvironmentProblem(f"no temporary files can be made in {place}: {error.strerror}; set TMPDIR") from error
+    return place
+
+
+def _keep_rays_logs(scratch: Path, logs: Path) -> None:
+    """What Ray's own processes said, of a run that did not end well."""
+    for log in scratch.glob("ray/session_2*/logs/*"):
+        if log.name.startswith(("gcs_server", "raylet")) and log.suffix in (".out", ".err") and log.stat().st_size:
+            with suppress(OSError), log.open("rb") as file:
+                file.seek(max(0, log.stat().st_size - MOST_LOGGED))
+                (logs / f"ray-{log.name}").write_bytes(file.read())
+
+
+def _standby(kind: str) -> dict[str, str]:
+    """The server of forks that a study holds, where its environment is of this kind; else none."""
+    name, _, held = os.environ.get(forks.STANDBY, "").partition(" ")
+    return {forks.STANDBY: name if held == kind else ""}
+
+
+def _hidden(device: str, gpus: int) -> dict[str, str]:
+    """No GPU of the machine is to be seen, yet Ray wants one entry for each logical GPU of verl's placement groups."""
+    return {"CUDA_VISIBLE_DEVICES": ",".join(["-1"] * gpus)} if device == "cpu" else {}
+
+
+def _variables(device: str, has_policy: bool) -> dict[str, str]:
+    """What every process of such a run finds in its environment, on every node."""
+    variables = {
+        "PYTHONUNBUFFERED": "1",
+        "RAY_DEDUP_LOGS": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # One idle worker a logical core would import everything at once, on however few real cores there are.
+        "RAY_enable_worker_prestart": "0",
+        "RAY_prestart_worker_first_driver": "0",
+        "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # under `uv run` it would send the working directory to every worker
+        # A worker may be asked for before what it is a fork of has imported everything.
+        "RAY_worker_register_timeout_seconds": "300",
+        "TQ_LOGGING_LEVEL": "ERROR",
+        "VLLM_NO_USAGE_STATS": "1",
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HYDRA_FULL_ERROR": "1",
+        # Ray would otherwise set OMP_NUM_THREADS=1 in every actor.
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS") or str(len(os.sched_getaffinity(0))),
+    }
+    if has_policy:
+        variables |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+    if device == "cpu":
+        variables["VERL_PLATFORM"] = "cpu"
+    else:
+        variables |= {name: os.environ.get(name, value) for name, value in VERLS_OWN.items()}
+    return variables

@@ -1,0 +1,142 @@
+"""Draws the curves of `cpu/`, `studies/` and `gpu-spider/` from the run records there: `python tools/plot.py`.
+
+Needs a Chromium to rasterise.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import plotly.graph_objects as go
+import polars as pl
+from PIL import Image
+from plotly.subplots import make_subplots
+from table import by_at, by_pass, rewards
+
+from harness.results.folder import RunFolder
+
+HERE = Path(__file__).resolve().parents[1] / "results"
+COLOURS = {
+    "langgraph_sql write": "#1f5fbf",
+    "langgraph_sql write|check": "#1b9e77",
+    "autogen_sql write": "#d95f02",
+    "autogen_sql write|check": "#a6761d",
+    "langgraph_sql write, rate 1e-4": "#8e63b5",
+    "shuffled rewards (control)": "#777777",
+}
+COLOURS_OF_FIVE = ("#1f5fbf", "#1b9e77", "#d95f02", "#8e63b5", "#222222")
+
+
+def records(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The runs of a folder, by name."""
+    for path in sorted(folder.glob("*/run.json")):
+        yield path.parent, RunFolder.open(path.parent).read()
+
+
+def cpu() -> go.Figure:
+    """Validation accuracy by step."""
+    figure = go.Figure()
+    for _, record in records(HERE / "cpu"):
+        curve = {int(step): value for step, value in record["result"]["val_curve"].items()}
+        control = record["identity"]["reward_shuffled"]
+        name = "shuffled rewards (control)" if control else f"seed {record['seed']}"
+        line(figure, curve, name, "dot" if control else "solid")
+    figure.update_layout(
+        title="GRPO on a CPU through LangGraph: 240 questions, unseen databases",
+        xaxis_title="GRPO step (16 tasks x 4 rollouts)",
+        yaxis={"title": "validation accuracy, %", "range": [40, 101]},
+    )
+    return figure
+
+
+def spider() -> go.Figure:
+    """Reward by pass over the training questions; one colour an arm, the three shorter seeds dashed."""
+    figure = go.Figure()
+    shown = set()
+    for folder in (HERE / "gpu-spider", HERE / "gpu-spider" / "seeds"):
+        for run, record in records(folder):
+            control = record["identity"]["reward_shuffled"]
+            arm = "shuffled rewards (control)" if control else f"{record['agent']} {record['agent_match']}"
+            if record["config"]["train"]["learning_rate"] == 1e-4:
+                arm = f"{arm}, rate 1e-4"
+            curve = by_at(by_pass(rewards(run), record))
+            dash = "dot" if control else "dash" if folder.name == "seeds" else "solid"
+            line(figure, curve, arm, dash, colour=COLOURS[arm], legend=arm not in shown)
+            shown.add(arm)
+    figure.update_layout(
+        title="GRPO on an H200: 256 Spider questions a seed, 27 million parameters",
+        xaxis={"title": "pass over the questions (8 steps of 32 tasks x 8 rollouts)", "dtick": 1},
+        yaxis={"title": "right answers, sampled, %", "rangemode": "tozero"},
+    )
+    return figure
+
+
+def five() -> go.Figure:
+    """Norm of the gradient and validation accuracy of five agents, seed 0; every curve lies under the next."""
+    figure = make_subplots(1, 2, subplot_titles=("norm of the gradient", "validation accuracy, %"))
+    runs = [(run, record) for run, record in records(HERE / "studies" / "frameworks") if record["seed"] == 0]
+    for place, (run, record) in enumerate(runs):
+        norms = pl.read_parquet(run / "steps.parquet").drop_nulls("actor/grad_norm")
+        validated = {int(step): 100 * value for step, value in record["result"]["val_curve"].items()}
+        look = {"name": record["agent"], "mode": "lines+markers", "line_color": COLOURS_OF_FIVE[place]}
+        size = 24 - 5 * place  # so that all five are seen where they coincide
+        look |= {"marker": {"size": size, "symbol": "circle-open" if place < 4 else "circle"}, "line_width": 1}
+        figure.add_scatter(x=norms["step"], y=norms["actor/grad_norm"], row=1, col=1, **look)
+        figure.add_scatter(x=list(validated), y=list(validated.values()), row=1, col=2, showlegend=False, **look)
+    figure.update_layout(title="Five agents, seed 0, 20 steps on a CPU: one curve")
+    figure.update_xaxes(title="GRPO step")
+    return figure
+
+
+def line(
+    figure: go.Figure,
+    curve: dict[int, float],
+    name: str,
+    dash: str = "solid",
+    colour: str | None = None,
+    legend: bool = True,
+) -> None:
+    """One run's curve, shares of 1 by step or pass."""
+    figure.add_scatter(
+        x=list(curve),
+        y=[100 * value for value in curve.values()],
+        mode="lines+markers",
+        name=name,
+        showlegend=legend,
+        line={"dash": dash, "width": 3, "color": colour},
+    )
+
+
+def save(figure: go.Figure, target: Path) -> None:
+    """Rasterise a figure."""
+    figure.update_layout(template="plotly_white", width=900, height=460, font={"size": 15})
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "curve.html"
+        figure.write_html(page, include_plotlyjs=True, config={"displayModeBar": False})
+        browser = shutil.which("chromium") or shutil.which("google-chrome") or "chromium"
+        subprocess.run(
+            [
+                *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
+                *("--virtual-time-budget=4000", "--window-size=916,476"),
+                *(f"--screenshot={target}", page.as_uri()),
+            ],
+            check=True,
+            capture_output=True,
+        )
+    shrink(target)
+
+
+def shrink(picture: Path) -> None:
+    """Keep 64 colours, enough for lines and letters: a third of the size."""
+    Image.open(picture).convert("RGB").quantize(64).save(picture, optimize=True)
+
+
+if __name__ == "__main__":
+    save(cpu(), HERE / "cpu" / "curve.png")
+    save(five(), HERE / "studies" / "five.png")
+    save(spider(), HERE / "gpu-spider" / "curve.png")

@@ -1,0 +1,161 @@
+"""Makes the publishable copy of a study or of one run, small enough for the repository:
+
+    python tools/publish.py runs/frameworks results/studies/frameworks
+    python tools/publish.py runs/20261120-101500-langgraph_sql-a1b2 results/cpu/seed0 [--whole]
+
+Of every run: record, configuration, one row a step, one row a rollout, one row a call. What tables, charts and
+statistics read is kept as it is; left out or shortened is (`results/README.md` says it too):
+
+    steps        verl's statistics of lengths, turns and perplexities, and what never changes or repeats another column
+    episodes     ids and times; of the times `framework_s` stays, what `harness compare` makes of them. Of final queries
+                 there are hashes (`answer_hash`). Texts (question, queries, results) only of the rollouts that
+                 `harness report` shows of a study (60 of a run by itself); of a study's first run, or with `--whole`,
+                 of all. Of other rollouts' reasons what stands before the colon
+    transitions  everything but role, trained or not, number of tokens, and the gateway's time
+
+Checkpoints, logs and data stay behind. Beside a study's runs stand its file and state, and `comparison.json` and
+`comparison.md` as `harness compare` prints them for the copy (without the runs' identity, which is in their records).
+A copy may be copied again.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness.compare.agreement import DRAW, answer_hashes
+from harness.compare.comparison import compare
+from harness.compare.formats import render
+from harness.compare.measures import framework_s
+from harness.compare.references import reference_rows
+from harness.compare.runs import STUDY_FILE, Run, read_run, select
+from harness.errors import HarnessError
+from harness.report.episodes import shown
+from harness.report.page import EPISODES
+from harness.results.renamed import OLDER
+from harness.trainers import MEASURES
+
+TEXTS = 60
+"""Rollouts whose texts are kept of a run by itself: what a report of four such runs shows of each."""
+READ = ("step", *MEASURES, "timing_s/", "perf/", "actor/", "rollout/", "val/")
+"""How the columns of steps begin that readers look for by name."""
+TOLD = ("critic/", "training/")
+"""How those begin that are kept where they vary and no other column says the same."""
+LEFT_OUT = ("rollout_id", "attempt_id", "call_roles", "started_s", "elapsed_s")
+CALL = ("step", "phase", "role", "trained", "response_tokens", "gateway_s")
+
+
+def main(source: Path, target: Path, texts: int | None) -> None:
+    if target.exists():
+        raise SystemExit(f"{target} exists already; remove it or name another folder")
+    if (source / STUDY_FILE).is_file():
+        publish_study(source, target)
+    else:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        publish_run(source, target, texts)
+    size = sum(path.stat().st_size for path in target.rglob("*") if path.is_file())
+    print(f"{target}: {len(list(target.rglob('run.json')))} runs, {size / 2**20:.2f} MiB")
+
+
+def publish_study(study: Path, target: Path) -> None:
+    state = json.loads((study / STUDY_FILE).read_text(encoding="utf-8"))
+    target.mkdir(parents=True)
+    runs = list(dict.fromkeys(job["run"] for job in state["jobs"] if job.get("run")))
+    for run in runs:
+        publish_run(study / run, target / run, None if run == runs[0] else max(12, EPISODES // len(runs)))
+    for job in state["jobs"]:
+        job.pop("pid", None)
+        job.pop("pid_started", None)
+    (target / STUDY_FILE).write_text(json.dumps(state, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    shutil.copyfile(study / "study.yaml", target / "study.yaml")
+    found = compare(select([target]))
+    references = reference_rows(found["task_set"])
+    (target / "comparison.md").write_text(render(found, "md", references), encoding="utf-8")
+    plain = json.loads(render(found, "json", references))
+    plain.pop("identity", None)
+    (target / "comparison.json").write_text(json.dumps(plain, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"Tables in Markdown: <!-- table: compare {target} --> and <!-- /table -->, then tools/table.py --write")
+
+
+def publish_run(source: Path, target: Path, texts: int | None) -> None:
+    """Copy one run, with the texts of some of its rollouts or, for None, of all."""
+    run = read_run(source)
+    target.mkdir()
+    for name in ("run.json", "config.yaml"):
+        shutil.copyfile(source / name, target / name)
+    if len(run.steps):
+        write(slim_steps(pq.read_table(source / "steps.parquet")), target / "steps.parquet")
+    if len(run.episodes):
+        write(slim_episodes(run, texts), target / "episodes.parquet")
+    if run.transitions is not None:
+        write(slim_calls(run.transitions), target / "transitions.parquet")
+
+
+def slim_steps(steps: pa.Table) -> pa.Table:
+    kept: dict[str, tuple[float | None, ...]] = {}
+    for name in sorted(steps.column_names, key=lambda name: not name.startswith(READ)):
+        values = tuple(steps[name].to_pylist())
+        told = name.startswith(TOLD) and len({*values} - {None}) > 1 and values not in kept.values()
+        if told or name.startswith(READ):
+            kept[name] = values
+    return steps.select([name for name in steps.column_names if name in kept])
+
+
+def slim_episodes(run: Run, texts: int | None) -> pa.Table:
+    """One row a rollout, those of a question side by side, which compresses best."""
+    rows = run.episodes.with_columns(answer_hash=answer_hashes(run.episodes))
+    spent = framework_s(run)
+    if spent is not None:
+        rows = rows.with_columns(framework_s=binary_round(spent))
+    if texts is not None:
+        chosen = {draw for table in shown(run, texts) for draw in table.select(DRAW).rows()}
+        few = pl.Series([draw in chosen for draw in rows.select(DRAW).rows()])
+        rows = rows.with_columns(
+            *(pl.when(few).then(name) for name in ("question", "answer", "first_answer", "tool_calls")),
+            pl.when(few).then("reward_reason").otherwise(pl.col("reward_reason").str.split(":").list.first()),
+        )
+    rows = rows.sort("phase", "task_id", "step", "session", maintain_order=True).drop(LEFT_OUT, strict=False)
+    types = pq.read_schema(run.folder.path / "episodes.parquet")
+    types = pa.schema([field.with_name(OLDER.get(field.name, field.name)) for field in types])
+    added = {"answer_hash": pa.string(), "framework_s": pa.float32()}
+    fields = [(name, types.field(name).type if name in types.names else added[name]) for name in rows.columns]
+    return rows.to_arrow().cast(pa.schema(fields))
+
+
+def slim_calls(calls: pl.DataFrame) -> pa.Table:
+    return calls.select(CALL).with_columns(binary_round(calls["gateway_s"])).to_arrow()
+
+
+def binary_round(seconds: pl.Series, digits: int = 20) -> pl.Series:
+    """To binary digits, which leaves zeros that compress; 20 are a microsecond."""
+    return ((seconds * 2**digits).round() / 2**digits).cast(pl.Float32)
+
+
+def write(table: pa.Table, path: Path) -> None:
+    floats = [field.name for field in table.schema if pa.types.is_floating(field.type)]
+    pq.write_table(
+        table,
+        path,
+        compression="zstd",
+        compression_level=19,
+        use_dictionary=False,
+        use_byte_stream_split=floats,
+        write_statistics=False,
+        store_schema=False,
+    )
+
+
+if __name__ == "__main__":
+    given = [argument for argument in sys.argv[1:] if argument != "--whole"]
+    if len(given) != 2:
+        raise SystemExit(__doc__)
+    try:
+        main(Path(given[0]), Path(given[1]), texts=None if "--whole" in sys.argv else TEXTS)
+    except (HarnessError, OSError) as error:
+        raise SystemExit(f"publish: {error}") from error

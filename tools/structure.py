@@ -1,0 +1,185 @@
+"""Measures of the code itself: `python tools/structure.py`. `tests/core/test_structure.py` holds them.
+
+Lines are lines of code: no blanks, comments or docstrings. Arrows are imports between the rooms (modules and packages
+right below `harness/`), wherever they stand, also those for types alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CORE = ROOT / "harness"
+PLUGINS = ROOT / "plugins"
+LONG_MODULE = 350
+LONG_FUNCTION = 60
+MANY_PARAMETERS = 8
+COMMANDS = ("harness/cli", "harness_sql/cli")
+"""Where a function's parameters are a command's options."""
+LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+
+
+@cache
+def files(folder: Path) -> tuple[Path, ...]:
+    """Its Python files, tests of plugins left out."""
+    found = (file for file in sorted(folder.rglob("*.py")) if not {"__pycache__", "tests"} & set(file.parts))
+    return tuple(found)
+
+
+@cache
+def tree(file: Path) -> ast.Module:
+    """Its syntax."""
+    return ast.parse(file.read_text(encoding="utf-8"))
+
+
+def code_lines(file: Path) -> int:
+    """Lines that are neither blank nor comment nor docstring."""
+    texts = (
+        node for node in ast.walk(tree(file)) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    )
+    said = {n for text in texts if isinstance(text.value.value, str) for n in range(text.lineno, text.end_lineno + 1)}
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(file.read_text(encoding="utf-8")).readline):
+        if token.type not in LAYOUT:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    return len(lines - said)
+
+
+def imported(file: Path) -> Iterator[str]:
+    """Modules of harness that a file imports, those for types too; of names that are modules the modules."""
+    for node in ast.walk(tree(file)):
+        if isinstance(node, ast.Import):
+            yield from (one.name for one in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{one.name}" for one in node.names)
+
+
+@cache
+def modules() -> Mapping[str, Path]:
+    """The core's files by name of their module."""
+    names = {}
+    for file in files(CORE):
+        parts = file.relative_to(ROOT).with_suffix("").parts
+        names[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return names
+
+
+def arrows(by_room: bool) -> dict[str, set[str]]:
+    """Whom each module of the core imports, or each room; `harness` itself, the face, left out."""
+
+    def place(module: str) -> str:
+        return module.split(".")[1] if by_room else module
+
+    found: dict[str, set[str]] = defaultdict(set)
+    for name, file in modules().items():
+        if name == "harness":
+            continue
+        wanted = {one for one in imported(file) if one in modules() and one not in ("harness", name)}
+        found[place(name)] |= {place(one) for one in wanted} - {place(name)}
+    return dict(found)
+
+
+def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    """Groups of more than one that import each other, in a circle of whatever length."""
+    reach = {one: _reached(graph, one) for one in graph}
+    found = {tuple(sorted(other for other in graph if other in reach[one] and one in reach[other])) for one in graph}
+    return [list(group) for group in sorted(found) if len(group) > 1]
+
+
+def _reached(graph: Mapping[str, set[str]], start: str) -> set[str]:
+    seen: set[str] = set()
+    wait = [start]
+    while wait:
+        for one in graph.get(wait.pop(), set()) - seen:
+            seen.add(one)
+            wait.append(one)
+    return seen
+
+
+def floors(graph: Mapping[str, set[str]]) -> int:
+    """Rooms above each other, those of a circle on one floor."""
+    of = {one: min([one, *group]) for one in graph for group in [next((g for g in circles(graph) if one in g), [one])]}
+    above = {
+        one: {of[other] for each in graph if of[each] == one for other in graph[each]} - {one} for one in of.values()
+    }
+
+    @cache
+    def height(one: str) -> int:
+        return 1 + max((height(other) for other in above[one]), default=0)
+
+    return max(map(height, above))
+
+
+def functions(file: Path) -> Iterator[tuple[str, int, int]]:
+    """Place, lines and parameters of every function."""
+    place = file.relative_to(ROOT).as_posix()
+    for node in ast.walk(tree(file)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            taken = node.args
+            names = [*taken.posonlyargs, *taken.args, *taken.kwonlyargs]
+            count = len([one for one in names if one.arg not in ("self", "cls")])
+            yield f"{place}:{node.lineno} {node.name}", int(node.end_lineno or 0) - node.lineno + 1, count
+
+
+def measures() -> dict[str, int]:
+    """Every measure by its name."""
+    core, ours = files(CORE), (*files(CORE), *files(PLUGINS))
+    texts = [file.read_text(encoding="utf-8") for file in ours]
+    rooms, whole = arrows(by_room=True), circles(arrows(by_room=False))
+    return {
+        "code lines of the core": sum(map(code_lines, core)),
+        "code lines of core and plugins": sum(map(code_lines, ours)),
+        "floors of the core": floors(rooms),
+        "circles of rooms": len(circles(rooms)),
+        "circles of modules": len(whole),
+        "dict[str, Any]": sum(text.count("dict[str, Any]") for text in texts),
+        "mentions of Any": sum(_mentions(file) for file in ours),
+        "modules over 350 lines": len(long_modules()),
+        "functions over 60 lines or 8 parameters": len(long_functions()),
+    }
+
+
+def long_modules() -> list[str]:
+    """Modules of core and plugins with too many lines, comments and all."""
+    ours = (*files(CORE), *files(PLUGINS))
+    sizes = {file: len(file.read_text(encoding="utf-8").splitlines()) for file in ours}
+    return [f"{file.relative_to(ROOT)} {lines}" for file, lines in sizes.items() if lines > LONG_MODULE]
+
+
+def long_functions() -> list[str]:
+    """Functions of core and plugins with too many lines or parameters."""
+    found = []
+    for file in (*files(CORE), *files(PLUGINS)):
+        of_command = any(place in file.as_posix() for place in COMMANDS)
+        for place, lines, parameters in functions(file):
+            if lines > LONG_FUNCTION or (parameters > MANY_PARAMETERS and not of_command):
+                found.append(f"{place}: {lines} lines, {parameters} parameters")
+    return found
+
+
+def _mentions(file: Path) -> int:
+    return sum(isinstance(node, ast.Name) and node.id == "Any" for node in ast.walk(tree(file)))
+
+
+def main() -> None:
+    """Print the measures, and what is behind those that should be none."""
+    for name, value in measures().items():
+        print(f"{value:7,}  {name}")
+    for title, found in (
+        ("circles of rooms", [" ".join(group) for group in circles(arrows(by_room=True))]),
+        ("circles of modules", [" ".join(group) for group in circles(arrows(by_room=False))]),
+        ("modules over 350 lines", long_modules()),
+        ("functions over 60 lines or 8 parameters", long_functions()),
+    ):
+        print(f"\n{title}:", *found, sep="\n  ")
+
+
+if __name__ == "__main__":
+    main()

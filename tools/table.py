@@ -1,0 +1,218 @@
+"""Keeps tables in Markdown equal to the run records: `python tools/table.py --check|--write [FILE...]`.
+
+A table stands between `<!-- table: KIND FOLDER [KEY...] -->` and `<!-- /table -->`, FOLDER as seen from the root:
+
+    runs results/cpu                               one row a run
+    passes results/gpu-spider                      one row a run: reward by pass over the questions trained on
+    phases results/gpu-speed                       one row a run: seconds by phase in the steps that all have
+    compare results/studies/frameworks             what `harness compare FOLDER --format md` prints
+    compare results/studies/frameworks accuracy    of it only the tables of these keys (accuracy, learning, behaviour,
+                                                   cost, evidence, views, ...; `notes` are the sentences below them)
+    compare FOLDER "baseline=ARM" ...              the same against another arm than the first
+    compare FOLDER allow=KEY ...                   the same of runs that differ in a key of their identity
+
+Without files: README.md, results/README.md and docs/*.md.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from harness.compare.comparison import compare
+from harness.compare.formats import markdown_tables
+from harness.compare.layout import sentences, tables
+from harness.compare.model import Comparison
+from harness.compare.runs import select
+from harness.compare.statistics import cluster_bootstrap
+from harness.errors import HarnessError
+from harness.results.folder import RunFolder
+from harness.results.renamed import OLDER
+from harness.wording import mean, percent
+
+ROOT = Path(__file__).resolve().parent.parent
+MARKED = re.compile(r"(?P<head><!-- table: (?P<what>[^>]*?) -->\n)(?P<body>.*?)(?P<end><!-- /table -->)", re.DOTALL)
+PHASES = ("gen", "old_log_prob", "update_actor", "update_weights")
+
+
+def runs_table(folder: Path) -> str:
+    """One row a run, by name."""
+    lines = [
+        "| run | agent | trains | seed | validation before | after | steps | s/step | rollout | update | minutes |",
+        "|---|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for path in sorted(folder.glob("*/run.json")):
+        record = RunFolder.open(path.parent).read()
+        result = record["result"]
+        steps = pl.read_parquet(path.parent / "steps.parquet").drop_nulls("timing_s/step")
+        whole = steps["timing_s/step"].sum()
+        share = {phase: steps[f"timing_s/{phase}"].sum() / whole for phase in PHASES}
+        trains = f"`{record['agent_match']}`".replace("|", "\\|") + (
+            ", shuffled rewards" if record["identity"]["reward_shuffled"] else ""
+        )
+        before, after = (
+            mean(result[f"val_accuracy_{when}"], result.get("graded", False)) for when in ("initial", "final")
+        )
+        lines.append(
+            f"| {path.parent.name} | {record['agent']} | {trains} | {record['seed']} "
+            f"| {before} | {after} | {result['steps']} | {result['step_s_median']:.1f} | {percent(share['gen'])} "
+            f"| {percent(share['update_actor'] + share['old_log_prob'])} | {result['wall_s'] / 60:.1f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def phases_table(folder: Path) -> str:
+    """Mean seconds by phase and the speed of a step against the first run's, one row a run, by name.
+
+    Of the steps in which all runs trained on as many tokens, without the first; refused where there is none.
+    """
+    runs = {
+        path.parent.name: pl.read_parquet(path.parent / "steps.parquet").drop_nulls("timing_s/step")
+        for path in sorted(folder.glob("*/run.json"))
+    }
+    tokens = {name: dict(steps.select("step", "perf/total_num_tokens").rows()) for name, steps in runs.items()}
+    common = sorted(set.intersection(*map(set, tokens.values())))[1:]
+    common = [step for step in common if len({counts[step] for counts in tokens.values()}) == 1]
+    if not common:
+        raise SystemExit(f"{folder}: the runs' steps hold different tokens: {tokens}")
+    means = {name: steps.filter(pl.col("step").is_in(common)).mean().row(0, named=True) for name, steps in runs.items()}
+    first = next(iter(means.values()))["timing_s/step"]
+    lines = [
+        "| run | GPUs | s/step | rollout | memory released | old log-probabilities | update | weights | speed |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, seconds in means.items():
+        record = RunFolder.open(folder / name).read()
+        whole, rollout = seconds["timing_s/step"], seconds["timing_s/sample"]
+        rest = [rollout, seconds["timing_s/gen"] - rollout, *(seconds[f"timing_s/{phase}"] for phase in PHASES[1:])]
+        lines.append(
+            f"| {name} | {len(record['hardware']['gpus'])} | {whole:.1f} "
+            f"| {' | '.join(f'{value:.2f}' for value in rest)} | {first / whole:.2f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def rewards(folder: Path) -> pl.DataFrame:
+    """One row a rollout of a run."""
+    rows = pl.read_parquet(folder / "episodes.parquet").rename(OLDER, strict=False)
+    return rows.select("step", "phase", "task_id", "cluster", pl.col("reward").fill_nan(None))
+
+
+def by_pass(rows: pl.DataFrame, record: dict[str, Any]) -> pl.DataFrame:
+    """The training rollouts among `rewards`, with `at`, their pass from 1; whole passes only."""
+    length = record["tasks"]["train"] // record["config"]["train"]["batch_size"]
+    rows = rows.filter(phase="train").with_columns(at=(pl.col("step") - 1) // length + 1)
+    return rows.filter(pl.col("at") <= record["result"]["steps"] // length)
+
+
+def by_at(rows: pl.DataFrame) -> dict[int, float]:
+    """Mean reward at every `at`."""
+    return dict(rows.group_by("at").agg(pl.mean("reward")).sort("at").rows())
+
+
+def passes_table(folder: Path) -> str:
+    """Mean reward of sampled rollouts in each pass over the training questions, and validation, one row a run.
+
+    Changes are paired by question, with 95 % intervals over whole databases.
+    """
+    means: dict[str, dict[int, float]] = {}
+    changes: dict[str, tuple[str, str]] = {}
+    for path in sorted(folder.glob("*/run.json")):
+        record = RunFolder.open(path.parent).read()
+        rows = rewards(path.parent)
+        trained = by_pass(rows, record)
+        means[path.parent.name] = by_at(trained)
+        whole = [int(step) for step in record["result"]["val_curve"]]
+        validated = rows.filter(pl.col("step").is_in(whole), phase="val").with_columns(at="step")
+        changes[path.parent.name] = _change(trained), _change(validated)
+    last = max(max(passes) for passes in means.values())
+    shown = [number for number in range(1, last + 1) if number < 5 or number % 2 == 0]
+    head = ["run", *(f"pass {number}" for number in shown), "trained on: change", "validation: change"]
+    lines = ["| " + " | ".join(head) + " |", "|---" + "|---:" * (len(head) - 1) + "|"]
+    for name, passes in means.items():
+        cells = [percent(passes[number]) if number in passes else "" for number in shown]
+        lines.append("| " + " | ".join([name, *cells, *changes[name]]) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _change(rows: pl.DataFrame) -> str:
+    """From the first `at` to the last: means in %, their difference in points, its interval."""
+    scored = rows.drop_nulls("reward").group_by("cluster", "task_id", "at").agg(pl.mean("reward"))
+    ends = [scored.filter(at=end) for end in (rows["at"].min(), rows["at"].max())]
+    both = ends[0].join(ends[1], on=["cluster", "task_id"]).sort("cluster", "task_id")
+    gain = both.with_columns(value=pl.col("reward_right") - pl.col("reward"))
+    low, high = cluster_bootstrap(gain) or (float("nan"), float("nan"))
+    before, after = 100 * both["reward"].mean(), 100 * both["reward_right"].mean()
+    return f"{before:.1f} to {after:.1f}: {after - before:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+
+
+@cache
+def compared(folder: Path, baseline: str | None, allow: tuple[str, ...]) -> Comparison:
+    """Several documents show tables of one comparison."""
+    return compare(select([folder]), baseline, allow)
+
+
+def comparison_tables(folder: Path, words: list[str]) -> str:
+    """The tables of a study or of a folder of runs, all or those of some keys."""
+    allow = tuple(word.removeprefix("allow=") for word in words if word.startswith("allow="))
+    keys = [word for word in words if not word.startswith(("baseline=", "allow="))]
+    baseline = next((word.removeprefix("baseline=") for word in words if word.startswith("baseline=")), None)
+    found = compared(folder, baseline, allow)
+    chosen = [table for table in tables(found) if not keys or table.key in keys]
+    text = markdown_tables(chosen, heading="" if keys else "###")
+    notes = "".join(f"- {sentence}\n" for sentence in sentences(found)) if not keys or "notes" in keys else ""
+    return f"{text}\n{notes}" if text and notes else text or notes
+
+
+def made(what: str) -> str:
+    """The content of one marker."""
+    kind, _, rest = what.partition(" ")
+    folder, *words = shlex.split(rest) or [""]
+    path = ROOT / folder
+    if not folder or not path.is_dir():
+        raise SystemExit(f"<!-- table: {what} -->: {folder or 'nothing'} is not a folder; wanted: KIND FOLDER [KEY...]")
+    if kind == "runs":
+        return runs_table(path)
+    if kind == "phases":
+        return phases_table(path)
+    if kind == "passes":
+        return passes_table(path)
+    if kind == "compare":
+        return comparison_tables(path, words)
+    raise SystemExit(f"<!-- table: {what} -->: no kind {kind!r}; there are runs, passes, phases and compare")
+
+
+def main(arguments: list[str]) -> int:
+    if arguments[:1] not in (["--check"], ["--write"]):
+        print(__doc__)
+        return 2
+    files = [Path(name) for name in arguments[1:]]
+    files = files or [ROOT / "README.md", ROOT / "results" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    drifted = 0
+    for file in files:
+        text = file.read_text(encoding="utf-8")
+        fresh = MARKED.sub(lambda found: f"{found['head']}{made(found['what'])}{found['end']}", text)
+        if fresh == text:
+            continue
+        if arguments[0] == "--write":
+            file.write_text(fresh, encoding="utf-8")
+            print(f"wrote {file}")
+            continue
+        drifted += 1
+        pairs = zip(MARKED.finditer(text), MARKED.finditer(fresh), strict=True)
+        stale = [old["what"] for old, new in pairs if old["body"] != new["body"]]
+        print(f"{file}: not what the records say: {'; '.join(stale)}. Bring up to date: python tools/table.py --write")
+    return 1 if drifted else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except HarnessError as error:
+        raise SystemExit(f"table: {error}") from error
