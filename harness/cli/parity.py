@@ -15,7 +15,7 @@ import typer
 
 from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results
-from harness.errors import ConfigError, PluginError, RunFailed, nearest
+from harness.errors import ConfigError, PluginError, RunFailed, how_to_install, nearest
 
 if TYPE_CHECKING:
     from rich.table import Column
@@ -138,6 +138,10 @@ def _names(named: list[str], everything: bool, only: str | None) -> list[str]:
         raise ConfigError("name agents, or say --all or --program: not both")
     if everything or only is not None:
         named = agents_of(only)
+    if not named and everything:
+        raise ConfigError(
+            f"no agent is installed. To install those that come with harness: {how_to_install('plugins')}"
+        )
     if not named:
         raise ConfigError("parity of what? Name agents, or say --all or --program. Example: harness parity crewai_sql")
     for name in named:

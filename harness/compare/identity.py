@@ -179,7 +179,7 @@ def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
     for run in runs:
         agents[run.record["agent"]] = agents.get(run.record["agent"]) or run.parity
     if len(agents) > 1:
-        missing = [name for name, found in agents.items() if found is None and not _excused(name)]
+        missing = [name for name, found in agents.items() if found is None and not _excused(name, runs)]
         if missing and not permitted:
             raise NotComparable(
                 f"parity differs: {missing[0]} ran without a parity certificate, so nobody knows whether it is the "
@@ -320,10 +320,25 @@ def _machine(run: Run) -> str:
     return f"{data['processor']}, {data['cores']} cores{gpus}"
 
 
-def _excused(name: str) -> bool:
+def _excused(name: str, runs: Sequence[Run]) -> bool:
     from harness.plugins import is_reference
 
-    return is_reference(name) or _idiomatic(name)
+    return is_reference(name) or _idiomatic(name) or _was_reference(name, runs)
+
+
+def _was_reference(name: str, runs: Sequence[Run]) -> bool:
+    """Whether an agent that is not installed here is what the others were certified against, as records tell.
+
+    Older ones do not have its source, and are told by its name.
+    """
+    from harness.plugins import registry
+
+    if any(spec.name == name for spec in registry().specs("agent")):
+        return False
+    sources = {run.record.get("agent_source") or "" for run in runs if run.record["agent"] == name}
+    certificates = [run.parity for run in runs]
+    references = {one["fingerprint"].get("reference") for one in certificates if one is not None and one["strict"]}
+    return bool(references) and (sources <= references or (sources == {""} and name.startswith("reference_")))
 
 
 def _idiomatic(name: str) -> bool:
