@@ -20,7 +20,7 @@ from harness.errors import ConfigError, PluginError, RunFailed, how_to_install, 
 if TYPE_CHECKING:
     from rich.table import Column
 
-    from harness.parity.comparison import Deviation, Likeness
+    from harness.parity.comparison import Deviation, Similarity
 
 app = typer.Typer(add_completion=False)
 SHOWN = 5
@@ -93,7 +93,7 @@ def run_parity(names: list[str], scenarios: list[str], say: Any = lambda text: N
                 "error": str(recordings),
             }
             continue
-        result: Likeness | Deviation = (
+        result: Similarity | Deviation = (
             compare(name, recordings, reference) if spec.strict else measure(name, recordings, reference)
         )
         row: dict[str, Any] = {
