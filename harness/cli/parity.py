@@ -18,7 +18,7 @@ from harness.cli.common import emit_json, progress_console, results
 from harness.errors import ConfigError, PluginError, RunFailed, how_to_install, nearest
 
 if TYPE_CHECKING:
-    from rich.table import Column
+    from rich.table import Table
 
     from harness.parity.comparison import Deviation, Similarity
 
@@ -177,12 +177,12 @@ def _show(report: dict[str, Any]) -> None:
         strict = {name: row for name, row in everything.items() if row["program"] == program}
         if not strict:
             continue
-        table = Table(f"scenario of {program}", *map(_whole, strict))
+        table = Table(f"scenario of {program}", *strict)
         for one in scenarios:
             table.add_row(one, *(_cell(one, row["failed"]) for row in strict.values()))
         table.add_section()
         table.add_row("certificate", *((row.get("certificate") or "none")[:12] for row in strict.values()))
-        console.print(table)
+        console.print(_whole(table))
         for name, row in strict.items():
             found = _differences(row.get("mismatches", []), row.get("calls_compared", 0), len(scenarios))
             for text in found[:SHOWN]:
@@ -195,7 +195,7 @@ def _show(report: dict[str, Any]) -> None:
             console.print(f"accepted: {ACCEPTED[name]} ({', '.join(users)})")
     idiomatic = {name: row for name, row in report["agents"].items() if not row["strict"] and "error" not in row}
     if idiomatic:
-        table = Table("measured against the reference", *map(_whole, idiomatic))
+        table = Table("measured against the reference", *idiomatic)
         rows: dict[str, Callable[[dict[str, Any]], str]] = {
             "calls": lambda row: _ratio(*row["calls"]),
             "prompt characters": lambda row: _ratio(*row["prompt_chars"]),
@@ -208,17 +208,17 @@ def _show(report: dict[str, Any]) -> None:
         }
         for label, cell in rows.items():
             table.add_row(label, *map(cell, idiomatic.values()))
-        console.print(table)
+        console.print(_whole(table))
     for name, row in report["agents"].items():
         if "error" in row:
             console.print(f"{name}: {row['error']}")
 
 
-def _whole(name: str) -> Column:
-    """A column whose head is broken where it is too long, not cut: beginnings of names are alike."""
-    from rich.table import Column
-
-    return Column(name, overflow="fold")
+def _whole(table: Table) -> Table:
+    """Heads that are too long are broken, not cut: beginnings of names are alike."""
+    for column in table.columns:
+        column.overflow = "fold"
+    return table
 
 
 def _differences(mismatches: Sequence[Mapping[str, str]], calls: int, scenarios: int) -> list[str]:

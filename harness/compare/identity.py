@@ -321,24 +321,14 @@ def _machine(run: Run) -> str:
 
 
 def _excused(name: str, runs: Sequence[Run]) -> bool:
-    from harness.plugins import is_reference
+    """Whether an agent needs no certificate. One that is not installed: the reference that others were held against."""
+    from harness.plugins import is_reference, registry
 
-    return is_reference(name) or _idiomatic(name) or _was_reference(name, runs)
-
-
-def _was_reference(name: str, runs: Sequence[Run]) -> bool:
-    """Whether an agent that is not installed here is what the others were certified against, as records tell.
-
-    Older ones do not have its source, and are told by its name.
-    """
-    from harness.plugins import registry
-
-    if any(spec.name == name for spec in registry().specs("agent")):
-        return False
+    if any(spec.name == name for spec in registry().specs("agent")) or _idiomatic(name):
+        return is_reference(name) or _idiomatic(name)
     sources = {run.record.get("agent_source") or "" for run in runs if run.record["agent"] == name}
-    certificates = [run.parity for run in runs]
-    references = {one["fingerprint"].get("reference") for one in certificates if one is not None and one["strict"]}
-    return bool(references) and (sources <= references or (sources == {""} and name.startswith("reference_")))
+    held = {one.parity["fingerprint"].get("reference") for one in runs if one.parity and one.parity["strict"]}
+    return bool(held) and (sources <= held or (sources == {""} and name.startswith("reference_")))  # "": older records
 
 
 def _idiomatic(name: str) -> bool:
