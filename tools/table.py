@@ -21,7 +21,6 @@ import shlex
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 
@@ -33,12 +32,20 @@ from harness.compare.runs import select
 from harness.compare.statistics import cluster_bootstrap
 from harness.errors import HarnessError
 from harness.results.folder import RunFolder
+from harness.results.model import Result, RunRecord
 from harness.results.renamed import OLDER
 from harness.wording import mean, percent
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKED = re.compile(r"(?P<head><!-- table: (?P<what>[^>]*?) -->\n)(?P<body>.*?)(?P<end><!-- /table -->)", re.DOTALL)
 PHASES = ("gen", "old_log_prob", "update_actor", "update_weights")
+
+
+def result_of(record: RunRecord) -> Result:
+    """What came of a run; refused where it has not ended."""
+    if (result := record["result"]) is None:
+        raise HarnessError(f"run {record['id']} has not ended: publish it when it has")
+    return result
 
 
 def runs_table(folder: Path) -> str:
@@ -49,16 +56,15 @@ def runs_table(folder: Path) -> str:
     ]
     for path in sorted(folder.glob("*/run.json")):
         record = RunFolder.open(path.parent).read()
-        result = record["result"]
+        result = result_of(record)
         steps = pl.read_parquet(path.parent / "steps.parquet").drop_nulls("timing_s/step")
         whole = steps["timing_s/step"].sum()
         share = {phase: steps[f"timing_s/{phase}"].sum() / whole for phase in PHASES}
         trains = f"`{record['agent_match']}`".replace("|", "\\|") + (
             ", shuffled rewards" if record["identity"]["reward_shuffled"] else ""
         )
-        before, after = (
-            mean(result[f"val_accuracy_{when}"], result.get("graded", False)) for when in ("initial", "final")
-        )
+        graded = result.get("graded", False)
+        before, after = mean(result["val_accuracy_initial"], graded), mean(result["val_accuracy_final"], graded)
         lines.append(
             f"| {path.parent.name} | {record['agent']} | {trains} | {record['seed']} "
             f"| {before} | {after} | {result['steps']} | {result['step_s_median']:.1f} | {percent(share['gen'])} "
@@ -104,11 +110,11 @@ def rewards(folder: Path) -> pl.DataFrame:
     return rows.select("step", "phase", "task_id", "cluster", pl.col("reward").fill_nan(None))
 
 
-def by_pass(rows: pl.DataFrame, record: dict[str, Any]) -> pl.DataFrame:
+def by_pass(rows: pl.DataFrame, record: RunRecord) -> pl.DataFrame:
     """The training rollouts among `rewards`, with `at`, their pass from 1; whole passes only."""
     length = record["tasks"]["train"] // record["config"]["train"]["batch_size"]
     rows = rows.filter(phase="train").with_columns(at=(pl.col("step") - 1) // length + 1)
-    return rows.filter(pl.col("at") <= record["result"]["steps"] // length)
+    return rows.filter(pl.col("at") <= result_of(record)["steps"] // length)
 
 
 def by_at(rows: pl.DataFrame) -> dict[int, float]:
@@ -128,7 +134,7 @@ def passes_table(folder: Path) -> str:
         rows = rewards(path.parent)
         trained = by_pass(rows, record)
         means[path.parent.name] = by_at(trained)
-        whole = [int(step) for step in record["result"]["val_curve"]]
+        whole = [int(step) for step in result_of(record)["val_curve"]]
         validated = rows.filter(pl.col("step").is_in(whole), phase="val").with_columns(at="step")
         changes[path.parent.name] = _change(trained), _change(validated)
     last = max(max(passes) for passes in means.values())

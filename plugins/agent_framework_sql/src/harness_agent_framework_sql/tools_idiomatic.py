@@ -26,11 +26,12 @@ class AgentFrameworkToolsIdiomatic:
     roles = ROLES
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        sampling: Any = {**toolbox.llm(ROLES[0]).sampling}
         agent = Agent(
             chat_client(ROLES[0], toolbox, {"max_iterations": toolbox.max_turns}),
             toolbox.prompts.system,
             name=ROLES[0],
             tools=[as_function(tool, toolbox) for tool in toolbox.tools],
-            default_options={**toolbox.llm(ROLES[0]).sampling},
+            default_options=sampling,
         )
         return (await agent.run(toolbox.prompts.user(problem))).text.strip()

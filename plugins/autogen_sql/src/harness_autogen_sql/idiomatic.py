@@ -15,6 +15,7 @@ from autogen_core import CancellationToken
 from harness.records import Problem
 from harness.toolbox import Toolbox
 from harness_autogen_sql.running import chat_client, run_team
+from harness_sql.self_correcting.prompts import Prompts
 
 
 class Database(BaseChatAgent):
@@ -43,7 +44,7 @@ class AutoGenSQLIdiomatic:
     roles = ("write_query", "check_query")
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
-        prompts = toolbox.prompts
+        prompts: Prompts = toolbox.prompts
         task = prompts.write(problem)
         writer = AssistantAgent(
             "write_query",

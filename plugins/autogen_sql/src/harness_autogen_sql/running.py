@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.base import TaskResult
+from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage
 from autogen_agentchat.teams import BaseGroupChat
-from autogen_core import CancellationToken
-from autogen_core.models import ModelFamily, ModelInfo
+from autogen_core import CancellationToken, FunctionCall
+from autogen_core.models import FunctionExecutionResult, ModelFamily, ModelInfo
+from autogen_core.tools import BaseTool, Workbench
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 
 from harness.toolbox import Toolbox
@@ -32,7 +35,7 @@ def chat_client(
     role: str, toolbox: Toolbox, kind: type[OpenAIChatCompletionClient] = OpenAIChatCompletionClient, **more: Any
 ) -> OpenAIChatCompletionClient:
     llm = toolbox.llm(role)
-    return kind(
+    return kind(  # type: ignore[call-arg]  # what AsyncOpenAI takes it takes too; its types lack http_client
         model=llm.model,
         base_url=llm.base_url,
         api_key=llm.api_key,
@@ -52,10 +55,19 @@ class ToolAgent(AssistantAgent):
     A call raises for arguments that Python's JSON decoder gives up on, such as 2,000 nested lists.
     """
 
-    @classmethod
-    async def _execute_tool_call(cls, *, stream: asyncio.Queue[Any], **more: Any) -> Any:
+    @staticmethod
+    async def _execute_tool_call(
+        tool_call: FunctionCall,
+        workbench: Sequence[Workbench],
+        handoff_tools: list[BaseTool[Any, Any]],
+        agent_name: str,
+        cancellation_token: CancellationToken,
+        stream: asyncio.Queue[BaseAgentEvent | BaseChatMessage | None],
+    ) -> tuple[FunctionCall, FunctionExecutionResult]:
         try:
-            return await super()._execute_tool_call(stream=stream, **more)
+            return await AssistantAgent._execute_tool_call(
+                tool_call, workbench, handoff_tools, agent_name, cancellation_token, stream
+            )
         except BaseException:
             stream.put_nowait(None)  # what it waits for; the exception is then its to raise
             raise

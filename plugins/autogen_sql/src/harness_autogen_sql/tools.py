@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from autogen_agentchat.agents import AssistantAgent
 from autogen_core import CancellationToken, FunctionCall
 from autogen_core.models import CreateResult, FunctionExecutionResult
-from autogen_core.tools import StaticWorkbench, ToolSchema, Workbench
+from autogen_core.tools import ParametersSchema, StaticWorkbench, ToolSchema, Workbench
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from openai import omit
 
@@ -29,13 +29,19 @@ class ToolboxBench(StaticWorkbench):
 
     async def list_tools(self) -> list[ToolSchema]:
         return [
-            {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
+            {
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": cast(ParametersSchema, dict(tool.parameters)),
+            }
             for tool in self._toolbox.tools
         ]
 
     async def carry_out(self, call: FunctionCall, token: CancellationToken) -> str:
         async with self._turn:
-            return await token.link_future(asyncio.ensure_future(self._toolbox.call(call.name, call.arguments)))
+            called = asyncio.ensure_future(self._toolbox.call(call.name, call.arguments))
+            result: str = await token.link_future(called)
+            return result
 
 
 class ToolAgent(AssistantAgent):

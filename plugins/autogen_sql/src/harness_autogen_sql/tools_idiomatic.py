@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from autogen_core import CancellationToken
 from autogen_core.tools import BaseTool
@@ -16,7 +17,7 @@ from harness_autogen_sql.running import ToolAgent, chat_client, run_agent
 from harness_sql.tool_loop.prompts import ROLES
 
 
-class ToolboxTool(BaseTool[BaseModel, str]):
+class ToolboxTool(BaseTool[BaseModel, Any]):
     """A tool of the environment; AutoGen checks its arguments and writes its schema anew."""
 
     def __init__(self, tool: Tool, toolbox: Toolbox) -> None:
@@ -26,7 +27,8 @@ class ToolboxTool(BaseTool[BaseModel, str]):
 
     async def run(self, args: BaseModel, cancellation_token: CancellationToken) -> str:
         called = asyncio.ensure_future(self._toolbox.call(self.name, args.model_dump(exclude_unset=True)))
-        return await cancellation_token.link_future(called)
+        result: str = await cancellation_token.link_future(called)
+        return result
 
 
 class AutoGenToolsIdiomatic:

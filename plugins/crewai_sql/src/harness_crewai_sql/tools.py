@@ -19,7 +19,10 @@ class ToolLLM(AsyncLLM):
 
     _words: str = PrivateAttr(default="")
 
-    def _extract_chat_finish_reason_and_id(self, response: Any) -> tuple[str | None, str | None]:
+    # CrewAI's is static and called on the instance.
+    def _extract_chat_finish_reason_and_id(  # type: ignore[override]
+        self, response: Any
+    ) -> tuple[str | None, str | None]:
         self._words = response.choices[0].message.content or ""
         return super()._extract_chat_finish_reason_and_id(response)
 
@@ -40,7 +43,7 @@ class Conversation(BaseModel):
 
 
 class ToolFlow(Flow[Conversation]):
-    """ask -> (answer | call tools -> ask ...)."""
+    """take a turn -> (answer | call tools -> take a turn ...)."""
 
     toolbox: Any
     llm: Any
@@ -50,7 +53,7 @@ class ToolFlow(Flow[Conversation]):
         pass
 
     @router(or_("begin", "called"))
-    async def ask(self) -> Literal["calls", "answered"]:
+    async def take_turn(self) -> Literal["calls", "answered"]:
         state = self.state
         state.words, state.calls = await self.llm.reply(state.messages)
         state.replies += 1
@@ -69,7 +72,7 @@ class ToolFlow(Flow[Conversation]):
 
 
 class CrewAITools:
-    """ask -> (call tools -> ask ...) -> answer."""
+    """A turn of the model -> (its tools -> a turn ...) -> answer."""
 
     roles = ROLES
 
@@ -86,4 +89,4 @@ class CrewAITools:
         )
         flow.state.messages = toolbox.prompts.messages(problem)
         await flow.kickoff_async()
-        return flow.state.words.strip()
+        return str(flow.state.words).strip()

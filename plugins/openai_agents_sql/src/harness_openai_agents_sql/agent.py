@@ -7,7 +7,7 @@ from openai import AsyncOpenAI
 
 from harness.records import Problem
 from harness.toolbox import Toolbox
-from harness_sql.self_correcting.prompts import ROLES, Prompt
+from harness_sql.self_correcting.prompts import ROLES, Prompt, Prompts
 
 RUN = RunConfig(tracing_disabled=True, workflow_name="harness")
 
@@ -44,7 +44,7 @@ class OpenAIAgentsSQL:
     roles = ROLES
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
-        prompts = toolbox.prompts
+        prompts: Prompts = toolbox.prompts
         sql = prompts.parse_sql(await ask(prompts.write(problem), toolbox))
         for _ in range(1, toolbox.max_turns):
             result = await toolbox.execute(sql)
