@@ -1,6 +1,7 @@
 # Everything from nothing: these targets bring their own uv and environment, and install nothing globally.
 #   make train   train the SQL agent on this machine (TRAIN_ARGS="--plugin autogen_sql --seed 1")
 #   make test    the whole test suite (TEST_ARGS="-k gateway")
+#   make docs    the documentation as a site, in site/
 #   make faults  what is broken on purpose in trainings, and what happens: the table of docs/reliability.md
 
 VENV ?= .venv
@@ -16,9 +17,10 @@ UV_BIN := .uv/bin/uv
 UV := UV_PROJECT_ENVIRONMENT=$(VENV) $(UV_BIN)
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed-$(EXTRAS)
+CREATED = test -x $(BIN)/python || $(UV) venv --quiet --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" $(VENV)
 PYTEST := $(BIN)/pytest -m "not gpu"
 
-.PHONY: train test test-others test-trainings test-gpu faults lint format lock clean
+.PHONY: train test test-others test-trainings test-gpu faults docs lint format lock clean
 
 train: $(INSTALLED)
 	$(BIN)/harness train $(TRAIN_ARGS)
@@ -43,6 +45,12 @@ test-gpu: $(INSTALLED)
 faults: $(INSTALLED)
 	$(BIN)/python benchmarks/faults.py $(FAULT_ARGS)
 
+# Needs nothing but its own packages, a minute or less where nothing else is installed.
+docs: export NO_MKDOCS_2_WARNING = 1
+docs: $(VENV)/.installed-docs
+	$(BIN)/python -m mkdocs build --strict --quiet
+	@echo "site/index.html opens from the disk; its search needs a server: python -m http.server -d site"
+
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -61,10 +69,15 @@ $(UV_BIN):
 	.uv/bin/python -m pip install --quiet "uv>=0.9"
 
 $(INSTALLED): pyproject.toml uv.lock $(wildcard plugins/*/pyproject.toml) | $(UV_BIN)
-	test -x $(BIN)/python || $(UV) venv --quiet --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" $(VENV)
+	$(CREATED)
 	@echo "installing into $(VENV): 7 GB or so, some minutes the first time"
 	$(UV) sync --quiet --frozen --inexact --compile-bytecode --extra $(EXTRAS) --extra plugins
 	touch $@
 
+$(VENV)/.installed-docs: pyproject.toml uv.lock | $(UV_BIN)
+	$(CREATED)
+	$(UV) sync --quiet --frozen --inexact --only-group docs
+	touch $@
+
 clean:
-	rm -rf $(VENV) .uv
+	rm -rf $(VENV) .uv site

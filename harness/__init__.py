@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from harness.rollout.request import Phase
     from harness.rollout.session import Session
     from harness.rollout.stack import RolloutWork
-    from harness.run import LiveRun, validation_due
+    from harness.run import validation_due
     from harness.scripted.completion import Reply
     from harness.tasks import TaskSet
     from harness.testing.contract import AgentContract
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from harness.testing.program_contract import ProgramContract
     from harness.testing.trainer_contract import TrainerContract
     from harness.toolbox import LLM, Agent, Toolbox
-    from harness.trainers import MEASURES, Progress, Standby, Trainer
+    from harness.trainers import MEASURES, LiveRun, Progress, Standby, Trainer
 
 __all__ = [
     "CANARY",
@@ -157,7 +157,7 @@ _HOMES = {
     "harness.rollout.request": "Phase",
     "harness.rollout.session": "Session",
     "harness.rollout.stack": "RolloutWork",
-    "harness.run": "LiveRun validation_due",
+    "harness.run": "validation_due",
     "harness.scripted.completion": "Reply",
     "harness.tasks": "TaskSet",
     "harness.testing.contract": "AgentContract",
@@ -166,7 +166,7 @@ _HOMES = {
     "harness.testing.program_contract": "ProgramContract",
     "harness.testing.trainer_contract": "TrainerContract",
     "harness.toolbox": "LLM Agent Toolbox",
-    "harness.trainers": "MEASURES Progress Standby Trainer",
+    "harness.trainers": "MEASURES LiveRun Progress Standby Trainer",
 }
 """Module: the names that it is the home of; of `harness` itself those of modules."""
 

@@ -12,6 +12,8 @@ from harness.compare.runs import with_failed
 from harness.config import Config, resolve_device
 from harness.errors import RunFailed
 from harness.gateway.client import Endpoint
+from harness.monitor import over_the_limit
+from harness.order import validation_order
 from harness.plugins import make_task_set, reward_spec, task_set_spec
 from harness.policies.roles import Answerer, answerers, answering
 from harness.record import agent_failures
@@ -22,9 +24,7 @@ from harness.results.readings import write_down
 from harness.results.signal import mixed_tasks
 from harness.rollout.session import Session
 from harness.rollout.stack import RolloutWork
-from harness.run import LiveRun, load_tasks, recorded
-from harness.trainers.monitor import over_the_limit
-from harness.trainers.order import validation_order
+from harness.run import StartedRun, load_tasks, recorded
 from harness.wording import is_graded
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def evaluate(
     tasks = validation_order(load_tasks(config, task_set, config.task.val_split), config)
     identity = policy or f"{endpoint.model} at {endpoint.base_url}"
     answers = answerers(config) if answers is None else answers
-    run = LiveRun(config, folder, task_set, [], tasks, identity, resolve_device(config.device), answers)
+    run = StartedRun(config, folder, task_set, [], tasks, identity, resolve_device(config.device), answers)
 
     def result(record: RunRecord) -> Scores:
         rows, spec = list(folder.rows("episodes")), reward_spec(config.reward.name)
@@ -148,7 +148,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 class _Evaluation(RolloutWork):
-    def __init__(self, run: LiveRun, endpoint: Endpoint, on_progress: Callable[[int, int], None]) -> None:
+    def __init__(self, run: StartedRun, endpoint: Endpoint, on_progress: Callable[[int, int], None]) -> None:
         folder = run.folder
         super().__init__(run.config, endpoint.model, folder.logs, f"{folder.id}-{os.getpid()}", run.roles)
         self._folder = folder

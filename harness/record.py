@@ -19,6 +19,7 @@ from harness.config import Config, EvalConfig
 from harness.environments import Environment, tools_of
 from harness.hookspecs import RewardSpec
 from harness.layers import digest
+from harness.order import order_hash
 from harness.plugins import (
     agent_spec,
     environment,
@@ -53,7 +54,6 @@ from harness.results.signal import least_to_train, mixed_groups, share_mixed, wh
 from harness.results.tables import step_rows
 from harness.rollout.request import sampling_of
 from harness.tasks import TaskSet
-from harness.trainers.order import order_hash
 from harness.wording import is_graded, most_often
 
 log = logging.getLogger(__name__)

@@ -16,6 +16,9 @@ from harness.config import Config, TrainConfig, resolve_device
 from harness.errors import ConfigError, EnvironmentProblem, HarnessError, RunFailed, TaskSetError, UserError
 from harness.gateway.client import Endpoint
 from harness.layers import flatten
+from harness.ledger import spent
+from harness.monitor import Monitor
+from harness.order import trained_on, training_order, validation_order, write_dataset
 from harness.plugins import (
     agent_spec,
     check_fit,
@@ -38,11 +41,8 @@ from harness.results.folder import FULL, RunFolder, undisturbed
 from harness.results.model import Parent, RunRecord, Scores
 from harness.results.signal import least_to_train
 from harness.results.tables import conclude
-from harness.rewards.paid import spent
 from harness.tasks import TaskSet
 from harness.trainers import Progress
-from harness.trainers.monitor import Monitor
-from harness.trainers.order import trained_on, training_order, validation_order, write_dataset
 
 ROWS_BYTES = {"train": 64 * 2**20, "eval": 4 * 2**20}
 """Room that the rows, logs and tables of a small run take; without it none is started."""
@@ -57,18 +57,12 @@ RESUMABLE = (
 
 
 @dataclass
-class LiveRun:
-    """A run that goes on; what a trainer is given.
+class StartedRun:
+    """A run that goes on, as trainers know it (`trainers.LiveRun`) and as evaluations do, which train nothing.
 
     Attributes:
-        folder: The run's folder. `data/train.parquet` and `data/val.parquet` in it hold the tasks in order.
-        train: Tasks of every step, one after the other; none where nothing is trained.
-        val: The validation tasks.
-        model: Folder or Hugging Face id of the policy that is trained; what is measured, in a word, elsewhere.
+        model: Of an evaluation what is measured, in a word.
         answers: What answers roles that the policy does not, by role.
-        roles: Where those are answered while it trains or measures; for `RolloutWork`.
-        done: Steps that earlier launches have trained: go on from their checkpoint. 0 where there is none.
-        validate_first: Whether the validation after step `done` is still to be made.
         on_progress: Called with every `poll`.
     """
 
@@ -339,7 +333,7 @@ def train(
             same_run(folder.config(), config)
         data = data or load_data(config, folder if resume else None)
         folder.write_config(config)
-        run = LiveRun(
+        run = StartedRun(
             config,
             folder,
             data.task_set,
@@ -374,7 +368,7 @@ def train(
 
 @contextmanager
 def recorded(
-    run: LiveRun,
+    run: StartedRun,
     kind: Literal["train", "eval"],
     result: Callable[[RunRecord], Scores],
     *,
@@ -449,7 +443,7 @@ def validation_due(train: TrainConfig, steps: int, step: int) -> bool:
     return step == steps or (train.val_every > 0 and step > 0 and step % train.val_every == 0)
 
 
-def validated(run: LiveRun, step: int) -> bool:
+def validated(run: StartedRun, step: int) -> bool:
     """Whether the validation after a step ended, and well enough: trainers save a checkpoint before it."""
     rows = [row for row in run.folder.rows("episodes") if row["phase"] == "val" and row["step"] == step]
     failed = sum(row["reward"] is None for row in rows)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from harness.trainers import Progress
+from typing import Any
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """What a terminal obeys instead of showing it: control characters but tab and newline, and turns of direction."""
@@ -51,33 +48,6 @@ def measured(graded: bool) -> str:
 def mean(value: float | None, graded: bool) -> str:
     """An accuracy as `62.5 %`, a mean reward as `0.625`."""
     return "-" if value is None else f"{value:.3f}" if graded else percent(value)
-
-
-def steps_of(progress: Progress) -> str:
-    """`12 of 20`; a dash where nothing is trained."""
-    return f"{progress.step} of {progress.total_steps}" if progress.total_steps else "-"
-
-
-def so_far(progress: Progress) -> str:
-    """A validation under way, which is no measurement yet: `53.4 % so far (112 of 240)`; empty outside of one."""
-    if progress.validating is None:
-        return ""
-    return f"{mean(progress.val_so_far, progress.graded)} so far ({progress.done} of {progress.expected})"
-
-
-def standing(progress: Progress) -> str:
-    """Where a run stands: `step 12 of 20, reward 0.412, accuracy 53.4 % after step 10, left 3 min 20 s`."""
-    trained = bool(progress.total_steps)
-    validated = max(progress.val_curve, default=None)
-    found = [] if validated is None else [(mean(progress.val_curve[validated], progress.graded), validated)]
-    found += [] if progress.validating is None else [(so_far(progress), progress.validating)]
-    said = [f"step {steps_of(progress)}"] if trained else []
-    said += [] if progress.reward is None else [f"reward {progress.reward:.3f}"]
-    if found:
-        values = (f"{value} after step {step}" if trained else value for value, step in found)
-        said.append(f"{measured(progress.graded)} {', '.join(values)}")
-    said += [] if progress.remaining_s is None else [f"left {duration(progress.remaining_s)}"]
-    return ", ".join(said)
 
 
 def duration(seconds: float | None) -> str:

@@ -60,8 +60,8 @@ def imported(file: Path) -> Iterator[str]:
         if isinstance(node, ast.Import):
             yield from (one.name for one in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{one.name}" for one in node.names)
+            inner = [f"{node.module}.{one.name}" for one in node.names]
+            yield from (one if one in modules() else node.module for one in inner)
 
 
 @cache

@@ -47,10 +47,10 @@ def dev(
     json_: Annotated[bool, typer.Option("--json", help="Print every span and verdict as JSON.")] = False,
 ) -> None:
     """Dry run through agentlightning's Trainer.dev: a few tasks, every span and the reward shown as a tree."""
+    from harness.order import validation_order
     from harness.plugins import make_task_set
     from harness.rollout.request import RolloutRequest
     from harness.run import check
-    from harness.trainers.order import validation_order
 
     here = to_serve(model, endpoint)
     preset, file = preset_of(here, task)
@@ -87,8 +87,8 @@ def dev(
 async def _judged(config: Config, ended: list[tuple[Task, Attempt]]) -> list[tuple[Attempt, Verdict]]:
     """The verdicts that a run would reach."""
     from harness.plugins import roles_of
-    from harness.rewards.scoring import Scorer
     from harness.run import refusals
+    from harness.scoring import Scorer
 
     scorer = Scorer(config, roles=roles_of(config.agent))
     refused = refusals(config, [task for task, _ in ended])

@@ -12,9 +12,10 @@ from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results, table
 from harness.errors import UserError, nearest
 from harness.layers import flatten
+from harness.monitor import so_far, steps_of
 from harness.python.loaded import one_run
 from harness.python.summaries import facts, overview
-from harness.wording import duration, mean, so_far, steps_of
+from harness.wording import duration, mean
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 STATUSES = ("finished", "failed", "interrupted", "running")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.cli import complete
 from harness.cli.common import as_called, emit_json, interruptible, progress_console, results, table
-from harness.cli.study_display import StudyDisplay, sharing
+from harness.cli.study_display import Plan, PlannedJob, StudyDisplay, sharing
 from harness.errors import RunFailed, UserError
 from harness.layers import at, nested
 from harness.wording import duration
@@ -22,36 +22,6 @@ if TYPE_CHECKING:
     from harness.study.state import Step
 
 app = typer.Typer(add_completion=False)
-
-
-class PlannedJob(TypedDict):
-    """One run, as `--dry-run` shows it."""
-
-    key: str
-    arm: str
-    seed: int
-    kind: str
-    action: str
-    why: str
-    steps: int | None
-    estimate_s: float | None
-    estimate_from: str | None
-
-
-class Plan(TypedDict):
-    """The whole of `--dry-run --json`."""
-
-    study: str
-    jobs: list[PlannedJob]
-    to_run: int
-    estimate_s: float | None
-    runs_at_once: int
-    cores_per_run: int
-    gpus: list[tuple[str, ...]] | None
-    without_estimate: int
-    differences: dict[str, dict[str, Any]]
-    uncertified: NotRequired[list[str]]
-    """Strict agents whose parity certificates are made first."""
 
 
 @app.command()

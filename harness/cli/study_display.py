@@ -4,17 +4,48 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NotRequired, Self, TypedDict
 
 from harness.cli.common import table
-from harness.wording import duration, mean, measured, printable, standing, steps_of, with_cores
+from harness.monitor import standing, steps_of
+from harness.wording import duration, mean, measured, printable, with_cores
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from harness.cli.study import Plan
     from harness.study.execute import Standing
+
+
+class PlannedJob(TypedDict):
+    """One run, as `--dry-run` shows it."""
+
+    key: str
+    arm: str
+    seed: int
+    kind: str
+    action: str
+    why: str
+    steps: int | None
+    estimate_s: float | None
+    estimate_from: str | None
+
+
+class Plan(TypedDict):
+    """The whole of `--dry-run --json`."""
+
+    study: str
+    jobs: list[PlannedJob]
+    to_run: int
+    estimate_s: float | None
+    runs_at_once: int
+    cores_per_run: int
+    gpus: list[tuple[str, ...]] | None
+    without_estimate: int
+    differences: dict[str, dict[str, Any]]
+    uncertified: NotRequired[list[str]]
+    """Strict agents whose parity certificates are made first."""
+
 
 EVERY_S = 30.0
 """Between lines on what goes on, where there is no terminal."""

@@ -10,15 +10,10 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Literal, get_args
-
-from harness.errors import UserError
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from harness.compare.compared import Compared
-
-Format = Literal["table", "md", "csv", "json", "latex", "html"]
-FORMATS: tuple[Format, ...] = get_args(Format)
 
 
 def compare(
@@ -52,18 +47,6 @@ def compare(
     found = of_selection(select(paths, Path(runs_dir)), baseline, allow, margin)
     rows = [] if references is False else reference_rows(None if references else found["task_set"])
     return Compared(found, rows)
-
-
-def known_format(form: str) -> Format:
-    """A format that comparisons have.
-
-    Raises:
-        UserError: It is none.
-    """
-    for known in FORMATS:
-        if form == known:
-            return known
-    raise UserError(f"no format called {form!r}. There are: {', '.join(FORMATS)}")
 
 
 class _Called(ModuleType):

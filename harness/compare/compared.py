@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from harness.compare import known_format
 from harness.compare.formats import html_tables, inline, render
+from harness.compare.forms import known_format
 from harness.compare.layout import sentences, tables
 from harness.compare.model import Comparison, Reference
 from harness.wording import printable

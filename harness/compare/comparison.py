@@ -18,6 +18,7 @@ from harness.compare.estimates import (
 )
 from harness.compare.identity import check_data, check_identity, check_parity, circumstances, times_compare
 from harness.compare.learning import learn
+from harness.compare.measures import measure
 from harness.compare.model import (
     SCHEMA_VERSION,
     Arm,
@@ -180,7 +181,7 @@ def _baseline(name: str | None, arms: Mapping[str, Sequence[Run]], selection: Se
 def _arm(name: str, runs: Sequence[Run]) -> Arm:
     import numpy as np
 
-    per_seed = [run.figures for run in runs]
+    per_seed = [measure(run) for run in runs]
     final = scores(runs)
     initial = scores([run for run in runs if 0 in run.val_curve()] or runs, 0) if runs[0].trained else final.clear()
     started, reached = accuracy(initial, span_of(runs)), accuracy(final, span_of(runs))
@@ -243,7 +244,7 @@ def _pair(
             "interquartile_mean_difference": statistics.interquartile_mean(mine_by_seed)
             - statistics.interquartile_mean(theirs_by_seed),
         }
-    learned = any(not run.figures["no_signal"] for run in (*runs, *base_runs))
+    learned = any(not measure(run)["no_signal"] for run in (*runs, *base_runs))
     same = identical and learned and paired == "seed" and difference.se == difference.mean == 0
     beyond = sum(abs(one) >= (margin or COLLAPSE * width) for one in difference.by_seed)
     shown = replace(difference, low=0.0, high=0.0) if same else difference

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from harness.compare import Format
+from harness.compare.forms import Format
 from harness.compare.layout import Table, sentences, tables
 from harness.compare.model import Comparison, EstimateData, Reference
 from harness.layers import digest

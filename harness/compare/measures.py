@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from typing import TYPE_CHECKING, cast
+from weakref import WeakKeyDictionary
 
 from harness.compare.model import Behaviour, Cost, Figures, Signal
+from harness.compare.runs import Run
 from harness.records import AGENT_OUTCOMES
+from harness.results.model import Accuracy, RunRecord
 from harness.results.signal import least_to_train, mixed_groups, share_mixed, why_flat
 
 if TYPE_CHECKING:
     import polars as pl
-
-    from harness.compare.runs import Run
-    from harness.results.model import Accuracy, RunRecord
 
 PARTS = {"rollout": "rollout_s", "update": "update_s", "weights": "weights_s"}
 """The measure of a step that each part of the cost split is."""
@@ -22,8 +22,17 @@ REFUSED = "the prediction fails"
 """How a reward's reason begins where the answer does not run."""
 
 
+_KNOWN: WeakKeyDictionary[Run, Figures] = WeakKeyDictionary()
+
+
 def measure(run: Run) -> Figures:
-    """All figures of one run as plain data; None where something was not measured."""
+    """All figures of one run as plain data, taken once; None where something was not measured."""
+    if run not in _KNOWN:
+        _KNOWN[run] = _measure(run)
+    return _KNOWN[run]
+
+
+def _measure(run: Run) -> Figures:
     curve = run.val_curve()
     val = run.validation()
     train = run.training

@@ -10,15 +10,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from harness.compare.model import Asked, Figures, StudyState, Trained
+from harness.compare.model import Asked, StudyState, Trained
 from harness.errors import NoSuchArm, UserError, nearest
 from harness.layers import differing, flatten, parse_yaml
+from harness.monitor import follower
 from harness.records import AGENT_OUTCOMES
 from harness.results import renamed
 from harness.results.folder import Kind, RunFolder, read_json
 from harness.results.model import Certificate, RunRecord, fault
 from harness.trainers import Progress
-from harness.trainers.monitor import follower
 from harness.wording import is_graded, printable
 
 if TYPE_CHECKING:
@@ -179,13 +179,6 @@ class Run:
         record = self.record
         later = record.get("agent_fingerprint")
         return record["parity"] or (certificate_of(record["agent"], later) if later else None)
-
-    @cached_property
-    def figures(self) -> Figures:
-        """All that is measured of it."""
-        from harness.compare.measures import measure
-
-        return measure(self)
 
     @cached_property
     def progress(self) -> Progress:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import UserError
+from harness.monitor import standing
 from harness.python import summaries
-from harness.wording import printable, standing
+from harness.wording import printable
 
 if TYPE_CHECKING:
     import pandas as pd

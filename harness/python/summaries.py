@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from harness.monitor import so_far, steps_of
 from harness.records import AGENT_OUTCOMES
 from harness.results.readings import FILE
 from harness.wording import (
@@ -14,9 +15,7 @@ from harness.wording import (
     mean,
     measured,
     percent,
-    so_far,
     spoilt,
-    steps_of,
     unread,
     with_cores,
 )

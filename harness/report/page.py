@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 from harness.compare.formats import html_tables, inline
 from harness.compare.identity import differences
 from harness.compare.layout import Table, sentences, tables
+from harness.compare.measures import measure
 from harness.compare.numbers import with_interval
 from harness.compare.references import reference_rows
 from harness.compare.verdicts import verdict_text
 from harness.errors import NoSuchArm, NotComparable, UserError
 from harness.layers import flatten
+from harness.monitor import standing, steps_of
 from harness.report.charts import charts
-from harness.wording import duration, mean, standing, steps_of
+from harness.wording import duration, mean
 
 if TYPE_CHECKING:
     from harness.compare.model import Comparison
@@ -87,7 +89,7 @@ def render(
         if len(run.episodes) and (not shown or (run.finished and run.arm in shown)):
             arms.setdefault(run.arm, []).append(run)
     arms = {name: arms[name] for name in shown if name in arms} if shown else arms
-    figures = {arm: [run.figures for run in runs] for arm, runs in arms.items()}
+    figures = {arm: [measure(run) for run in runs] for arm, runs in arms.items()}
     task_sets = {str(run.record["identity"]["task_set"].get("name")) for run in selection.runs}
     published = [] if references is False else reference_rows(None if references else min(task_sets))
     found = tables(comparison, published) if comparison else []

@@ -26,10 +26,10 @@ from harness.programs import Turn
 from harness.records import Attempt, Task, Transition, Verdict
 from harness.results.episodes import episode_row, transition_rows
 from harness.results.folder import RowLog, RunFolder
-from harness.rewards.scoring import Scorer
 from harness.rollout.client import RolloutClient
 from harness.rollout.credit import kinds, payments
 from harness.rollout.request import Phase, RolloutRequest
+from harness.scoring import Scorer
 
 if TYPE_CHECKING:
     from agentlightning.store.base import LightningStore

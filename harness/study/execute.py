@@ -18,6 +18,7 @@ import yaml
 
 from harness.compare.runs import read_run
 from harness.errors import UserError
+from harness.monitor import Follower, follower
 from harness.plugins import make_trainer
 from harness.record import STUDY_VARIABLE
 from harness.results.folder import RunFolder, now, undisturbed
@@ -25,7 +26,6 @@ from harness.study.plan import Job
 from harness.study.slots import Slot, make_slots, nearest
 from harness.study.state import Step, StudyFolder
 from harness.trainers import Progress, Standby
-from harness.trainers.monitor import Follower, follower
 from harness.wording import mean, measured
 
 if TYPE_CHECKING:

@@ -74,8 +74,8 @@ def steps_of(config: Config) -> int | None:
     """Training steps of a configuration; None where its task set cannot be read here."""
     if config.train.steps:
         return config.train.steps
+    from harness.order import trained_on, training_order
     from harness.plugins import make_task_set
-    from harness.trainers.order import trained_on, training_order
 
     try:
         tasks = make_task_set(config).load(config.task.train_split)

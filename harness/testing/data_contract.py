@@ -35,7 +35,7 @@ from harness.hookspecs import RewardSpec, TaskSetSpec
 from harness.parity.recorder import LIMITS
 from harness.plugins import environment, environment_of, make, reward_spec, reward_version, task_set_spec
 from harness.records import Attempt, Outcome, Task, Verdict
-from harness.rewards.scoring import Scorer
+from harness.scoring import Scorer
 from harness.tasks import TaskSet
 
 UNKNOWN = {"no_such_option": 1}

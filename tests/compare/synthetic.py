@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from harness.config import load_config
 from harness.layers import digest
+from harness.order import training_order, validation_order
 from harness.plugins import load, task_set_spec
 from harness.record import closed, run_record, training_result
 from harness.records import Attempt, Outcome, Task, ToolCall, Transition, Verdict
@@ -20,7 +21,6 @@ from harness.results.episodes import episode_row, transition_rows
 from harness.results.folder import RowLog, RunFolder
 from harness.results.model import Certificate, Fingerprint, Scores
 from harness.results.tables import conclude
-from harness.trainers.order import training_order, validation_order
 
 
 def certificate(scenarios: str = "s", prompts: str = "p") -> Certificate:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from harness.compare.runs import read_run, select
+from harness.order import validation_order
 from harness.plugins import load, task_set_spec
 from harness.report.page import write_report
 from harness.results.folder import RowLog, RunFolder
-from harness.trainers.order import validation_order
 
 from .synthetic import Writer, write_run
 

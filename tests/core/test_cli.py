@@ -17,6 +17,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from harness import monitor
 from harness.cli import app as harness
 from harness.cli import logs, main
 from harness.cli.complete import settings
@@ -28,7 +29,7 @@ from harness.python.evaluating import of_a_run
 from harness.python.summaries import summary
 from harness.python.training import _advice, _keep_start_s, _start_s
 from harness.results.folder import RowLog, RunFolder
-from harness.trainers import Progress, monitor
+from harness.trainers import Progress
 from harness.wording import rate
 
 

@@ -17,7 +17,7 @@ from harness.plugins import make_task_set
 from harness.policies import resolve
 from harness.record import run_record
 from harness.results.folder import RowLog, RunFolder
-from harness.run import LiveRun, same_parts, validated, validation_due
+from harness.run import StartedRun, same_parts, validated, validation_due
 from harness_sql.tasks.pocket import PocketTasks
 
 
@@ -75,7 +75,7 @@ def test_a_validation_after_the_checkpoint_counts_once_it_is_whole(
     log.add([{"phase": "train", "step": 5, "reward": 1.0}, {"phase": "val", "step": 0, "reward": 1.0}])
     config = folder.config()
     task_set = make_task_set(config)
-    live = LiveRun(config, folder, task_set, [], task_set.load("val")[:4], "m", "cpu")
+    live = StartedRun(config, folder, task_set, [], task_set.load("val")[:4], "m", "cpu")
     assert validated(live, 5) is ended
 
 

@@ -17,13 +17,13 @@ import pytest
 from harness import timeline
 from harness.config import load_config
 from harness.errors import ConfigError, RunFailed, TaskSetError
+from harness.order import validation_order
 from harness.plugins import environment, make_task_set
 from harness.record import identity, model_hash, tools_hash
 from harness.records import Task
 from harness.results.folder import RowLog, RunFolder
 from harness.results.model import RunRecord, Scores
-from harness.run import LiveRun, load_tasks, recorded
-from harness.trainers.order import validation_order
+from harness.run import StartedRun, load_tasks, recorded
 from harness_sql.tasks.pocket import PocketTasks
 
 
@@ -54,7 +54,7 @@ def test_an_error_closes_record_launch_and_tables(
 ) -> None:
     config = load_config("cpu", None, ["task.val_limit=2"], agent="reference_sql")
     folder, task_set = RunFolder.create(tmp_path, "x"), make_task_set(config)
-    run = LiveRun(config, folder, task_set, [], validation_order(task_set.load("val"), config), "m", "cpu")
+    run = StartedRun(config, folder, task_set, [], validation_order(task_set.load("val"), config), "m", "cpu")
     with pytest.raises(raised), recorded(run, kind, lambda record: {"scored": 1}):
         assert folder.read()["status"] == "running"
         RowLog(folder, "steps").add([{"step": 1, "data": {"step_s": 1.0}}])
@@ -81,7 +81,7 @@ def test_runs_say_where_calls_of_a_dialogue_are_one_row(agent: str, tools: bool)
 def test_ctrl_c_while_a_run_is_written_down_leaves_it_as_it_ended(tmp_path: Path) -> None:
     config = load_config("cpu", None, ["task.val_limit=2"], agent="reference_sql")
     folder, task_set = RunFolder.create(tmp_path, "x"), make_task_set(config)
-    run = LiveRun(config, folder, task_set, [], validation_order(task_set.load("val"), config), "m", "cpu")
+    run = StartedRun(config, folder, task_set, [], validation_order(task_set.load("val"), config), "m", "cpu")
 
     def result(record: RunRecord) -> Scores:
         os.kill(os.getpid(), signal.SIGINT)

@@ -22,8 +22,7 @@ def test_overrides_are_the_same_everywhere() -> None:
     lines = [line for line in OVERRIDES.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     assert lines == project["tool"]["uv"]["override-dependencies"]
     shown = "printf '" + "".join(f"{line}\\n" for line in lines) + "'"
-    for page in ("README.md", "docs/installing.md"):
-        assert shown in (REPO / page).read_text(encoding="utf-8"), page
+    assert shown in (REPO / "docs" / "installing.md").read_text(encoding="utf-8")
 
 
 def test_the_distribution_has_one_name() -> None:

@@ -25,10 +25,9 @@ from harness.hookspecs import TrainerSpec, hookimpl
 from harness.plugins import Registry
 from harness.python import training
 from harness.results.folder import RowLog
-from harness.run import LiveRun
 from harness.scripted.server import Reply
 from harness.testing.fixtures import StartServer
-from harness.trainers import Progress, Trainer
+from harness.trainers import LiveRun, Progress, Trainer
 
 ROOT = Path(__file__).parents[2]
 RUN = ROOT / "results" / "cpu" / "seed0"

@@ -15,10 +15,10 @@ from harness.config import load_config
 from harness.errors import ConfigError
 from harness.evaluation import evaluate
 from harness.gateway.client import Endpoint
+from harness.ledger import spent
 from harness.plugins import make_reward, reward_identity, reward_spec
 from harness.records import Task, Verdict
 from harness.results.folder import RunFolder
-from harness.rewards.paid import spent
 from harness.scripted.server import Reply
 from harness.testing.fixtures import StartServer
 from harness_sql.rewards.hybrid import Hybrid

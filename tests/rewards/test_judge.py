@@ -21,16 +21,16 @@ from harness.config import load_config
 from harness.errors import ConfigError, RunFailed, UserError
 from harness.evaluation import evaluate
 from harness.gateway.client import Endpoint
+from harness.ledger import spent
+from harness.monitor import Monitor
 from harness.plugins import make_reward, reward_identity, reward_spec
 from harness.policies import resolve
 from harness.record import run_record
 from harness.records import Task
 from harness.results.folder import RowLog, RunFolder
-from harness.rewards.paid import spent
 from harness.run import same_parts, same_run
 from harness.scripted.server import Reply
 from harness.testing.fixtures import StartServer
-from harness.trainers.monitor import Monitor
 from harness_sql.rewards import asking
 from harness_sql.rewards.asking import data_block, grades_of
 from harness_sql.rewards.judge import CRITERIA, Judge

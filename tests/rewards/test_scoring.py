@@ -27,7 +27,7 @@ from harness.plugins import Registry, make_reward, reward_spec
 from harness.record import run_record
 from harness.records import Attempt, Task, Verdict
 from harness.results.folder import RunFolder
-from harness.rewards.scoring import Scorer
+from harness.scoring import Scorer
 from harness.testing.fixtures import StartServer
 from harness_sql.sqlite.environment import DATABASE
 

@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from harness.config import load_config
+from harness.order import validation_order
 from harness.records import Attempt
 from harness.results.episodes import transition_rows
 from harness.testing.calls import transition
 from harness.testing.fixtures import StartServer
-from harness.trainers.order import validation_order
 from harness_sql.tasks.pocket import PocketTasks
 
 from .test_evaluation import golden

@@ -22,7 +22,7 @@ from harness_verl.shared import SessionFile
 if TYPE_CHECKING:
     from agentlightning.store.base import LightningStore
 
-    from harness.run import LiveRun
+    from harness.trainers import LiveRun
 
 POLL_S = 0.25
 CAUSE_S = 4.0

@@ -30,7 +30,7 @@ from harness_verl.limits import checkpoint_bytes
 from harness_verl.names import LOG, LOST_FILE, SESSION_FILE
 
 if TYPE_CHECKING:
-    from harness.run import LiveRun
+    from harness.trainers import LiveRun
 
 RAYS_ROOM = 20
 """Characters: a socket's name has 107, of which `/harness-*/ray/session_DATE_PROCESS/sockets/plasma_store` takes 85."""

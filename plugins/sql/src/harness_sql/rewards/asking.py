@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from harness.rewards.paid import Ledger
+from harness.ledger import Ledger
 
 FRAME = """\
 You grade one answer to one question.

@@ -10,7 +10,7 @@ from typing import Any
 from harness.errors import ConfigError
 from harness.plugins import make, reward_identity, reward_spec, reward_version
 from harness.records import Attempt, Task, Verdict
-from harness.rewards.scoring import checked
+from harness.scoring import checked
 
 DEFAULT = {"executes": 0.1, "judge": 1.0}
 """Weights of the parts where none are named: a tenth for a query that executed, plus the judge's value."""

@@ -16,7 +16,7 @@ from harness.results.folder import RunFolder
 from harness.results.model import Episode, LoggedStep, RunRecord
 from harness.results.signal import least_to_train, teaches
 from harness.trainers import Progress
-from harness.wording import is_graded, most_often, unread
+from harness.wording import duration, is_graded, mean, measured, most_often, unread
 
 LEAST_S = 1.0
 """Seconds after which a rate is one."""
@@ -236,3 +236,30 @@ def follower(folder: RunFolder, record: RunRecord) -> Follower:
 def over_the_limit(max_failed_share: float, reasons: Counter[str]) -> str:
     """That more rollouts failed than may, and the commonest reason, as the end of one sentence and another."""
     return f"more than rollout.max_failed_share={max_failed_share:g} allows. {most_often(reasons)}"
+
+
+def steps_of(progress: Progress) -> str:
+    """`12 of 20`; a dash where nothing is trained."""
+    return f"{progress.step} of {progress.total_steps}" if progress.total_steps else "-"
+
+
+def so_far(progress: Progress) -> str:
+    """A validation under way, which is no measurement yet: `53.4 % so far (112 of 240)`; empty outside of one."""
+    if progress.validating is None:
+        return ""
+    return f"{mean(progress.val_so_far, progress.graded)} so far ({progress.done} of {progress.expected})"
+
+
+def standing(progress: Progress) -> str:
+    """Where a run stands: `step 12 of 20, reward 0.412, accuracy 53.4 % after step 10, left 3 min 20 s`."""
+    trained = bool(progress.total_steps)
+    validated = max(progress.val_curve, default=None)
+    found = [] if validated is None else [(mean(progress.val_curve[validated], progress.graded), validated)]
+    found += [] if progress.validating is None else [(so_far(progress), progress.validating)]
+    said = [f"step {steps_of(progress)}"] if trained else []
+    said += [] if progress.reward is None else [f"reward {progress.reward:.3f}"]
+    if found:
+        values = (f"{value} after step {step}" if trained else value for value, step in found)
+        said.append(f"{measured(progress.graded)} {', '.join(values)}")
+    said += [] if progress.remaining_s is None else [f"left {duration(progress.remaining_s)}"]
+    return ", ".join(said)

@@ -1,18 +1,19 @@
-"""Trainers: what turns the rollouts of a run into a trained policy."""
+"""Trainers: what turns the rollouts of a run into a trained policy; the contract, and what a trainer is given."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from harness.errors import UserError
 
 if TYPE_CHECKING:
     from harness.config import Config
+    from harness.gateway.client import Endpoint
+    from harness.records import Task
     from harness.results.folder import RunFolder
-    from harness.run import LiveRun
 
 MEASURES: dict[str, str] = {
     "step_s": "seconds of the whole step; a step that has it was trained to its end",
@@ -69,6 +70,60 @@ class Progress:
     remaining_s: float | None = None
     remark: str = ""
     warning: str = ""
+
+
+class LiveRun(Protocol):
+    """A run that goes on; what a trainer is given."""
+
+    @property
+    def config(self) -> Config:
+        """The resolved configuration."""
+
+    @property
+    def folder(self) -> RunFolder:
+        """The run's folder. `data/train.parquet` and `data/val.parquet` in it hold the tasks in order."""
+
+    @property
+    def train(self) -> Sequence[Task]:
+        """Tasks of every step, one after the other."""
+
+    @property
+    def val(self) -> Sequence[Task]:
+        """The validation tasks."""
+
+    @property
+    def model(self) -> str:
+        """Folder or Hugging Face id of the policy that is trained."""
+
+    @property
+    def device(self) -> str:
+        """`cpu`, `cuda` or `npu`."""
+
+    @property
+    def roles(self) -> Mapping[str, Endpoint]:
+        """Where roles are answered that the policy does not answer; for `RolloutWork`."""
+
+    @property
+    def done(self) -> int:
+        """Steps that earlier launches have trained: go on from their checkpoint. 0 where there is none."""
+
+    @property
+    def validate_first(self) -> bool:
+        """Whether the validation after step `done` is still to be made."""
+
+    @property
+    def steps(self) -> int:
+        """Training steps in all."""
+
+    def poll(self) -> None:
+        """Take in the rows written since the last call and show the progress; call it a few times a second.
+
+        Raises:
+            RunFailed: Too large a share of a step's rollouts failed.
+        """
+
+    def full(self) -> str:
+        """What to say where the disk has no room to go on; empty where it has."""
 
 
 class Standby:
