@@ -21,6 +21,7 @@ import shlex
 import sys
 from functools import cache
 from pathlib import Path
+from typing import cast
 
 import polars as pl
 
@@ -58,8 +59,8 @@ def runs_table(folder: Path) -> str:
         record = RunFolder.open(path.parent).read()
         result = result_of(record)
         steps = pl.read_parquet(path.parent / "steps.parquet").drop_nulls("timing_s/step")
-        whole = steps["timing_s/step"].sum()
-        share = {phase: steps[f"timing_s/{phase}"].sum() / whole for phase in PHASES}
+        whole = cast(float, steps["timing_s/step"].sum())
+        share = {phase: cast(float, steps[f"timing_s/{phase}"].sum()) / whole for phase in PHASES}
         trains = f"`{record['agent_match']}`".replace("|", "\\|") + (
             ", shuffled rewards" if record["identity"]["reward_shuffled"] else ""
         )
@@ -154,7 +155,7 @@ def _change(rows: pl.DataFrame) -> str:
     both = ends[0].join(ends[1], on=["cluster", "task_id"]).sort("cluster", "task_id")
     gain = both.with_columns(value=pl.col("reward_right") - pl.col("reward"))
     low, high = cluster_bootstrap(gain) or (float("nan"), float("nan"))
-    before, after = 100 * both["reward"].mean(), 100 * both["reward_right"].mean()
+    before, after = (100 * cast(float, both[name].mean()) for name in ("reward", "reward_right"))
     return f"{before:.1f} to {after:.1f}: {after - before:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
 
 

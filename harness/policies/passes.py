@@ -219,7 +219,7 @@ class Passes:
         self._seats = [_Seats(seats, max(positions, TRIAL + 1)) for _ in range(model.config.num_hidden_layers)]
         for module in model.modules():
             if type(module) is Linear:
-                module.forward = partial(self._linear, module)
+                module.forward = partial(self._linear, module)  # type: ignore[method-assign]
 
     def read(self, *prompts: Sequence[int]) -> list[Read]:
         """Read prompts, each alone, in each lane one at a time."""
@@ -227,7 +227,7 @@ class Passes:
 
     def _read(self, prompt: Sequence[int]) -> Read:
         with torch.inference_mode():
-            layers = [_Prompt() for _ in self._seats]
+            layers: list[Any] = [_Prompt() for _ in self._seats]
             ids = torch.tensor([prompt])
             found = self.model(input_ids=ids, past_key_values=Cache(layers=layers), use_cache=True, logits_to_keep=1)
             return Read(found.logits[:, -1], [(at.keys[0], at.values[0]) for at in layers])
@@ -310,6 +310,7 @@ class Passes:
 
     @property
     def lanes(self) -> int:
+        """How many threads make passes, the one that asks included."""
         return 1 + len(self._lanes or ())
 
     def _in_lanes(self, make: Callable[[_T], _Made], given: Sequence[_T]) -> list[_Made]:

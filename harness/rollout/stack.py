@@ -137,16 +137,9 @@ class RolloutWork(agl.Algorithm):
                 await asyncio.to_thread(self.gateway.start)
             policy = agl.LLM(endpoint=self.gateway.base_url, model=self.model, api_key=self.gateway.key)
             await store.add_resources({POLICY_RESOURCE: policy})
-            spec = agent_spec(self.config.agent)
             invitation = self.invitation()
             invitation.write(join_file)
-            self.pool = WorkerPool(
-                self.config.rollout.runners,
-                invitation.settings,
-                self.log_dir,
-                self.config.rollout.timeout_s,
-                python_for(registry().owner("agent", spec.name)),
-            )
+            self.pool = self._workers(invitation)
             kept.shares.expect(self.pool.start(), self.config.rollout.concurrency)
             async with self.gateway.control() as control:
                 await control.point(roles=self.roles)
@@ -164,14 +157,27 @@ class RolloutWork(agl.Algorithm):
             self._over = True
             try:
                 join_file.unlink(missing_ok=True)
-                if self.pool is not None:
-                    await asyncio.to_thread(self.pool.stop)
-                await asyncio.to_thread(self.gateway.stop)
-                await store.stop()
+                await self._stop(store)
             finally:
                 for number, handler in before.items():
                     loop.remove_signal_handler(number)
                     signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    def _workers(self, invitation: Invitation) -> WorkerPool:
+        return WorkerPool(
+            self.config.rollout.runners,
+            invitation.settings,
+            self.log_dir,
+            self.config.rollout.timeout_s,
+            python_for(registry().owner("agent", agent_spec(self.config.agent).name)),
+        )
+
+    async def _stop(self, store: StoreServer) -> None:
+        """End the services, those first that use the others."""
+        if self.pool is not None:
+            await asyncio.to_thread(self.pool.stop)
+        await asyncio.to_thread(self.gateway.stop)
+        await store.stop()
 
     async def _watch_gateway(self) -> None:
         while (ended := self.gateway.ended) is None:

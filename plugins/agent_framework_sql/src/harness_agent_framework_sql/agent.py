@@ -24,6 +24,7 @@ class Draft:
 
 
 async def ask(prompt: Prompt, toolbox: Toolbox) -> str:
+    """One call of a role, as an agent without tools."""
     agent = Agent(
         chat_client(prompt.role, toolbox),
         prompt.system,

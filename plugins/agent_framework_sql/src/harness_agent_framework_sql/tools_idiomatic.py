@@ -14,6 +14,8 @@ from harness_sql.tool_loop.prompts import ROLES
 
 
 def as_function(tool: Tool, toolbox: Toolbox) -> FunctionTool:
+    """A tool of the environment as one of the framework's."""
+
     async def run(**arguments: Any) -> str:
         return await toolbox.call(tool.name, arguments)
 

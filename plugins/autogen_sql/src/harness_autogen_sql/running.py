@@ -34,6 +34,7 @@ MODEL_INFO = ModelInfo(
 def chat_client(
     role: str, toolbox: Toolbox, kind: type[OpenAIChatCompletionClient] = OpenAIChatCompletionClient, **more: Any
 ) -> OpenAIChatCompletionClient:
+    """A client of a role's endpoint, on the runner's connection pool."""
     llm = toolbox.llm(role)
     return kind(  # type: ignore[call-arg]  # what AsyncOpenAI takes it takes too; its types lack http_client
         model=llm.model,

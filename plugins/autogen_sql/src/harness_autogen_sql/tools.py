@@ -9,7 +9,7 @@ from typing import Any, cast
 from autogen_agentchat.agents import AssistantAgent
 from autogen_core import CancellationToken, FunctionCall
 from autogen_core.models import CreateResult, FunctionExecutionResult
-from autogen_core.tools import ParametersSchema, StaticWorkbench, ToolSchema, Workbench
+from autogen_core.tools import StaticWorkbench, ToolSchema, Workbench
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 from openai import omit
 
@@ -28,20 +28,12 @@ class ToolboxBench(StaticWorkbench):
         self._turn = asyncio.Lock()
 
     async def list_tools(self) -> list[ToolSchema]:
-        return [
-            {
-                "name": tool.name,
-                "description": tool.description,
-                "parameters": cast(ParametersSchema, dict(tool.parameters)),
-            }
-            for tool in self._toolbox.tools
-        ]
+        return [cast(ToolSchema, tool.definition["function"]) for tool in self._toolbox.tools]
 
     async def carry_out(self, call: FunctionCall, token: CancellationToken) -> str:
         async with self._turn:
             called = asyncio.ensure_future(self._toolbox.call(call.name, call.arguments))
-            result: str = await token.link_future(called)
-            return result
+            return str(await token.link_future(called))
 
 
 class ToolAgent(AssistantAgent):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from autogen_core import CancellationToken
 from autogen_core.tools import BaseTool
@@ -17,7 +16,7 @@ from harness_autogen_sql.running import ToolAgent, chat_client, run_agent
 from harness_sql.tool_loop.prompts import ROLES
 
 
-class ToolboxTool(BaseTool[BaseModel, Any]):
+class ToolboxTool(BaseTool[BaseModel, str]):  # type: ignore[type-var]  # tools of theirs give texts, too
     """A tool of the environment; AutoGen checks its arguments and writes its schema anew."""
 
     def __init__(self, tool: Tool, toolbox: Toolbox) -> None:
@@ -27,8 +26,7 @@ class ToolboxTool(BaseTool[BaseModel, Any]):
 
     async def run(self, args: BaseModel, cancellation_token: CancellationToken) -> str:
         called = asyncio.ensure_future(self._toolbox.call(self.name, args.model_dump(exclude_unset=True)))
-        result: str = await cancellation_token.link_future(called)
-        return result
+        return str(await cancellation_token.link_future(called))
 
 
 class AutoGenToolsIdiomatic:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from harness_crewai_sql import quiet  # noqa: F401  isort: skip  (first, it keeps telemetry off)
 from crewai.events.utils.console_formatter import set_suppress_console_output
@@ -24,6 +24,7 @@ class AsyncLLM(OpenAICompletion):
 
 
 def chat_model(role: str, toolbox: Toolbox, kind: type[AsyncLLM] = AsyncLLM, **more: Any) -> AsyncLLM:
+    """CrewAI's model of a role's endpoint."""
     llm = toolbox.llm(role)
     return kind(
         model=llm.model,
@@ -83,10 +84,7 @@ class SQLFlow(Flow[Draft]):
 
     async def answer_to(self, prompt: Prompt) -> str:
         """What the model replies to a prompt."""
-        messages: list[LLMMessage] = [
-            {"role": "system", "content": prompt.system},
-            {"role": "user", "content": prompt.user},
-        ]
+        messages = cast("list[LLMMessage]", prompt.messages)
         return str(await chat_model(prompt.role, self.toolbox).acall(messages))
 
 

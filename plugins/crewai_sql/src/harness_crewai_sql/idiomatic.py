@@ -24,6 +24,7 @@ OUTPUTS = {
 
 
 async def ask(prompt: Prompt, toolbox: Toolbox) -> str:
+    """One call of a role, as a crew of one agent with one task."""
     agent = Agent(
         role=prompt.role,
         goal=GOALS[prompt.role],

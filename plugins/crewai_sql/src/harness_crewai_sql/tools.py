@@ -19,12 +19,10 @@ class ToolLLM(AsyncLLM):
 
     _words: str = PrivateAttr(default="")
 
-    # CrewAI's is static and called on the instance.
-    def _extract_chat_finish_reason_and_id(  # type: ignore[override]
-        self, response: Any
-    ) -> tuple[str | None, str | None]:
-        self._words = response.choices[0].message.content or ""
-        return super()._extract_chat_finish_reason_and_id(response)
+    # Static in CrewAI, which calls it on the instance.
+    def _extract_chat_finish_reason_and_id(self, said: Any) -> tuple[str | None, str | None]:  # type: ignore[override]
+        self._words = said.choices[0].message.content or ""
+        return super()._extract_chat_finish_reason_and_id(said)
 
     async def reply(self, messages: list[Any]) -> tuple[str, list[Any]]:
         """What the model says, and the tools that it calls."""

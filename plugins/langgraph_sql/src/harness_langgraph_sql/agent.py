@@ -12,7 +12,7 @@ from langsmith import tracing_context
 
 from harness.records import Problem
 from harness.toolbox import LLM, Toolbox
-from harness_sql.self_correcting.prompts import ROLES, Prompt, Prompts
+from harness_sql.self_correcting.prompts import ROLES, Prompt
 
 
 @dataclass(frozen=True)
@@ -20,12 +20,6 @@ class Context:
     """What one run of the graph is given; LangGraph wants it in a class of its own."""
 
     toolbox: Toolbox
-
-    @property
-    def prompts(self) -> Prompts:
-        """The program's texts."""
-        prompts: Prompts = self.toolbox.prompts
-        return prompts
 
 
 class State(TypedDict, total=False):
@@ -41,9 +35,9 @@ class State(TypedDict, total=False):
 
 async def write(state: State, runtime: Runtime[Context]) -> State:
     """The first node: write a query."""
-    given = runtime.context
-    reply = await ask(given.toolbox, given.prompts.write(state["problem"]))
-    return {"sql": given.prompts.parse_sql(reply), "queries": 1}
+    toolbox = runtime.context.toolbox
+    reply = await ask(toolbox, toolbox.prompts.write(state["problem"]))
+    return {"sql": toolbox.prompts.parse_sql(reply), "queries": 1}
 
 
 async def execute(state: State, runtime: Runtime[Context]) -> State:
@@ -53,16 +47,15 @@ async def execute(state: State, runtime: Runtime[Context]) -> State:
 
 async def check(state: State, runtime: Runtime[Context]) -> State:
     """Have the query judged by its result."""
-    given = runtime.context
-    prompt = given.prompts.check(state["problem"], state["sql"], state["result"])
-    return {"remarks": await ask(given.toolbox, prompt)}
+    toolbox = runtime.context.toolbox
+    return {"remarks": await ask(toolbox, toolbox.prompts.check(state["problem"], state["sql"], state["result"]))}
 
 
 async def rewrite(state: State, runtime: Runtime[Context]) -> State:
     """Repair the query by the remarks."""
-    given = runtime.context
-    prompt = given.prompts.rewrite(state["problem"], state["sql"], state["result"], state["remarks"])
-    return {"sql": given.prompts.parse_sql(await ask(given.toolbox, prompt)), "queries": state["queries"] + 1}
+    toolbox = runtime.context.toolbox
+    prompt = toolbox.prompts.rewrite(state["problem"], state["sql"], state["result"], state["remarks"])
+    return {"sql": toolbox.prompts.parse_sql(await ask(toolbox, prompt)), "queries": state["queries"] + 1}
 
 
 # Asynchronous, like the nodes: LangGraph sends synchronous functions through a thread.
@@ -73,16 +66,19 @@ async def after_writing(state: State, runtime: Runtime[Context]) -> Literal["exe
 
 async def after_check(state: State, runtime: Runtime[Context]) -> Literal["rewrite", "__end__"]:
     """A query that the check approves is the answer."""
-    return "__end__" if runtime.context.prompts.approves(state["remarks"]) else "rewrite"
+    return "__end__" if runtime.context.toolbox.prompts.approves(state["remarks"]) else "rewrite"
 
 
 async def ask(toolbox: Toolbox, prompt: Prompt) -> str:
+    """One call of a role, without a history."""
     llm = toolbox.llm(prompt.role)
     message = await chat_model(llm, toolbox).ainvoke([("system", prompt.system), ("human", prompt.user)])
     return str(message.text)
 
 
 def chat_model(llm: LLM, toolbox: Toolbox, kind: type[ChatOpenAI] = ChatOpenAI) -> ChatOpenAI:
+    """LangChain's model of a role's endpoint, on the runner's connection pool."""
+
     async def api_key() -> str:
         return llm.api_key
 

@@ -43,6 +43,7 @@ class VerbatimChatOpenAI(ChatOpenAI):
 
 
 async def model(state: State, runtime: Runtime[Context]) -> dict[str, Any]:
+    """Ask the model, with all tools at hand."""
     toolbox = runtime.context.toolbox
     llm = chat_model(toolbox.llm(ROLES[0]), toolbox, VerbatimChatOpenAI)
     reply = await llm.bind(tools=[tool.definition for tool in toolbox.tools]).ainvoke(state["messages"])
@@ -50,6 +51,7 @@ async def model(state: State, runtime: Runtime[Context]) -> dict[str, Any]:
 
 
 async def tools(state: State, runtime: Runtime[Context]) -> dict[str, Any]:
+    """Carry out the calls of the last reply, in order."""
     results = []
     for call in state["messages"][-1].additional_kwargs["tool_calls"]:
         text = await runtime.context.toolbox.call(call["function"]["name"], call["function"]["arguments"])

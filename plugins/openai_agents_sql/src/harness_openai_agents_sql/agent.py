@@ -13,6 +13,7 @@ RUN = RunConfig(tracing_disabled=True, workflow_name="harness")
 
 
 def chat_client(role: str, toolbox: Toolbox) -> AsyncOpenAI:
+    """A client of a role's endpoint, on the runner's connection pool."""
     llm = toolbox.llm(role)
     return AsyncOpenAI(
         base_url=llm.base_url,
@@ -24,10 +25,12 @@ def chat_client(role: str, toolbox: Toolbox) -> AsyncOpenAI:
 
 
 def chat_model(role: str, toolbox: Toolbox) -> OpenAIChatCompletionsModel:
+    """The SDK's model of a role's endpoint."""
     return OpenAIChatCompletionsModel(toolbox.llm(role).model, chat_client(role, toolbox))
 
 
 async def ask(prompt: Prompt, toolbox: Toolbox) -> str:
+    """One call of a role, as an agent without tools."""
     agent = Agent(
         name=prompt.role,
         instructions=prompt.system,

@@ -9,7 +9,6 @@ from agents import Agent, MaxTurnsExceeded, ModelSettings, RunContextWrapper, Ru
 from harness.records import Problem
 from harness.toolbox import Toolbox
 from harness_openai_agents_sql.agent import RUN, chat_model
-from harness_sql.self_correcting.prompts import Prompts
 
 
 @dataclass
@@ -37,8 +36,7 @@ class OpenAIAgentsSQLIdiomatic:
     roles = ("write_query",)
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
-        prompts: Prompts = toolbox.prompts
-        prompt = prompts.write(problem)
+        prompt = toolbox.prompts.write(problem)
         agent = Agent[Session](
             name="write_query",
             instructions=prompt.system + "\nCall the tool `execute` to try a query before you reply.",
@@ -51,4 +49,4 @@ class OpenAIAgentsSQLIdiomatic:
             run = await Runner.run(agent, prompt.user, context=session, run_config=RUN, max_turns=toolbox.max_turns)
         except MaxTurnsExceeded:
             return session.last_sql
-        return prompts.parse_sql(str(run.final_output))
+        return str(toolbox.prompts.parse_sql(str(run.final_output)))
