@@ -57,7 +57,7 @@ faults: $(INSTALLED)
 # Needs nothing but its own packages, a minute or less where nothing else is installed.
 docs: export NO_MKDOCS_2_WARNING = 1
 docs: $(VENV)/.installed-docs
-	$(BIN)/python -m mkdocs build --strict --quiet
+	$(BIN)/python -m mkdocs build --strict
 	@echo "site/index.html opens from the disk; its search needs a server: python -m http.server -d site"
 
 lint: $(INSTALLED)

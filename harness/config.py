@@ -26,7 +26,7 @@ NAMED_NOW = {"plugin": "agent"}
 
 
 class Section(BaseModel):
-    """A part of the configuration; unknown keys are refused, and so are numbers that are infinite or none."""
+    """A part of the configuration; unknown keys are refused, and so are numbers that are infinite or NaN."""
 
     model_config = ConfigDict(extra="forbid", validate_default=True, use_attribute_docstrings=True, allow_inf_nan=False)
 

@@ -78,9 +78,9 @@ def installed_from(package: str) -> Path | None:
     return path if parts.scheme == "file" and path.exists() else None
 
 
-def nearest(word: str, known: Iterable[str], otherwise: str = "", likeness: float = 0.6) -> str:
+def nearest(word: str, known: Iterable[str], otherwise: str = "", similarity: float = 0.6) -> str:
     """`; did you mean 'agent'?` of what is most like a word, or what is said where nothing is."""
-    close = get_close_matches(word, known, 1, likeness)
+    close = get_close_matches(word, known, 1, similarity)
     return f"; did you mean {close[0]!r}?" if close else otherwise
 
 

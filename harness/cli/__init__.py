@@ -40,7 +40,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "config": ("harness.cli.config", "Show presets and resolved configurations."),
     "runs": ("harness.cli.runs", "List, show and diff runs."),
     "study": ("harness.cli.study", "Run a matrix of trainings."),
-    "compare": ("harness.cli.compare", "Compare runs, with the doubt beside each number."),
+    "compare": ("harness.cli.compare", "Compare runs, with confidence intervals."),
     "report": ("harness.cli.report", "Write a self-contained HTML report."),
     "power": ("harness.cli.power", "Seeds and items needed for an effect."),
     "export": ("harness.cli.export", "Write a checkpoint as a Hugging Face folder."),

@@ -77,7 +77,7 @@ Settings = Annotated[
 ]
 """The option `--set` of every command that takes a whole configuration."""
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
-Baseline = Annotated[str | None, typer.Option(help="The arm, or its agent, that others are held against.")]
+Baseline = Annotated[str | None, typer.Option(help="The arm, or its agent, that others are compared with.")]
 References = Annotated[
     bool | None,
     typer.Option("--references/--no-references", help="Figures published by others; by default for their task set."),

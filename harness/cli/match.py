@@ -79,7 +79,7 @@ def matching_roles(roles: tuple[str, ...], pattern: str) -> list[str]:
     except re.error as error:
         raise ConfigError(f"agent_match {pattern!r} is no regular expression: {error}") from error
     if not found:
-        hint = nearest(pattern, roles, likeness=0.5)
+        hint = nearest(pattern, roles, similarity=0.5)
         raise ConfigError(f"agent_match {pattern!r} matches no role{hint} Roles: {', '.join(roles)}")
     return found
 

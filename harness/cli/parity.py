@@ -18,7 +18,7 @@ from harness.cli.common import emit_json, progress_console, results
 from harness.errors import ConfigError, PluginError, RunFailed, nearest
 
 if TYPE_CHECKING:
-    from harness.parity.comparison import Deviation, Likeness
+    from harness.parity.comparison import Deviation, Similarity
 
 app = typer.Typer(add_completion=False)
 SHOWN = 5
@@ -91,7 +91,7 @@ def run_parity(names: list[str], scenarios: list[str], say: Any = lambda text: N
                 "error": str(recordings),
             }
             continue
-        result: Likeness | Deviation = (
+        result: Similarity | Deviation = (
             compare(name, recordings, reference) if spec.strict else measure(name, recordings, reference)
         )
         row: dict[str, Any] = {

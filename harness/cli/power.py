@@ -34,7 +34,7 @@ def power(
     margin: Annotated[
         float | None, typer.Option(help="Margin of equivalence, e.g. 0.05; a study states its own.")
     ] = None,
-    baseline: Annotated[str | None, typer.Option(help="The arm that others are held against.")] = None,
+    baseline: Annotated[str | None, typer.Option(help="The arm that others are compared with.")] = None,
     runs_dir: Annotated[Path, typer.Option(help="Where runs are looked for.")] = Path("runs"),
     json_: complete.Json = False,
 ) -> None:
@@ -83,7 +83,7 @@ def power(
     _show(found, effect, power, alpha, family, run_s, rows, now)
     if margin is not None:
         results().print(
-            f"Equivalence within {100 * margin:g} points takes {equivalence} seeds or more, if none collapses."
+            f"Showing equivalence within {100 * margin:g} points needs {equivalence} seeds or more, if none collapses."
         )
     if ceiling:
         results().print(

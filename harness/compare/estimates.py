@@ -101,7 +101,7 @@ class Estimate:
         """p value of "the mean lies outside (-margin, margin)": the larger of two, both one-sided on either side.
 
         The t tests hold for seeds that scatter evenly. A training that collapses does not: it is rare and far off, and
-        where no seed shows one the t test knows nothing of it. So seeds are also held against the worst: `tail_p`.
+        where no seed shows one the t test knows nothing of it. So seeds are also compared with the worst: `tail_p`.
 
         Source: Schuirmann 1987, J. Pharmacokinet. Biopharm. 15, 657-680, for the t tests.
         """

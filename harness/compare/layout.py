@@ -177,7 +177,7 @@ def _accuracy(comparison: Comparison) -> Table:
                 "difference (points)": "baseline",
                 "difference, unscored against to for": "",
                 "p": "",
-                "p equivalence": "",
+                "p (equivalence)": "",
                 "verdict": "",
             }
         if pair is not None:
@@ -185,7 +185,7 @@ def _accuracy(comparison: Comparison) -> Table:
                 "difference (points)": "identical" if same else with_interval(pair["difference"], signed=True),
                 "difference, unscored against to for": interval(pair["difference_bounds"]),
                 "p": "-" if same else p_value(pair["p_holm"]),
-                "p equivalence": "-" if same else p_value(pair["p_equivalence_holm"]),
+                "p (equivalence)": "-" if same else p_value(pair["p_equivalence_holm"]),
                 "verdict": verdict_text(pair),
             }
         rows.append(row)
@@ -278,11 +278,11 @@ def _agreement(comparison: Comparison) -> Table:
         if one["draws"]
     ]
     heads = ["arm", "before training %", "first step %", "all steps %", "last validation %"]
-    heads += ["gradient norm, largest difference %", "part at step", "paired rollouts"]
+    heads += ["gradient norm, largest difference %", "first divergent step", "rollouts compared"]
     note = (
-        "Share of rollouts with the very same answer as the baseline's, of the same seed, task and step. Part at: "
-        "the first training step, of any seed, in which an answer or the norm of the gradient differs. Every step is "
-        "in `--format json`."
+        "Share of rollouts with the very same answer as the baseline's, of the same seed, task and step. First divergent "
+        "step: of any seed, the first in which an answer or the norm of the gradient differs. Every step is in "
+        "`--format json`."
     )
     if any(arm["gpu_hours"] for arm in comparison["arms"]):
         note += (

@@ -173,7 +173,7 @@ class Pair(TypedDict):
     """An arm against the baseline."""
 
     arm: Annotated[str, "its name"]
-    baseline: Annotated[str, "name of the arm it is held against"]
+    baseline: Annotated[str, "name of the arm it is compared with"]
     paired_by: Annotated[PairedBy, "`task` where there is no common seed"]
     learned: Annotated[bool, "whether there was anything to learn from: a group with different rewards, in either arm"]
     identical: Annotated[bool, "the same answers in every step of every seed, and something to learn from"]
@@ -309,7 +309,7 @@ class Comparison(TypedDict):
     question: Annotated[str, "that the study asks; may be empty"]
     task_set: Annotated[str, "that all runs are on"]
     kind: Annotated[Kind, "trainings or evaluations"]
-    baseline: Annotated[str, "name of the arm that others are held against"]
+    baseline: Annotated[str, "name of the arm that others are compared with"]
     margin: Annotated[float | None, "differences smaller than this do not matter; None where none was stated"]
     alpha: Annotated[float, "level of the tests"]
     min_seeds: Annotated[int, "fewer never show equivalence"]

@@ -42,7 +42,7 @@ def _lacking(pair: Pair) -> list[str]:
     found, needed = pair["difference"], pair["collapses"]["seeds_needed"]
     lacking = [f"detectable: {points(pair['detectable'])} points"] if pair["detectable"] is not None else []
     if needed is not None and found["seeds"] < needed:
-        lacking.append(f"equivalent takes {needed} seeds or more")
+        lacking.append(f"needs {needed} seeds to show equivalence")
     if few_clusters(pair):
         lacking.append(f"{found['clusters']} clusters tell as much as {found['equal_clusters']:.1f} equal ones")
     return lacking

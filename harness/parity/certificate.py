@@ -31,7 +31,7 @@ from harness.rollout.environments import python_for
 if TYPE_CHECKING:
     from packaging.requirements import Requirement
 
-    from harness.parity.comparison import Deviation, Likeness
+    from harness.parity.comparison import Deviation, Similarity
 
 CLIENTS = ("openai", "httpx", "httpcore", "h11", "anyio", "aiohttp", "litellm", "requests", "urllib3", "anthropic")
 """Libraries that make or send requests; a fingerprint names the versions of those that an agent can reach."""
@@ -72,28 +72,28 @@ def certificate_of(agent_name: str, fingerprint_digest: str) -> Certificate | No
     return found if whole and digest(found["fingerprint"]) == fingerprint_digest else None
 
 
-def write_certificate(agent_name: str, result: Likeness | Deviation) -> Certificate | None:
+def write_certificate(agent_name: str, result: Similarity | Deviation) -> Certificate | None:
     """Keep what a comparison over all scenarios found; a failed one takes an older certificate away.
 
     Returns:
         The certificate, or None where the agent failed.
     """
-    from harness.parity.comparison import Likeness
+    from harness.parity.comparison import Similarity
 
     current = fingerprint(agent_name)
     path = _path(agent_name, digest(current))
-    if isinstance(result, Likeness) and not result.passed:
+    if isinstance(result, Similarity) and not result.passed:
         path.unlink(missing_ok=True)
         return None
     certificate: Certificate = {
         "schema": 1,
         "agent": agent_name,
-        "strict": isinstance(result, Likeness),
+        "strict": isinstance(result, Similarity),
         "hash": digest(current),
         "fingerprint": current,
         "scenarios": _scenarios(agent_name),
-        "accepted": list(result.accepted) if isinstance(result, Likeness) else [],
-        "deviation": None if isinstance(result, Likeness) else _plain(asdict(result)),
+        "accepted": list(result.accepted) if isinstance(result, Similarity) else [],
+        "deviation": None if isinstance(result, Similarity) else _plain(asdict(result)),
         "made": now(),
     }
     path.parent.mkdir(parents=True, exist_ok=True)

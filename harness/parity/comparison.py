@@ -29,13 +29,13 @@ class Mismatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Likeness:
+class Similarity:
     """What a comparison found.
 
     Attributes:
         failed: Labels of the recordings with a mismatch, in order: scenarios, some of them `(together)`.
         accepted: Names of the accepted wire differences that were met.
-        calls_compared: Calls that were held against the reference's, scenarios played alone.
+        calls_compared: Calls that were compared with the reference's, scenarios played alone.
     """
 
     agent: str
@@ -74,10 +74,10 @@ class Deviation:
     changed_together: tuple[str, ...]
 
 
-def compare(agent: str, recordings: Sequence[Recording], reference: Sequence[Recording]) -> Likeness:
+def compare(agent: str, recordings: Sequence[Recording], reference: Sequence[Recording]) -> Similarity:
     """Compare a strict agent's recordings with the reference's, scenario by scenario.
 
-    What other rollouts do must not show, so the yardstick is always what the reference does alone. A scenario that
+    What other rollouts do must not show, so the reference is always what the reference does alone. A scenario that
     differs alone is not told again for the play of all at once.
     """
     accepted: set[str] = set()
@@ -91,7 +91,7 @@ def compare(agent: str, recordings: Sequence[Recording], reference: Sequence[Rec
             mismatches += found
     failed = tuple(dict.fromkeys(mismatch.scenario for mismatch in mismatches))
     compared = sum(min(len(one.calls), len(expected[name].calls)) for name, one in _alone(recordings).items())
-    return Likeness(agent, tuple(mismatches), failed, tuple(sorted(accepted)), compared)
+    return Similarity(agent, tuple(mismatches), failed, tuple(sorted(accepted)), compared)
 
 
 def changed_together(recordings: Sequence[Recording]) -> list[Mismatch]:

@@ -137,7 +137,7 @@ def _of_training(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str]:
     if record.get("parity") is None and not is_reference(record["agent"]) and agent_spec(record["agent"]).strict:
         yield (
             f"no parity certificate: `harness parity {record['agent']}` makes one, for this run too; without it "
-            "`harness compare` does not hold the run against another agent's"
+            "`harness compare` cannot compare the run with another agent's"
         )
     yield f"{folder.path}   (next: harness report {folder.path}, harness eval {folder.path})"
 

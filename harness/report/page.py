@@ -204,7 +204,7 @@ def _parity(runs: Sequence[Run]) -> Table:
     for plugin in dict.fromkeys(run.record["agent"] for run in runs):
         found = next((run.parity for run in runs if run.record["agent"] == plugin and run.parity), None)
         if found is None:
-            rows.append([plugin, "the yardstick" if is_reference(plugin) else "no certificate", "", "", ""])
+            rows.append([plugin, "the reference" if is_reference(plugin) else "no certificate", "", "", ""])
             continue
         kind = "same agent, certified" if found["strict"] else "idiomatic: measured, not the same"
         rows.append([plugin, kind, found["hash"], str(found["scenarios"]), ", ".join(found["accepted"]) or "none"])

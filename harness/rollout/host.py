@@ -246,7 +246,7 @@ def _arguments(given: Mapping[str, Any] | str) -> tuple[dict[str, Any], str]:
 
 @cache
 def _validator(schema: str) -> Any:
-    """Of the arguments of a tool; made once a process, since every call is held against it."""
+    """Of the arguments of a tool; made once a process, since every call is checked against it."""
     from jsonschema import Draft202012Validator
 
     return Draft202012Validator(json.loads(schema))

@@ -35,7 +35,7 @@ class Study(Section):
     question: str = ""
     """What it is to answer, in one line."""
     baseline: str | None = None
-    """The arm, or the agent of one arm alone, that others are held against."""
+    """The arm, or the agent of one arm alone, that others are compared with."""
     margin: float | None = Field(None, gt=0)
     """Differences below it count as none, in units of the reward. Stated here, before there is a result."""
     checkpoint: int | None = Field(None, ge=1)

@@ -47,15 +47,15 @@ def timing_for(config: Config, known: Sequence[tuple[Mapping[str, Any], Timing]]
     """The timing of the most alike runs (their median); None where no run is of the same policy and batch."""
     mine = config.dump()
 
-    def likeness(other: Mapping[str, Any]) -> int:
+    def similarity(other: Mapping[str, Any]) -> int:
         if other["policy"] != mine["policy"] or other["train"]["batch_size"] != mine["train"]["batch_size"]:
             return 0
         return 1 + len([key for key in _ALIKE if other.get(key) == mine[key]])
 
-    best = max((likeness(other) for other, _ in known), default=0)
+    best = max((similarity(other) for other, _ in known), default=0)
     if best == 0:
         return None
-    alike = [timing for other, timing in known if likeness(other) == best]
+    alike = [timing for other, timing in known if similarity(other) == best]
     return Timing(
         statistics.median(timing.start_s for timing in alike),
         statistics.median(timing.step_s for timing in alike),

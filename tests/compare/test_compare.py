@@ -727,7 +727,7 @@ def test_power_warns_at_a_ceiling(write_run: Write, capsys: pytest.CaptureFixtur
     ]
     power(runs, margin=0.05)
     shown = " ".join(capsys.readouterr().out.split())
-    assert "Ceiling: every run ends at" in shown and "takes 14 seeds or more" in shown
+    assert "Ceiling: every run ends at" in shown and "needs 14 seeds or more" in shown
 
 
 class Scored:

@@ -17,7 +17,7 @@ def harness_agents() -> list[AgentSpec]:
         AgentSpec(
             "reference_sql",
             "harness_sql.self_correcting.reference:ReferenceSQL",
-            "plain Python: the yardstick of parity and overhead",
+            "plain Python: the reference of parity and overhead",
             roles=ROLES,
             frameworks=("httpx",),
             program="self_correcting_sql",

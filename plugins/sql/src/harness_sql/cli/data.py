@@ -113,7 +113,7 @@ def _print_detectable(split: str, sizes: Sequence[int], detectable: Mapping[int,
         else f"nothing with {seeds} trainings an arm"
         for seeds, difference in detectable.items()
     ]
-    say(f"told apart at best on {split} (questions: {sum(sizes):,}): {', '.join(said)}")
+    say(f"smallest detectable difference on {split} (questions: {sum(sizes):,}): {', '.join(said)}")
     say(
         f"  (power {POWER:g}, alpha {ALPHA:g}, half of the answers right, no luck but that of single answers; "
         "`harness power` reckons with that of trainings and databases, once there are runs)"

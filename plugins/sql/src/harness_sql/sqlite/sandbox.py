@@ -1,4 +1,4 @@
-"""Read-only execution of SQL that nobody vouches for, on real SQLite, without a copy of the database.
+"""Read-only execution of untrusted SQL, on real SQLite, without a copy of the database.
 
 Four walls, each enough for most of what a model writes:
 
