@@ -30,6 +30,9 @@ from harness.wording import is_graded
 if TYPE_CHECKING:
     from agentlightning.store.base import LightningStore
 
+TOLD_S = 1.0
+"""How often is told how many rollouts have ended, where none ends."""
+
 
 def evaluate(
     config: Config,
@@ -43,7 +46,7 @@ def evaluate(
     """Run every task of the validation split against an endpoint and score it; how often and how is `config.eval`.
 
     Args:
-        on_progress: Called with finished and all rollouts.
+        on_progress: Called with finished and all rollouts, as often as one ends and every second.
         policy: What the endpoint serves, for the record: a folder, an id, or nothing known.
         parent: Where the policy was trained.
         answers: What `answerers` found for the roles of `config.roles` already.
@@ -185,6 +188,12 @@ class _Evaluation(RolloutWork):
                         f"All are in `detail` and `reward_reason` of {self._folder.path / 'episodes.parquet'}"
                     )
 
+            async def told() -> None:
+                while done < rollouts:
+                    self._on_progress(done, rollouts)
+                    await asyncio.sleep(TOLD_S)
+
+            telling = asyncio.create_task(told())
             try:
                 async with asyncio.TaskGroup() as group:
                     for task in self._tasks:
@@ -192,3 +201,5 @@ class _Evaluation(RolloutWork):
                             group.create_task(one(task, sample))
             except BaseExceptionGroup as several:
                 raise several.exceptions[0] from None
+            finally:
+                telling.cancel()

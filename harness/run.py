@@ -173,6 +173,16 @@ def check_device(config: Config) -> None:
         )
 
 
+def check_machine(config: Config) -> None:
+    """Refuse a training that this machine cannot carry out, before it is announced and its folder is made.
+
+    Raises:
+        EnvironmentProblem: As `check_device`, or what the trainer needs is not installed.
+    """
+    check_device(config)
+    make_trainer(config).check_machine(config)
+
+
 def load_tasks(config: Config, task_set: TaskSet, split: str) -> Sequence[Task]:
     """The tasks of a split.
 

@@ -154,6 +154,13 @@ class Trainer:
             ConfigError: There is one; the message names it.
         """
 
+    def check_machine(self, config: Config) -> None:
+        """Called before a run is announced or its folder made, but not for a dry one: refuse what is not installed.
+
+        Raises:
+            EnvironmentProblem: Something is missing; the message says how it is installed.
+        """
+
     def standby(self, config: Config) -> Standby | None:
         """Asked by a study that has several runs for the same processors, before the first of them and bound to these.
 

@@ -197,9 +197,7 @@ def main() -> None:
         complain("harness: memory is used up: make some free, or raise the limit (ulimit -v, or the container's)")
         sys.exit(2)
     except (OSError, RuntimeError) as error:
-        if (lacks := _lack(error)) is None:
-            raise
-        sys.exit(lacks)
+        sys.exit(_lack(error))
     sys.exit(status if isinstance(status, int) else 0)
 
 
@@ -212,14 +210,14 @@ def _correct(said: str, hint: str) -> None:
     complain(f"harness: {said}{hint}")
 
 
-def _lack(error: Exception) -> int | None:
-    """Say what the machine lacks, and give the status to end with; None where that is not what failed."""
+def _lack(error: Exception) -> int:
+    """Say what the machine lacks, and give the status to end with; raise what has another cause."""
     from harness.rollout.processes import starved
 
     if advice := starved(f"{type(error).__name__}: {error}"):
         complain(f"harness: {advice}")
         return 2
     if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
-        return None
+        raise error
     complain(f"harness: {error.strerror}: {error.filename or 'make room'}")
     return 1

@@ -96,6 +96,8 @@ def right_form(arguments: Sequence[str]) -> str:
         word, *rest = rest
     if command in ("match", "parity") and word == "--plugin":  # as train, eval and dev have it
         return shlex.join(["harness", command, *filter(None, rest)])
+    if command == "study" and "--resume" in arguments:  # started again, a study goes on
+        return shlex.join(["harness", *(one for one in arguments if one != "--resume")])
     if command == "match" and not rest[0].startswith("-") and word in agents(word):
         return shlex.join(["harness", command, word, "--agent-match", *filter(None, rest)])
     options = {"train": ("plugin", "preset", "task"), "eval": ("plugin", "preset", "task"), "dev": ("plugin", "task")}

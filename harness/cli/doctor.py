@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.cli import complete
-from harness.cli.common import emit_json, results
+from harness.cli.common import emit_json, progress_console, results
+
+if TYPE_CHECKING:
+    from harness.diagnosis import Finding
 
 app = typer.Typer(add_completion=False)
 
@@ -22,24 +26,35 @@ def doctor(
     json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Check this machine; each line is ok or says what to do. Exit status 1 where something must be done."""
-    from rich.markup import escape
+    findings = []
+    for finding in _found(deep, preset, set_ or []):
+        findings.append(finding)
+        if not json_:
+            _show(finding)
+    if json_:
+        emit_json([{"check": f.check, "state": f.state, "found": f.found, "advice": f.advice} for f in findings])
+    if any(finding.state == "problem" for finding in findings):
+        raise typer.Exit(1)
 
+
+def _found(deep: bool, preset: str | None, settings: list[str]) -> Iterator[Finding]:
+    """Findings as they are made; stderr says what takes long."""
     from harness.config import load_config, resolve_device
     from harness.diagnosis import examine
     from harness.python.asking import default_preset
 
-    findings = examine()
-    if deep:
+    config = load_config(preset or default_preset(None, resolve_device("auto")), None, settings) if deep else None
+    yield from examine()
+    if config is not None:
         from harness.diagnosis.deep import try_out
 
-        findings += try_out(load_config(preset or default_preset(None, resolve_device("auto")), None, set_ or []))
-    if json_:
-        emit_json([{"check": f.check, "state": f.state, "found": f.found, "advice": f.advice} for f in findings])
-    else:
-        colours = {"ok": "green", "note": "yellow", "problem": "red"}
-        for finding in findings:
-            advice = f" -> {escape(finding.advice)}" if finding.advice else ""
-            state = f"[{colours[finding.state]}]{finding.state:7}[/]"
-            results().print(f"{state} {finding.check:26} {escape(finding.found)}{advice}", markup=True)
-    if any(finding.state == "problem" for finding in findings):
-        raise typer.Exit(1)
+        yield from try_out(config, progress_console().print)
+
+
+def _show(finding: Finding) -> None:
+    from rich.markup import escape
+
+    colours = {"ok": "green", "note": "yellow", "problem": "red"}
+    advice = f" -> {escape(finding.advice)}" if finding.advice else ""
+    state = f"[{colours[finding.state]}]{finding.state:7}[/]"
+    results().print(f"{state} {finding.check:26} {escape(finding.found)}{advice}", markup=True)

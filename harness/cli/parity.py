@@ -15,9 +15,11 @@ import typer
 
 from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results
-from harness.errors import ConfigError, PluginError, RunFailed, nearest
+from harness.errors import ConfigError, PluginError, RunFailed, how_to_install, nearest
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from harness.parity.comparison import Deviation, Similarity
 
 app = typer.Typer(add_completion=False)
@@ -136,6 +138,10 @@ def _names(named: list[str], everything: bool, only: str | None) -> list[str]:
         raise ConfigError("name agents, or say --all or --program: not both")
     if everything or only is not None:
         named = agents_of(only)
+    if not named and everything:
+        raise ConfigError(
+            f"no agent is installed. To install those that come with harness: {how_to_install('plugins')}"
+        )
     if not named:
         raise ConfigError("parity of what? Name agents, or say --all or --program. Example: harness parity crewai_sql")
     for name in named:
@@ -176,7 +182,7 @@ def _show(report: dict[str, Any]) -> None:
             table.add_row(one, *(_cell(one, row["failed"]) for row in strict.values()))
         table.add_section()
         table.add_row("certificate", *((row.get("certificate") or "none")[:12] for row in strict.values()))
-        console.print(table)
+        console.print(_whole(table))
         for name, row in strict.items():
             found = _differences(row.get("mismatches", []), row.get("calls_compared", 0), len(scenarios))
             for text in found[:SHOWN]:
@@ -202,10 +208,17 @@ def _show(report: dict[str, Any]) -> None:
         }
         for label, cell in rows.items():
             table.add_row(label, *map(cell, idiomatic.values()))
-        console.print(table)
+        console.print(_whole(table))
     for name, row in report["agents"].items():
         if "error" in row:
             console.print(f"{name}: {row['error']}")
+
+
+def _whole(table: Table) -> Table:
+    """Heads that are too long are broken, not cut: beginnings of names are alike."""
+    for column in table.columns:
+        column.overflow = "fold"
+    return table
 
 
 def _differences(mismatches: Sequence[Mapping[str, str]], calls: int, scenarios: int) -> list[str]:

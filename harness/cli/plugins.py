@@ -61,10 +61,10 @@ def new(
     folder: Annotated[Path, typer.Option("--dir", help="Where the package's folder is made.")] = Path("."),
 ) -> None:
     """Write a package that passes the contract suite as it stands; put what is yours in its place."""
-    from harness.cli.scaffold import SCAFFOLDS, write_package
+    from harness.cli.scaffold import USE, write_package
 
     target = write_package(name, folder, kind)
-    use = SCAFFOLDS[kind].use.replace("@NAME@", name)
+    use = USE[kind].replace("@NAME@", name)
     python, tests = shlex.quote(sys.executable), shlex.quote(str(target))
     also = "" if importlib.util.find_spec("pytest") else " pytest"
     installing = f"{with_overrides()} -e {shlex.quote(str(target.resolve()))}{also}"

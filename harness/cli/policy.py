@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
@@ -39,10 +39,17 @@ def fetch(
         str, typer.Argument(help="As in `harness policy list`, or a GGUF file.", autocompletion=complete.policies)
     ],
     as_: Annotated[str | None, typer.Option("--name", help="What the policy of a GGUF file is called.")] = None,
+    from_: Annotated[
+        str, typer.Option("--from", help="hub, package, or any: Hugging Face, and the package where that fails.")
+    ] = "any",
 ) -> None:
-    """Bring a policy into the cache: from the package index by its name, or from a GGUF file of yours."""
-    from harness.policies.convert import convert
+    """Bring a policy into the cache: by its name, or from a GGUF file of yours."""
+    from harness.policies.convert import Source, convert
     from harness.policies.convert import fetch as fetch_named
+
+    source = next((one for one in get_args(Source) if one == from_), None)
+    if source is None:
+        raise UserError(f"--from {from_!r} is none of {', '.join(get_args(Source))}")
 
     interruptible()
     file = Path(name).expanduser()
@@ -57,9 +64,9 @@ def fetch(
         policy = named(name)
         if as_ is not None:
             raise UserError(f"--name is for a GGUF file; {name} has its name")
-        if policy.package is not None and not policy.there:
+        if (policy.package or policy.hub) and not policy.there:
             progress_console().print(f"{name}: {_pedigree(policy)}")
-        folder = fetch_named(policy)
+        folder = fetch_named(policy, source, lambda said: progress_console().print(f"{name}: {said}"))
         as_said = name
     results().print(f"{as_said}: {folder}")
 
@@ -74,7 +81,7 @@ def show(name: NameArgument, json_: complete.Json = False) -> None:
         return
     for key, value in _row(policy).items():
         results().print(f"{key}: {value}")
-    if policy.package is not None:
+    if policy.package or policy.hub:
         results().print(f"from: {_pedigree(policy)}")
     if not policy.there:
         results().print(f"to have it: {policy.how}")
@@ -95,12 +102,14 @@ def _row(policy: Named) -> dict[str, Any]:
 
 
 def _pedigree(policy: Named) -> str:
-    package = policy.package
-    assert package is not None
-    return (
-        f"{package.model}, licence {policy.licence}, in the package {package.name} {package.version} "
-        f"({package.wheel_bytes / 1e6:.0f} MB)"
-    )
+    hub, package = policy.hub, policy.package
+    places = []
+    if hub:
+        places.append(f"on Hugging Face at {hub.commit[:12]} ({hub.size / 1e6:.0f} MB, {hub.precision})")
+    if package:
+        places.append(f"in the package {package.name} {package.version} ({package.wheel_bytes / 1e6:.0f} MB)")
+    model = hub.model if hub else package.model if package else policy.name
+    return f"{model}, licence {policy.licence}, {', or '.join(places)}"
 
 
 def _said(value: Any) -> str:

@@ -108,14 +108,16 @@ def preset_of(here: RunFolder | str | None, task: str | None) -> tuple[str | Non
 def answered(here: RunFolder | str | tuple[str, str, str | None], config: Config) -> Iterator[Endpoint]:
     """What answers: an endpoint (URL, model and key), or a policy that is served here as long as this lasts."""
     from harness.gateway.client import Endpoint
+    from harness.policies.catalogue import find
 
     if isinstance(here, tuple):
         yield Endpoint(*here)
         return
     interruptible()
     key = secrets.token_urlsafe(24)
-    told = here.path if isinstance(here, RunFolder) else here
-    progress_console().print(f"{told} is being served on {resolve_device(config.device)}")
+    told, known = (here.path, None) if isinstance(here, RunFolder) else (here, find(here))
+    what = f" ({known.summary})" if known is not None else ""  # and may know nothing else
+    progress_console().print(f"{told}{what} is being served on {resolve_device(config.device)}")
     with serving(here, config, key=key) as (url, name):
         yield Endpoint(url, name, key)
 

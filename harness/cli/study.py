@@ -45,7 +45,7 @@ def study(
     json_: Annotated[bool, typer.Option("--json", help="The plan, or what came of it, as JSON on stdout.")] = False,
 ) -> None:
     """Run a matrix of trainings: what is missing runs, what was interrupted goes on, what is finished stays."""
-    from harness.run import check, check_device
+    from harness.run import check, check_device, check_machine
     from harness.study.execute import StudyRun
     from harness.study.plan import jobs_of, read_study, study_path
     from harness.study.slots import make_slots
@@ -70,7 +70,7 @@ def study(
         return
     for step in steps:
         if step.action != "skip":
-            check_device(step.job.config)
+            (check_machine if step.job.kind == "train" else check_device)(step.job.config)
     interruptible()
     if lacking and not without_parity and plan["to_run"]:
         _certify(lacking)

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from harness.cli import complete
-from harness.cli.common import emit_json, results
+from harness.cli.common import emit_json, progress_console, results
+from harness.errors import how_to_install
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 
@@ -51,3 +52,5 @@ def tasks(
         return
     for spec in specs:
         results().print(f"{spec.name:16} {spec.summary}")
+    if not specs:
+        progress_console().print(f"none installed. To install what comes with harness: {how_to_install('plugins')}")

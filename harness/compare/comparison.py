@@ -237,13 +237,12 @@ def _pair(
             )
     training: Training = {}
     if difference.seeds > 1:
-        means = ([cast(float, run.scores()["value"].mean()) for run in arm] for arm in (runs, base_runs))
-        mine_by_seed, theirs_by_seed = means
+        firsts, seconds = ([cast(float, run.scores()["value"].mean()) for run in arm] for arm in (runs, base_runs))
         training = {
             "hierarchical_bootstrap": statistics.hierarchical_bootstrap(rows),
-            "probability_of_improvement": statistics.probability_of_improvement(mine_by_seed, theirs_by_seed),
-            "interquartile_mean_difference": statistics.interquartile_mean(mine_by_seed)
-            - statistics.interquartile_mean(theirs_by_seed),
+            "probability_of_improvement": statistics.probability_of_improvement(firsts, seconds),
+            "interquartile_mean_difference": statistics.interquartile_mean(firsts)
+            - statistics.interquartile_mean(seconds),
         }
     learned = any(not measure(run)["no_signal"] for run in (*runs, *base_runs))
     same = identical and learned and paired == "seed" and difference.se == difference.mean == 0

@@ -179,7 +179,7 @@ def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
     for run in runs:
         agents[run.record["agent"]] = agents.get(run.record["agent"]) or run.parity
     if len(agents) > 1:
-        missing = [name for name, found in agents.items() if found is None and not _excused(name)]
+        missing = [name for name, found in agents.items() if found is None and not _excused(name, runs)]
         if missing and not permitted:
             raise NotComparable(
                 f"parity differs: {missing[0]} ran without a parity certificate, so nobody knows whether it is the "
@@ -320,10 +320,15 @@ def _machine(run: Run) -> str:
     return f"{data['processor']}, {data['cores']} cores{gpus}"
 
 
-def _excused(name: str) -> bool:
-    from harness.plugins import is_reference
+def _excused(name: str, runs: Sequence[Run]) -> bool:
+    """Whether an agent needs no certificate. One that is not installed: the reference that others were held against."""
+    from harness.plugins import is_reference, registry
 
-    return is_reference(name) or _idiomatic(name)
+    if any(spec.name == name for spec in registry().specs("agent")) or _idiomatic(name):
+        return is_reference(name) or _idiomatic(name)
+    sources = {run.record.get("agent_source") or "" for run in runs if run.record["agent"] == name}
+    held = {one.parity["fingerprint"].get("reference") for one in runs if one.parity and one.parity["strict"]}
+    return bool(held) and (sources <= held or (sources == {""} and name.startswith("reference_")))  # "": older records
 
 
 def _idiomatic(name: str) -> bool:

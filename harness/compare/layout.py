@@ -280,9 +280,9 @@ def _agreement(comparison: Comparison) -> Table:
     heads = ["arm", "before training %", "first step %", "all steps %", "last validation %"]
     heads += ["gradient norm, largest difference %", "first divergent step", "rollouts compared"]
     note = (
-        "Share of rollouts with the very same answer as the baseline's, of the same seed, task and step. First divergent "
-        "step: of any seed, the first in which an answer or the norm of the gradient differs. Every step is in "
-        "`--format json`."
+        "Share of rollouts with the very same answer as the baseline's, of the same seed, task and step. "
+        "First divergent step: of any seed, the first in which an answer or the norm of the gradient differs. Every "
+        "step is in `--format json`."
     )
     if any(arm["gpu_hours"] for arm in comparison["arms"]):
         note += (

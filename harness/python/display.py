@@ -137,7 +137,7 @@ def counted(console: Console, what: str) -> Iterator[Callable[[int, int], None]]
             now = time.monotonic()
             if done == total or now - said >= EVERY_S:
                 said = now
-                left = duration((now - began) / done * (total - done))
+                left = duration((now - began) / done * (total - done) if done else None)
                 text = f"{what}: {done} of {total}  {duration(now - began)}  left {left}"
                 console.print(text, markup=False, soft_wrap=True)
 

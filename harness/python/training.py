@@ -191,12 +191,12 @@ class Training:
             panel: Whether to draw one.
             beside: Entered around all that is written to the run's folder.
         """
-        from harness.run import check_device, load_data
+        from harness.run import check_machine, load_data
 
         if self.before is not None and self.finished:
             console.print(self.finished)
             return LoadedRun.read(self.before)
-        check_device(self.config)
+        check_machine(self.config)
         data = load_data(self.config, self.before)
         # Only now, when all that can be asked for wrongly was: an error leaves no empty run behind.
         folder = self.before or RunFolder.create(self.runs_dir, self.config.agent)
@@ -258,6 +258,7 @@ def _starts() -> tuple[Path, dict[str, float]]:
 
 def _started(config: Config) -> str:
     slow = " deterministic" if config.deterministic else ""
+    slow += " cluster" if config.ray_address else ""
     return f"{config.train.trainer} {resolve_device(config.device)} {config.policy.path}{slow}"
 
 

@@ -137,9 +137,16 @@ class RolloutWork(agl.Algorithm):
                 await asyncio.to_thread(self.gateway.start)
             policy = agl.LLM(endpoint=self.gateway.base_url, model=self.model, api_key=self.gateway.key)
             await store.add_resources({POLICY_RESOURCE: policy})
+            spec = agent_spec(self.config.agent)
             invitation = self.invitation()
             invitation.write(join_file)
-            self.pool = self._workers(invitation)
+            self.pool = WorkerPool(
+                self.config.rollout.runners,
+                invitation.settings,
+                self.log_dir,
+                self.config.rollout.timeout_s,
+                python_for(registry().owner("agent", spec.name)),
+            )
             kept.shares.expect(self.pool.start(), self.config.rollout.concurrency)
             async with self.gateway.control() as control:
                 await control.point(roles=self.roles)
@@ -162,15 +169,6 @@ class RolloutWork(agl.Algorithm):
                 for number, handler in before.items():
                     loop.remove_signal_handler(number)
                     signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-    def _workers(self, invitation: Invitation) -> WorkerPool:
-        return WorkerPool(
-            self.config.rollout.runners,
-            invitation.settings,
-            self.log_dir,
-            self.config.rollout.timeout_s,
-            python_for(registry().owner("agent", agent_spec(self.config.agent).name)),
-        )
 
     async def _stop(self, store: StoreServer) -> None:
         """End the services, those first that use the others."""

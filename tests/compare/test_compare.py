@@ -288,6 +288,18 @@ def test_agents_without_certificate_are_refused_and_idiomatic_ones_marked(write_
     assert any("crewai_sql_idiomatic" in remark and "Idiomatic" in remark for remark in found["remarks"])
 
 
+def test_a_reference_that_is_not_installed_is_known_by_what_others_were_held_against(write_run: Write) -> None:
+    gone, other = write_run("crewai_sql", parity=None), write_run("langgraph_sql")
+    gone.update(agent="reference_gone", agent_source="")
+    assert compare(select([gone.path, other.path]))["arms"]  # records of old have no source
+    gone.update(agent_source="r")
+    assert compare(select([gone.path, other.path]))["arms"]
+    for agent, source in (("reference_gone", "another"), ("stranger", "")):
+        gone.update(agent=agent, agent_source=source)
+        with pytest.raises(NotComparable, match=f"{agent} ran without a parity certificate"):
+            compare(select([gone.path, other.path]))
+
+
 def test_an_agent_whose_source_changed_between_runs_is_refused_unless_each_is_certified(write_run: Write) -> None:
     one, other = (write_run("langgraph_sql", seed=seed) for seed in (0, 1))
     other.update(agent_source="0123456789abcdef")

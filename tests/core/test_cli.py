@@ -218,6 +218,7 @@ def test_a_misspelt_command_is_answered_with_the_nearest(
         ("runs ls", "harness runs list"),
         ("train reference_sql --seed 1", "harness train --plugin reference_sql --seed 1"),
         ("train gpu", "harness train --preset gpu"),
+        ("study smoke --resume --jobs 2", "harness study smoke --jobs 2"),
     ],
 )
 def test_what_is_nearly_a_command_is_answered_with_it(
@@ -272,6 +273,22 @@ main()
 """
     done = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "harness: interrupted\n")
+
+
+def test_a_training_that_is_not_installed_is_told_before_it_is_announced(tmp_path: Path) -> None:
+    without = """
+import importlib.util
+import sys
+
+found = importlib.util.find_spec
+importlib.util.find_spec = lambda name, *more: None if name.partition(".")[0] == "verl" else found(name, *more)
+from harness.__main__ import main
+main()
+"""
+    command = [sys.executable, "-c", without, "train", "--plugin", "reference_sql", "--preset", "cpu"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
+    assert done.stderr.startswith("harness: training is not installed: `") and not list(tmp_path.iterdir())
 
 
 def test_what_the_terminals_encoding_lacks_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:

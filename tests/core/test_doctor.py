@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -13,6 +15,16 @@ from harness import diagnosis
 from harness.cli import app
 from harness.config import load_config
 from harness.diagnosis import Finding, deep
+
+DOCTOR = """
+from harness.cli import app
+from harness.diagnosis import deep
+from harness.plugins import Registry
+
+Registry.specs = lambda self, kind: []
+deep.LIBRARIES = (("planted", "planted"),)
+app(["doctor", "--deep"])
+"""
 
 
 def found(config: list[str], check: str) -> Finding:
@@ -37,6 +49,19 @@ def test_an_import_that_fails_is_one_line() -> None:
     (one,) = [row for row in json.loads(done.stdout) if row["check"].startswith("import")]
     assert one["check"] == "import planted" and one["state"] == "problem"
     assert one["found"].startswith("ImportError: cannot import name 'what_is_not_there'") and "\n" not in one["found"]
+
+
+def test_what_is_begun_is_said_before_it_ends(only_these: Path) -> None:
+    """An import may take a minute: stderr names it, and stdout has what was found so far."""
+    waits = "import pathlib, time\nwhile not pathlib.Path('go').exists():\n    time.sleep(0.05)\n"
+    (only_these / "planted.py").write_text(waits)
+    command = [sys.executable, "-c", DOCTOR]
+    with subprocess.Popen(command, cwd=only_these, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as doctor:
+        assert doctor.stdout is not None and doctor.stderr is not None
+        assert doctor.stderr.readline() == "importing planted (1 of 1)\n"
+        assert doctor.stdout.readline().split()[1] == "python"
+        (only_these / "go").touch()
+        assert "import planted" in doctor.stdout.read()
 
 
 def test_an_import_that_hangs_is_given_up(only_these: Path, monkeypatch: pytest.MonkeyPatch) -> None:

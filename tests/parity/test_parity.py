@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from harness.cli.parity import _differences
+from harness.cli.common import results
+from harness.cli.parity import _differences, _show
 from harness.parity.comparison import compare, measure
 from harness.parity.recorder import Recording, record
 from harness.records import Problem
@@ -224,6 +225,20 @@ def test_a_deviation_is_measured_not_judged(reference: list[Recording]) -> None:
     assert deviation.same_answer == (0, 1)
     assert deviation.prompt_chars[0] < deviation.prompt_chars[1]
     assert deviation.injected == ()
+
+
+def test_names_that_begin_alike_are_told_apart_in_one_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    names = [f"{one}_{kind}_idiomatic" for one in ("agent_framework", "openai_agents", "autogen") for kind in "abc"]
+    counts = dict.fromkeys(("calls", "prompt_chars", "same_tool_calls", "same_answer"), (1, 1))
+    row = {"strict": False, **counts, **{key: [] for key in ("roles", "injected", "other_outcomes")}}
+    results.cache_clear()
+    _show({"scenarios": {}, "agents": {name: {**row, "changed_together": []} for name in names}})
+    results.cache_clear()
+    head = [line.split("\u2503")[2:-1] for line in capsys.readouterr().out.splitlines() if line.startswith("\u2503")]
+    assert ["".join(cells).replace(" ", "") for cells in zip(*head, strict=True)] == names
 
 
 def test_every_scenario_is_reached_by_its_script(everything: list[Recording]) -> None:

@@ -96,3 +96,11 @@ def test_pages_say_that_no_index_has_it() -> None:
         text = " ".join((REPO / page).read_text(encoding="utf-8").split())
         assert "No package index has it" in text or "no package index has it" in text
         assert not re.search(r"pip install (harness-|agent-rl-harness)", text), page
+
+
+def test_uv_is_brought_before_it_is_called() -> None:
+    lines = (REPO / "docs" / "installing.md").read_text(encoding="utf-8").splitlines()
+    called = [number for number, line in enumerate(lines) if re.match(r" *uv ", line)]
+    assert called and all("pip install uv" in lines[number - 1] for number in called)
+    built = [number for number, line in enumerate(lines) if ".uv/bin/uv build" in line]
+    assert built and all("make .uv/bin/uv" in lines[number - 1] for number in built)

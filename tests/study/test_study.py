@@ -155,6 +155,18 @@ def test_a_baseline_that_names_no_arm_is_refused_before_anything_runs(
     assert jobs_of(study, only=["max_turns=one turn"])
 
 
+def test_a_trainer_that_is_not_installed_is_told_before_anything_is_announced(
+    harness: Harness, study_file: Path, tmp_path: Path
+) -> None:
+    lacks = ("--set", "train.trainer=synthetic", "--set", "verl.not_installed=true")
+    training = ("train", "--plugin", "reference_sql", "--preset", "cpu")
+    for command in (("study", str(study_file)), training):
+        done = harness(*command, *lacks)
+        assert (done.returncode, done.stderr) == (2, "harness: synthetic is not installed: install it\n")
+        assert not done.stdout and not (tmp_path / "runs").exists()
+        assert harness(*command, *lacks, "--dry-run").returncode == 0, "a plan needs no trainer"
+
+
 def test_arms_take_turns_at_being_first(study_file: Path) -> None:
     study = read_study(study_file)
     study.matrix["seed"] = [0, 1, 2, 3]

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from harness.cli.scaffold import SCAFFOLDS, write_package
+from harness.cli.scaffold import KINDS, write_package
 from harness.gateway.server import GatewayServer
 from harness.records import Problem
 from harness.testing.contract import AgentContract
@@ -137,7 +137,7 @@ def test_a_swallowed_server_error_is_still_seen(gateway: GatewayServer, tmp_path
     TestReference().test_an_error_of_the_server_surfaces(Swallows(), gateway, tmp_path, "server_error")
 
 
-@pytest.mark.parametrize("kind", SCAFFOLDS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_scaffolded_plugin_passes_the_contract_as_it_stands(tmp_path: Path, kind: str) -> None:
     name = f"scaffolded_{kind}"
     package = write_package(name, tmp_path, kind)

@@ -31,6 +31,8 @@ def alone(call: Callable[..., str], uv: str, wheel: Path, folder: Path) -> None:
     row, other = str(run.parent), str(next((REPO / "results" / "cpu" / "seed1").glob("**/run.json")).parent)
     assert json.loads(call(command, "runs", "show", row, "--json"))
     assert json.loads(call(command, "compare", row, other, "--format", "json"))
+    agents = str(REPO / "results" / "studies" / "frameworks")
+    assert json.loads(call(command, "compare", agents, "--format", "json")), "no agent of it is installed here"
     call(command, "report", row, other, "--out", str(folder / "report.html"))
     refused = subprocess.run([command, "train"], capture_output=True, text=True, check=False, cwd=folder)
     assert refused.returncode == 2 and "no agent called 'langgraph_sql'" in refused.stderr, refused.stderr

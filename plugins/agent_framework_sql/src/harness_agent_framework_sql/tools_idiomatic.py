@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from agent_framework import Agent, FunctionTool
 
@@ -28,12 +28,11 @@ class AgentFrameworkToolsIdiomatic:
     roles = ROLES
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
-        sampling: Any = {**toolbox.llm(ROLES[0]).sampling}
         agent = Agent(
             chat_client(ROLES[0], toolbox, {"max_iterations": toolbox.max_turns}),
             toolbox.prompts.system,
             name=ROLES[0],
             tools=[as_function(tool, toolbox) for tool in toolbox.tools],
-            default_options=sampling,
+            default_options=cast(Any, {**toolbox.llm(ROLES[0]).sampling}),
         )
         return (await agent.run(toolbox.prompts.user(problem))).text.strip()

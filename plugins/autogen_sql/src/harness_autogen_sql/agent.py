@@ -60,9 +60,8 @@ def team(problem: Problem, toolbox: Toolbox) -> GraphFlow:
     prompts: Prompts = toolbox.prompts
 
     async def ask(prompt: Prompt, token: CancellationToken) -> str:
-        messages: list[LLMMessage] = [SystemMessage(content=prompt.system)]
-        messages.append(UserMessage(content=prompt.user, source="user"))
-        reply = await chat_client(prompt.role, toolbox).create(messages, cancellation_token=token)
+        said: list[LLMMessage] = [SystemMessage(content=prompt.system), UserMessage(content=prompt.user, source="user")]
+        reply = await chat_client(prompt.role, toolbox).create(said, cancellation_token=token)
         return str(reply.content)
 
     async def write(draft: Draft, token: CancellationToken) -> Draft:

@@ -15,7 +15,6 @@ from autogen_core import CancellationToken
 from harness.records import Problem
 from harness.toolbox import Toolbox
 from harness_autogen_sql.running import chat_client, run_team
-from harness_sql.self_correcting.prompts import Prompts
 
 
 class Database(BaseChatAgent):
@@ -44,7 +43,7 @@ class AutoGenSQLIdiomatic:
     roles = ("write_query", "check_query")
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
-        prompts: Prompts = toolbox.prompts
+        prompts = toolbox.prompts
         task = prompts.write(problem)
         writer = AssistantAgent(
             "write_query",
@@ -71,4 +70,4 @@ class AutoGenSQLIdiomatic:
         )
         result = await run_team(task.user, chat)
         drafts = [message for message in result.messages if message.source == "write_query"]
-        return prompts.parse_sql(drafts[-1].to_text())
+        return str(prompts.parse_sql(drafts[-1].to_text()))

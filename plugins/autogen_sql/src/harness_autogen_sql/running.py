@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.base import TaskResult
-from autogen_agentchat.messages import BaseAgentEvent, BaseChatMessage
 from autogen_agentchat.teams import BaseGroupChat
-from autogen_core import CancellationToken, FunctionCall
-from autogen_core.models import FunctionExecutionResult, ModelFamily, ModelInfo
-from autogen_core.tools import BaseTool, Workbench
+from autogen_core import CancellationToken
+from autogen_core.models import ModelFamily, ModelInfo
 from autogen_ext.models.openai import OpenAIChatCompletionClient
 
 from harness.toolbox import Toolbox
@@ -57,18 +54,9 @@ class ToolAgent(AssistantAgent):
     """
 
     @staticmethod
-    async def _execute_tool_call(
-        tool_call: FunctionCall,
-        workbench: Sequence[Workbench],
-        handoff_tools: list[BaseTool[Any, Any]],
-        agent_name: str,
-        cancellation_token: CancellationToken,
-        stream: asyncio.Queue[BaseAgentEvent | BaseChatMessage | None],
-    ) -> tuple[FunctionCall, FunctionExecutionResult]:
+    async def _execute_tool_call(*, stream: asyncio.Queue[Any], **more: Any) -> Any:  # type: ignore[override]
         try:
-            return await AssistantAgent._execute_tool_call(
-                tool_call, workbench, handoff_tools, agent_name, cancellation_token, stream
-            )
+            return await AssistantAgent._execute_tool_call(stream=stream, **more)
         except BaseException:
             stream.put_nowait(None)  # what it waits for; the exception is then its to raise
             raise

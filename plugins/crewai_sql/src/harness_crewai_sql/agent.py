@@ -84,8 +84,7 @@ class SQLFlow(Flow[Draft]):
 
     async def answer_to(self, prompt: Prompt) -> str:
         """What the model replies to a prompt."""
-        messages = cast("list[LLMMessage]", prompt.messages)
-        return str(await chat_model(prompt.role, self.toolbox).acall(messages))
+        return str(await chat_model(prompt.role, self.toolbox).acall(cast("list[LLMMessage]", prompt.messages)))
 
 
 class CrewAISQL:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from harness_crewai_sql.agent import chat_model  # isort: skip  (first, it keeps telemetry off)
 from crewai import Agent, Crew, CrewOutput, Task
 from crewai.agents.crew_agent_executor import CrewAgentExecutor
@@ -36,9 +38,7 @@ async def ask(prompt: Prompt, toolbox: Toolbox) -> str:
         max_retry_limit=0,
     )
     task = Task(description=prompt.user, expected_output=OUTPUTS[prompt.role], agent=agent)
-    output = await Crew(agents=[agent], tasks=[task], tracing=False).akickoff()
-    assert isinstance(output, CrewOutput)  # it was not asked to stream
-    return output.raw
+    return cast(CrewOutput, await Crew(agents=[agent], tasks=[task], tracing=False).akickoff()).raw
 
 
 class CrewAISQLIdiomatic:

@@ -54,6 +54,10 @@ class VerlTrainer(Trainer):
         if find_spec("verl") is not None:
             chosen(config)
 
+    def check_machine(self, config: Config) -> None:
+        if find_spec("verl") is None:
+            raise EnvironmentProblem(f"training is not installed: {how_to_install('cpu')}")
+
     def standby(self, config: Config) -> Standby | None:
         from harness_verl.standby import ForkServer
 
@@ -79,8 +83,6 @@ class VerlTrainer(Trainer):
         return trained_policy(checkpoint)
 
     def prepare(self, run: LiveRun) -> int:
-        if find_spec("verl") is None:
-            raise EnvironmentProblem(f"training needs verl: {how_to_install('cpu')}")
         if run.done:
             check(run.folder, checkpoints(run.folder)[run.done])
         drop_broken(run.folder)

@@ -1,0 +1,39 @@
+"""Takes the files of a policy from Hugging Face, at one commit, with the hashes that are known here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+
+from harness.errors import EnvironmentProblem, how_to_install
+from harness.policies.catalogue import Hub
+from harness.policies.download import sha256
+
+
+def download(hub: Hub, into: Path) -> Path:
+    """A folder with exactly the files of `hub`, their hashes checked.
+
+    Raises:
+        EnvironmentProblem: Hugging Face (or `HF_ENDPOINT`) does not give them, or gives other ones; what reads it is
+            not installed.
+    """
+    if find_spec("huggingface_hub") is None:
+        raise EnvironmentProblem(f"downloading from Hugging Face needs huggingface_hub: {how_to_install('cpu')}")
+    from huggingface_hub import snapshot_download
+
+    try:
+        at, wanted = os.environ.get("HF_ENDPOINT"), list(hub.files)
+        snapshot_download(hub.model, revision=hub.commit, allow_patterns=wanted, local_dir=into, endpoint=at)
+    except Exception as error:  # its errors, httpx's, the system's
+        said = str(error.__cause__ or error).strip().partition("\n")[0]
+        raise EnvironmentProblem(f"Hugging Face does not give {hub.pin} ({said})") from error
+    shutil.rmtree(into / ".cache", ignore_errors=True)
+    for name, known in hub.files.items():
+        if not (into / name).is_file() or sha256(into / name) != known:
+            raise EnvironmentProblem(
+                f"{name} of {hub.pin} came with another SHA-256 than the one known here, or not at all: it is damaged, "
+                "or not the same file. Nothing of it was kept"
+            )
+    return into
