@@ -8,6 +8,28 @@ from harness.hookspecs import AgentSpec, EnvironmentSpec, ProgramSpec, RewardSpe
 from harness_sql.self_correcting.prompts import ROLES
 
 HARNESS_API = 1
+_SPIDERS = (
+    (
+        "spider",
+        "SpiderTasks",
+        "Spider 1.0 (prepare it with `harness data spider SOURCE`)",
+        ("train", "train_a", "train_b", "train_b_fit", "train_b_held", "train_others", "dev", "dev_500", "val"),
+    ),
+    (
+        "spider_syn",
+        "SpiderSynTasks",
+        "Spider-Syn: other words for what the schema names (`harness data spider`)",
+        ("train", "dev", "dev_500", "val"),
+    ),
+    (
+        "spider_realistic",
+        "SpiderRealisticTasks",
+        "Spider-Realistic: columns are not named (`harness data spider`)",
+        ("dev",),
+    ),
+    ("spider_dk", "SpiderDKTasks", "Spider-DK: knowledge of the domain is needed (`harness data spider`)", ("dev",)),
+)
+"""Spider and its variants: name, class, summary, splits."""
 _SPIDER = (("cpu", "cpu-spider"), ("cuda", "qwen-1.5b"), ("npu", "qwen-1.5b"))
 
 
@@ -80,44 +102,17 @@ def harness_tasks() -> list[TaskSetSpec]:
             reserved=("test",),
             environment="sql",
         ),
-        TaskSetSpec(
-            "spider",
-            "harness_sql.tasks.spider:SpiderTasks",
-            "Spider 1.0 (prepare it with `harness data spider SOURCE`)",
-            splits=(
-                *("train", "train_a", "train_b", "train_b_fit", "train_b_held", "train_others"),
-                *("dev", "dev_500", "val"),
-            ),
-            presets=_SPIDER,
-            eval_split="dev",
-            environment="sql",
-        ),
-        TaskSetSpec(
-            "spider_syn",
-            "harness_sql.tasks.spider:SpiderSynTasks",
-            "Spider-Syn: other words for what the schema names (`harness data spider`)",
-            splits=("train", "dev", "dev_500", "val"),
-            presets=_SPIDER,
-            eval_split="dev",
-            environment="sql",
-        ),
-        TaskSetSpec(
-            "spider_realistic",
-            "harness_sql.tasks.spider:SpiderRealisticTasks",
-            "Spider-Realistic: columns are not named (`harness data spider`)",
-            splits=("dev",),
-            presets=_SPIDER,
-            eval_split="dev",
-            environment="sql",
-        ),
-        TaskSetSpec(
-            "spider_dk",
-            "harness_sql.tasks.spider:SpiderDKTasks",
-            "Spider-DK: knowledge of the domain is needed (`harness data spider`)",
-            splits=("dev",),
-            presets=_SPIDER,
-            eval_split="dev",
-            environment="sql",
+        *(
+            TaskSetSpec(
+                name,
+                f"harness_sql.tasks.spider:{of}",
+                summary,
+                splits=splits,
+                presets=_SPIDER,
+                eval_split="dev",
+                environment="sql",
+            )
+            for name, of, summary, splits in _SPIDERS
         ),
         TaskSetSpec(
             "bird",

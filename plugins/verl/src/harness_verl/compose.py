@@ -54,92 +54,119 @@ def verl_settings(
     Raises:
         ConfigError: A combination that verl would end at, or that could not work with agents over HTTP.
     """
-    train, sampling = config.train, config.sampling
-    data_dir = run_dir / "data"
     own = chosen(config)
     mode = at(own, "trainer.v1.trainer_mode", "sync")
     if mode not in SAMPLERS:
         raise ConfigError(f"verl.trainer.v1.trainer_mode {mode!r} is none of {', '.join(SAMPLERS)}")
-    mini = train.mini_batch_size or train.batch_size
-    micro = micro_batch(train.micro_batch_size, mini * config.rollout.group_size, config.gpus * config.nodes)
+    launch = {"total_training_steps": steps, "val_before_train": validate_first, "val_only": validate_only}
     settings: dict[str, Any] = {
         "algorithm": {"adv_estimator": "grpo", "use_kl_in_reward": False},
-        "data": {
-            "train_files": str(data_dir / "train.parquet"),
-            "val_files": str(data_dir / "val.parquet"),
-            "train_batch_size": train.batch_size,
-            "max_prompt_length": sampling.max_prompt_tokens,
-            "max_response_length": sampling.max_response_tokens,
-            "shuffle": False,  # train.parquet is in the order of the run, so that the order is a file with a hash
-            "validation_shuffle": False,
-            "filter_overlong_prompts": False,
-            "dataloader_num_workers": 0,
-            "seed": config.seed,
-            "trust_remote_code": config.policy.trust_remote_code,
-        },
+        "data": _data(config, run_dir / "data"),
         "actor_rollout_ref": {
             "model": {"path": model_path, "trust_remote_code": config.policy.trust_remote_code},
-            "actor": {
-                "ppo_mini_batch_size": mini,
-                "ppo_micro_batch_size_per_gpu": micro,
-                "clip_ratio_low": train.clip_low,
-                "clip_ratio_high": train.clip_high,
-                "use_kl_loss": train.kl_coefficient > 0,
-                "kl_loss_coef": train.kl_coefficient,
-                "entropy_coeff": train.entropy_coefficient,
-                "data_loader_seed": config.seed,
-                "optim": {"lr": train.learning_rate, "weight_decay": train.weight_decay},
-            },
-            "ref": {"log_prob_micro_batch_size_per_gpu": micro},
-            "rollout": {
-                "n": config.rollout.group_size,
-                "temperature": sampling.temperature,
-                "top_p": sampling.top_p,
-                "seed": config.seed,
-                "tensor_model_parallel_size": 1,
-                "max_model_len": sampling.max_prompt_tokens + sampling.max_response_tokens,
-                "log_prob_micro_batch_size_per_gpu": micro,
-                "calculate_log_probs": True,
-                "agent": {
-                    "num_workers": 1,
-                    "default_agent_loop": AGENT_LOOP,
-                    "agent_loop_config_path": str(data_dir / "agent_loop.yaml"),
-                },
-            },
+            **_actor_and_rollout(config, run_dir / "data"),
         },
         "reward": {"num_workers": 1},
-        "trainer": {
-            "device": device,
-            "nnodes": config.nodes,
-            "n_gpus_per_node": config.gpus,
-            "project_name": "harness",
-            "experiment_name": run_dir.name,
-            "logger": ["console", "file", *train.loggers],
-            "total_training_steps": steps,
-            "total_epochs": 1,
-            "val_before_train": validate_first,
-            "val_only": validate_only,
-            "test_freq": train.val_every or steps,
-            "save_freq": train.save_every or steps,
-            "max_actor_ckpt_to_keep": train.keep_checkpoints,
-            "default_local_dir": str(run_dir / "checkpoints"),
-            "resume_mode": "auto",
-            "v1": {
-                "sampler": {
-                    "custom_sampler": {
-                        "path": "pkg://harness_verl.sampler",
-                        "name": SAMPLERS[mode],
-                    },
-                    "sampler_kwargs": {
-                        "batching": train.batching,
-                        "credit": train.credit,
-                        "merges": config.merges(calls_tools),
-                        "threshold": train.rejection_threshold if train.algorithm == "rejection" else None,
-                    },
-                }
+        "trainer": _trainer(config, run_dir, steps)
+        | {"device": device, "v1": {"sampler": _sampler(config, mode, calls_tools)}}
+        | launch,
+    }
+    _adapt(settings, config, device, model_path, own, calls_tools)
+    merge(settings, {"ray_kwargs": {"ray_init": _ray(config, device)}})
+    merge(settings, own)
+    model = settings["actor_rollout_ref"]["model"]
+    if device == "cuda" and "enable_gradient_checkpointing" not in model:
+        model["enable_gradient_checkpointing"] = recomputes(config, settings, model_path)
+    check(config, settings, device, merges=config.merges(calls_tools))
+    return settings
+
+
+def _data(config: Config, data_dir: Path) -> dict[str, Any]:
+    return {
+        "train_files": str(data_dir / "train.parquet"),
+        "val_files": str(data_dir / "val.parquet"),
+        "train_batch_size": config.train.batch_size,
+        "max_prompt_length": config.sampling.max_prompt_tokens,
+        "max_response_length": config.sampling.max_response_tokens,
+        "shuffle": False,  # train.parquet is in the order of the run, so that the order is a file with a hash
+        "validation_shuffle": False,
+        "filter_overlong_prompts": False,
+        "dataloader_num_workers": 0,
+        "seed": config.seed,
+        "trust_remote_code": config.policy.trust_remote_code,
+    }
+
+
+def _actor_and_rollout(config: Config, data_dir: Path) -> dict[str, Any]:
+    train, sampling = config.train, config.sampling
+    mini = train.mini_batch_size or train.batch_size
+    micro = micro_batch(train.micro_batch_size, mini * config.rollout.group_size, config.gpus * config.nodes)
+    return {
+        "actor": {
+            "ppo_mini_batch_size": mini,
+            "ppo_micro_batch_size_per_gpu": micro,
+            "clip_ratio_low": train.clip_low,
+            "clip_ratio_high": train.clip_high,
+            "use_kl_loss": train.kl_coefficient > 0,
+            "kl_loss_coef": train.kl_coefficient,
+            "entropy_coeff": train.entropy_coefficient,
+            "data_loader_seed": config.seed,
+            "optim": {"lr": train.learning_rate, "weight_decay": train.weight_decay},
+        },
+        "ref": {"log_prob_micro_batch_size_per_gpu": micro},
+        "rollout": {
+            "n": config.rollout.group_size,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "seed": config.seed,
+            "tensor_model_parallel_size": 1,
+            "max_model_len": sampling.max_prompt_tokens + sampling.max_response_tokens,
+            "log_prob_micro_batch_size_per_gpu": micro,
+            "calculate_log_probs": True,
+            "agent": {
+                "num_workers": 1,
+                "default_agent_loop": AGENT_LOOP,
+                "agent_loop_config_path": str(data_dir / "agent_loop.yaml"),
             },
         },
     }
+
+
+def _trainer(config: Config, run_dir: Path, steps: int) -> dict[str, Any]:
+    train = config.train
+    return {
+        "nnodes": config.nodes,
+        "n_gpus_per_node": config.gpus,
+        "project_name": "harness",
+        "experiment_name": run_dir.name,
+        "logger": ["console", "file", *train.loggers],
+        "total_epochs": 1,
+        "test_freq": train.val_every or steps,
+        "save_freq": train.save_every or steps,
+        "max_actor_ckpt_to_keep": train.keep_checkpoints,
+        "default_local_dir": str(run_dir / "checkpoints"),
+        "resume_mode": "auto",
+    }
+
+
+def _sampler(config: Config, mode: str, calls_tools: bool) -> dict[str, Any]:
+    train = config.train
+    return {
+        "custom_sampler": {"path": "pkg://harness_verl.sampler", "name": SAMPLERS[mode]},
+        "sampler_kwargs": {
+            "batching": train.batching,
+            "credit": train.credit,
+            "merges": config.merges(calls_tools),
+            "threshold": train.rejection_threshold if train.algorithm == "rejection" else None,
+        },
+    }
+
+
+def _adapt(
+    settings: dict[str, Any], config: Config, device: str, model_path: str, own: dict[str, Any], calls_tools: bool
+) -> None:
+    """What device, adapters, algorithm and tools change."""
+    train = config.train
     if train.lora_rank:
         # Merged on the way to the servers: they would answer agents, who name the policy, with the base alone.
         lora = {"lora_rank": train.lora_rank, "lora_alpha": train.lora_rank, "lora": {"merge": True}}
@@ -158,13 +185,6 @@ def verl_settings(
     if calls_tools and device != "cpu":
         reads = {"enable_auto_tool_choice": True, "tool_call_parser": tool_parser(model_path)}
         merge(settings, {"actor_rollout_ref": {"rollout": {"engine_kwargs": {"vllm": reads}}}})
-    merge(settings, {"ray_kwargs": {"ray_init": _ray(config, device)}})
-    merge(settings, own)
-    model = settings["actor_rollout_ref"]["model"]
-    if device == "cuda" and "enable_gradient_checkpointing" not in model:
-        model["enable_gradient_checkpointing"] = recomputes(config, settings, model_path)
-    check(config, settings, device, merges=config.merges(calls_tools))
-    return settings
 
 
 def chosen(config: Config) -> dict[str, Any]:
