@@ -137,9 +137,7 @@ def cost(run: Run) -> Cost:
     for name in run.columns("checkpoint_s"):
         net -= rows[name].fill_null(0)
     total = cast(float, net.sum())
-    shares = {
-        part: sum(cast(float, rows[name].sum()) for name in run.columns(of)) / total for part, of in PARTS.items()
-    }
+    shares = {part: sum(cast(float, rows[at].sum()) for at in run.columns(of)) / total for part, of in PARTS.items()}
     shares["other"] = max(0.0, 1.0 - sum(shares.values()))
     return {"step_s": cast(float, net.median()), "shares": shares}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langchain_core.outputs import ChatResult
@@ -81,7 +81,7 @@ class LangGraphTools:
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         prompts: Prompts = toolbox.prompts
-        start: Any = {"messages": [(one["role"], one["content"]) for one in prompts.messages(problem)], "replies": 0}
+        start = cast(State, {"messages": [(m["role"], m["content"]) for m in prompts.messages(problem)], "replies": 0})
         with tracing_context(enabled=False):
             final = await self.graph.ainvoke(
                 start, {"recursion_limit": 2 * toolbox.max_turns + 2}, context=Context(toolbox)
