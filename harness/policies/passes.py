@@ -108,7 +108,7 @@ class _Layer(CacheLayerMixin):
 class _Prompt(_Layer):
     """Keeps what a prompt's pass computes."""
 
-    def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> Any:
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         self.keys, self.values = key_states, value_states
         return key_states, value_states
 
@@ -167,7 +167,7 @@ class _Step(_Layer):
         super().__init__()
         self._seats, self._some = seats, some
 
-    def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> Any:
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         seats, positions = self._some.seats, self._some.positions
         self._seats.keys[seats, :, positions] = key_states[: len(seats), :, 0]
         self._seats.values[seats, :, positions] = value_states[: len(seats), :, 0]

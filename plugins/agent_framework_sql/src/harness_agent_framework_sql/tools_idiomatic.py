@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from agent_framework import Agent, FunctionTool
+from agent_framework import Agent, ChatOptions, FunctionTool
 
 from harness.environments import Tool
 from harness.records import Problem
@@ -33,6 +33,6 @@ class AgentFrameworkToolsIdiomatic:
             toolbox.prompts.system,
             name=ROLES[0],
             tools=[as_function(tool, toolbox) for tool in toolbox.tools],
-            default_options=cast(Any, {**toolbox.llm(ROLES[0]).sampling}),
+            default_options=cast("ChatOptions[None]", {**toolbox.llm(ROLES[0]).sampling}),
         )
         return (await agent.run(toolbox.prompts.user(problem))).text.strip()
