@@ -1,5 +1,5 @@
 # Everything from nothing: these targets bring their own uv and environment, and install nothing globally.
-#   make train   train the SQL agent on this machine (TRAIN_ARGS="--plugin autogen_sql --seed 1")
+#   make train   train the SQL agent on this machine (TRAIN_ARGS="--agent autogen_sql --seed 1")
 #   make test    the whole test suite (TEST_ARGS="-k gateway")
 #   make docs    the documentation as a site, in site/
 #   make coverage  which lines the tests run, those of trainings left out (TEST_ARGS=tests/gateway)
@@ -7,7 +7,7 @@
 
 VENV ?= .venv
 EXTRAS ?= $(shell command -v nvidia-smi >/dev/null 2>&1 && echo gpu || echo cpu)
-TRAIN_ARGS ?= --plugin langgraph_sql
+TRAIN_ARGS ?= --agent langgraph_sql
 TEST_ARGS ?=
 FAULT_ARGS ?=
 

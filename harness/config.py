@@ -55,6 +55,8 @@ class RewardConfig(Section):
     options: dict[str, Any] = Field(default_factory=dict)
     shuffle: bool = False
     """Control experiment: train each rollout with the verdict of another recent one. Nothing can be learned."""
+    inverted: float = Field(0.0, ge=0, le=1)
+    """Planted handicap: the share of training rollouts that are trained with the opposite verdict. For calibration."""
     concurrency: int | None = Field(None, ge=1)
     """Verdicts at once in one process; unset: as many as there are threads for them, cores + 4 and at most 32."""
     timeout_s: float = Field(300.0, gt=0)

@@ -171,6 +171,8 @@ def identity(
     reward = reward_spec(config.reward.name)
     if (reward.low, reward.high) != (0, 1):
         found["reward_range"] = [reward.low, reward.high]
+    if config.reward.inverted:
+        found["reward_inverted"] = config.reward.inverted
     if measured.samples > 1:
         found["samples"] = measured.samples
     if answers:

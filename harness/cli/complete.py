@@ -94,14 +94,14 @@ def right_form(arguments: Sequence[str]) -> str:
             return shlex.join(["harness", command, "list", *filter(None, rest)])
     if (command, word) == ("tasks", "show"):
         word, *rest = rest
-    if command in ("match", "parity") and word == "--plugin":  # as train, eval and dev have it
+    if command in ("match", "parity") and word in ("--agent", "--plugin"):  # as train, eval and dev have it
         return shlex.join(["harness", command, *filter(None, rest)])
     if command == "study" and "--resume" in arguments:  # started again, a study goes on
         return shlex.join(["harness", *(one for one in arguments if one != "--resume")])
     if command == "match" and not rest[0].startswith("-") and word in agents(word):
         return shlex.join(["harness", command, word, "--agent-match", *filter(None, rest)])
-    options = {"train": ("plugin", "preset", "task"), "eval": ("plugin", "preset", "task"), "dev": ("plugin", "task")}
-    known = {"plugin": agents, "preset": presets, "task": task_sets, "name": task_sets}
+    options = {"train": ("agent", "preset", "task"), "eval": ("agent", "preset", "task"), "dev": ("agent", "task")}
+    known = {"agent": agents, "preset": presets, "task": task_sets, "name": task_sets}
     for option in (*options.get(command, ()), *(["name"] if command == "tasks" else [])):
         if word in known[option](word):
             return shlex.join(["harness", command, f"--{option}", word, *filter(None, rest)])

@@ -26,7 +26,7 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def dev(
-    plugin: Annotated[str, typer.Option(help="The agent.", autocompletion=complete.agents)],
+    agent: Annotated[str, typer.Option("--agent", "--plugin", help="The agent.", autocompletion=complete.agents)],
     endpoint: Annotated[
         str | None, typer.Option(help="An OpenAI-compatible URL, ending in /v1; by default OPENAI_BASE_URL.")
     ] = None,
@@ -58,7 +58,7 @@ def dev(
     overrides += [f"task.val_limit={tasks}", *(set_ or [])]
     if split is not None:
         overrides.append(f"task.val_split={split}")
-    resolved = load_config(preset, config or file, overrides, agent=plugin)
+    resolved = load_config(preset, config or file, overrides, agent=agent)
     check(resolved, trains=False)
     answers = here or named_endpoint(endpoint, model, api_key_env)
     task_set = make_task_set(resolved)

@@ -20,8 +20,9 @@ def evaluate(
         Path | None,
         typer.Argument(help="A run folder: its newest checkpoint is measured.", autocompletion=complete.runs),
     ] = None,
-    plugin: Annotated[
-        str | None, typer.Option(help="The agent; by default the run's.", autocompletion=complete.agents)
+    agent: Annotated[
+        str | None,
+        typer.Option("--agent", "--plugin", help="The agent; by default the run's.", autocompletion=complete.agents),
     ] = None,
     endpoint: Annotated[
         str | None,
@@ -55,7 +56,7 @@ def evaluate(
 
     asked = ask(
         run,
-        agent=plugin,
+        agent=agent,
         endpoint=endpoint,
         model=model,
         api_key_env=api_key_env,

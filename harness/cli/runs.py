@@ -25,7 +25,10 @@ RunsDir = Annotated[Path, typer.Option(help="The folder of runs; studies inside 
 @app.command("list")
 def list_(
     runs_dir: RunsDir = Path("runs"),
-    plugin: Annotated[str | None, typer.Option(help="Only runs of this agent.", autocompletion=complete.agents)] = None,
+    agent: Annotated[
+        str | None,
+        typer.Option("--agent", "--plugin", help="Only runs of this agent.", autocompletion=complete.agents),
+    ] = None,
     status: Annotated[
         str | None,
         typer.Option(
@@ -43,16 +46,16 @@ def list_(
         )
     everything = find_all(runs_dir)
     found = [
-        run for run in everything if plugin in (None, run.record["agent"]) and status in (None, run.record["status"])
+        run for run in everything if agent in (None, run.record["agent"]) and status in (None, run.record["status"])
     ]
     if json_:
         emit_json([overview(run) | {"path": str(run.folder.path)} for run in found])
         return
     if not found:
-        asked = {"of agent": plugin, "with status": status}
+        asked = {"of agent": agent, "with status": status}
         which = "".join(f" {how} {value}" for how, value in asked.items() if value is not None)
         advice = f"{len(everything)} others are there" if everything else "Start one: harness train"
-        like = nearest(plugin, {run.record["agent"] for run in everything}, ".") if plugin else "."
+        like = nearest(agent, {run.record["agent"] for run in everything}, ".") if agent else "."
         progress_console().print(f"no runs{which} under {runs_dir}{like} {advice}")
         return
     rows = [overview(run) for run in found]

@@ -25,8 +25,14 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def train(
-    plugin: Annotated[
-        str | None, typer.Option(help="The agent to train, for example langgraph_sql.", autocompletion=complete.agents)
+    agent: Annotated[
+        str | None,
+        typer.Option(
+            "--agent",
+            "--plugin",
+            help="The agent to train, for example langgraph_sql.",
+            autocompletion=complete.agents,
+        ),
     ] = None,
     preset: Annotated[
         str | None, typer.Option(help="A preset of `harness config list`.", autocompletion=complete.presets)
@@ -63,7 +69,7 @@ def train(
     from harness.python.training import ask
 
     asked = ask(
-        plugin,
+        agent,
         preset=preset,
         config=config,
         settings=set_ or [],

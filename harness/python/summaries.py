@@ -118,7 +118,8 @@ def _of_training(folder: RunFolder, record: Mapping[str, Any]) -> Iterator[str]:
     result = record["result"]
     graded = result.get("graded", False)
     curve = "  ".join(f"{step}: {mean(value, graded)}" for step, value in result["val_curve"].items())
-    yield f"{record['agent']}: {record['status']} after {result['steps']} steps, {duration(result['wall_s'])}"
+    steps = f"{result['steps']} step{'' if result['steps'] == 1 else 's'}"
+    yield f"{record['agent']}: {record['status']} after {steps}, {duration(result['wall_s'])}"
     if said := answered_by(record.get("roles", {})):
         yield said
     if result["val_accuracy_final"] is not None:

@@ -131,6 +131,9 @@ class Identity(TypedDict):
     reward_options: Annotated[dict[str, Any], "as configured, or what of them decides a verdict", _REWARD]
     reward_range: NotRequired[Annotated[list[float], "lowest and highest value; 0 and 1 where missing", _REWARD]]
     reward_shuffled: Annotated[bool, "whether this is the control in which nothing can be learned", _REWARD]
+    reward_inverted: NotRequired[
+        Annotated[float, "share of training rollouts trained with the opposite verdict; none where missing", _REWARD]
+    ]
     model: Annotated[
         str, "of the first policy: hash of its weights and tokenizer, or `ID@COMMIT` on Hugging Face", _POLICY
     ]

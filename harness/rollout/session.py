@@ -88,6 +88,11 @@ class RewardShuffle:
         return random.Random(f"{self._seed}/{step}/{who}").choice(sorted(self._known[earlier]))
 
 
+def inverts(seed: int, share: float, step: int, who: str) -> bool:
+    """Whether `who` is among the share of a step's rollouts that are trained with the opposite verdict."""
+    return share > 0 and random.Random(f"{seed}/inverted/{step}/{who}").random() < share
+
+
 class Session:
     """All rollouts that one process asks for.
 
@@ -241,9 +246,11 @@ class Session:
         }
 
     def _drawn(self, step: int, who: str, of: str, value: float | None) -> float | None:
-        if value is None or not self.config.reward.shuffle:
-            return value
-        return self._shuffles[of].draw(step, f"{who}/{of}", value)
+        if value is None:
+            return None
+        if inverts(self.config.seed, self.config.reward.inverted, step, who):
+            value = self._scorer.of_a_check(value, False)
+        return self._shuffles[of].draw(step, f"{who}/{of}", value) if self.config.reward.shuffle else value
 
     def _fits(self, call: Transition) -> bool:
         limits = self.config.sampling

@@ -320,7 +320,7 @@ class StudyRun:
     def _arguments(self, step: Step, parent: Path | None) -> list[str]:
         job, folder = step.job, self._folder.path
         if job.kind == "eval":
-            return ["eval", str(parent), "--plugin", job.config.agent, "--runs-dir", str(folder)]
+            return ["eval", str(parent), "--agent", job.config.agent, "--runs-dir", str(folder)]
         if step.action == "resume":
             return ["train", "--resume", str(step.folder)]
         file = folder / "configs" / f"{job.key}.yaml"

@@ -216,7 +216,7 @@ def test_a_misspelt_command_is_answered_with_the_nearest(
         ("match --plugin reference_sql", "harness match reference_sql"),
         ("match reference_sql check", "harness match reference_sql --agent-match check"),
         ("runs ls", "harness runs list"),
-        ("train reference_sql --seed 1", "harness train --plugin reference_sql --seed 1"),
+        ("train reference_sql --seed 1", "harness train --agent reference_sql --seed 1"),
         ("train gpu", "harness train --preset gpu"),
         ("study smoke --resume --jobs 2", "harness study smoke --jobs 2"),
     ],

@@ -45,15 +45,15 @@ OLDER = "results/renamed.py"
 
 
 BOUNDS = {
-    "code lines of the core": 18_200,
-    "code lines of core and plugins": 27_660,
+    "code lines of the core": 18_250,
+    "code lines of core and plugins": 27_750,
     "floors of the core": 15,
     "circles of rooms": 0,
     "circles of modules": 0,
-    "dict[str, Any]": 210,
-    "mentions of Any": 750,
+    "dict[str, Any]": 220,
+    "mentions of Any": 760,
     "modules over 350 lines": 18,
-    "functions over 60 lines or 8 parameters": 26,
+    "functions over 60 lines or 8 parameters": 24,
 }
 
 

@@ -21,7 +21,7 @@ from harness.gateway.answers import SeenIds
 from harness.records import Attempt, Transition
 from harness.results.folder import RunFolder
 from harness.rollout import stack
-from harness.rollout.session import RewardShuffle, Session
+from harness.rollout.session import RewardShuffle, Session, inverts
 from harness.rollout.stack import RolloutWork
 from harness.scripted.server import ReceivedRequest, Reply, ScriptedServer
 from harness.testing.calls import transition
@@ -296,6 +296,21 @@ def test_shuffled_rewards_keep_their_distribution_and_lose_their_owner() -> None
     assert abs(sum(drawn) / len(drawn) - 0.25) < 0.03
     agree = sum(a == b for a, b in zip(own, drawn, strict=True)) / len(own)
     assert abs(agree - (0.25**2 + 0.75**2)) < 0.03
+
+
+def test_a_share_of_rollouts_is_trained_with_the_opposite_verdict(tmp_path: Path, scripted_server: StartServer) -> None:
+    tasks = pocket()
+    right = {question for number, question in enumerate(tasks) if number % 2 == 0}
+    replies = {q: gold if q in right else "SELECT 'wrong'" for q, (_, gold) in tasks.items()}
+    folder, server = RunFolder.create(tmp_path, "x"), scripted_server(by_question(replies))
+    Work(config(**{"reward.inverted": 0.3, "seed": 5}), folder, server, tasks=60).execute()
+    rows = list(folder.rows("episodes"))
+    assert all(row["reward"] == float(row["question"] in right) for row in rows)  # what is measured stays
+    inverted = {row["task_id"] for row in rows if row["used_reward"] != row["reward"]}
+    assert all(row["used_reward"] in (row["reward"], 1 - (row["reward"] or 0)) for row in rows)
+    assert inverted == {row["task_id"] for row in rows if inverts(5, 0.3, 1, f"{row['task_id']}/0")}
+    assert 8 <= len(inverted) <= 28
+    assert not any(inverts(5, 0.0, 1, str(who)) for who in range(100))
 
 
 def test_whose_verdict_a_rollout_has_does_not_depend_on_who_ends_first() -> None:

@@ -37,7 +37,9 @@ def run(
             help="The endpoint's model, by default the first that it lists; or a policy or a run to serve here."
         ),
     ] = None,
-    plugin: Annotated[str, typer.Option(help="The agent.", autocompletion=complete.agents)] = "langgraph_sql",
+    agent: Annotated[
+        str, typer.Option("--agent", "--plugin", help="The agent.", autocompletion=complete.agents)
+    ] = "langgraph_sql",
     api_key_env: Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")] = "OPENAI_API_KEY",
     set_: complete.Settings = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the attempt as JSON.")] = False,
@@ -48,7 +50,7 @@ def run(
     if not db.is_file():
         raise UserError(f"no database at {db}; --db takes a SQLite file")
     here = to_serve(model, endpoint)
-    resolved = load_config(*preset_of(here, None), set_ or [], agent=plugin)
+    resolved = load_config(*preset_of(here, None), set_ or [], agent=agent)
     from harness.plugins import agent_spec, checked_options, load, task_set_spec
     from harness.policies.roles import check
     from harness.rollout.request import RolloutRequest
@@ -57,7 +59,7 @@ def run(
 
     answers = here or named_endpoint(endpoint, model, api_key_env)
     options = checked_options(task_set_spec(resolved.task.name), resolved.task.options, "task.options")
-    agent = load(agent_spec(plugin))()
+    made = load(agent_spec(agent))()
     schema = schema_text(db, limit_chars=options.get("schema_chars", 8000))
     task = Task("question", "", "", question, "", db.stem, data={DATABASE: str(db)})
     request = RolloutRequest.build(task, {"schema": schema}, resolved, "val")
@@ -75,7 +77,7 @@ def run(
         try:
             async with gateway.control() as control, httpx.AsyncClient(timeout=None, trust_env=False) as http:
                 await control.point(endpoint, roles)
-                return await run_attempt(agent, request, "question", "1", control, gateway.key, endpoint.model, http)
+                return await run_attempt(made, request, "question", "1", control, gateway.key, endpoint.model, http)
         finally:
             await asyncio.to_thread(gateway.stop)
 
