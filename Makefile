@@ -2,6 +2,7 @@
 #   make train   train the SQL agent on this machine (TRAIN_ARGS="--agent autogen_sql --seed 1")
 #   make test    the whole test suite (TEST_ARGS="-k gateway")
 #   make docs    the documentation as a site, in site/
+#   make coverage  which lines the tests run, those of trainings left out (TEST_ARGS=tests/gateway)
 #   make faults  what is broken on purpose in trainings, and what happens: the table of docs/reliability.md
 
 VENV ?= .venv
@@ -20,7 +21,7 @@ INSTALLED := $(VENV)/.installed-$(EXTRAS)
 CREATED = test -x $(BIN)/python || $(UV) venv --quiet --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" $(VENV)
 PYTEST := $(BIN)/pytest -m "not gpu"
 
-.PHONY: train test test-others test-trainings test-gpu faults docs lint format lock clean
+.PHONY: train test test-others test-trainings test-gpu coverage faults docs lint format lock clean
 
 train: $(INSTALLED)
 	$(BIN)/harness train $(TRAIN_ARGS)
@@ -41,6 +42,14 @@ test-trainings: $(INSTALLED)
 
 test-gpu: $(INSTALLED)
 	$(BIN)/pytest -m gpu $(TEST_ARGS)
+
+# A line a file with lines that nothing ran; files that all ran are left out. Failed tests do not keep it from being told.
+coverage: export OMP_NUM_THREADS ?= 1
+coverage: $(INSTALLED)
+	$(BIN)/coverage erase
+	-$(BIN)/coverage run -m pytest -m "not gpu" -n 3 --dist loadfile --ignore tests/train --ignore tests/policies $(TEST_ARGS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report
 
 faults: $(INSTALLED)
 	$(BIN)/python benchmarks/faults.py $(FAULT_ARGS)

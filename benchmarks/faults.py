@@ -384,7 +384,8 @@ def training(fault: Fault) -> Iterator[Training]:
     try:
         yield one
     finally:
-        for left in [process, *one.processes()]:
+        alive: list[subprocess.Popen[bytes] | psutil.Process] = [process, *one.processes()]
+        for left in alive:
             with suppress(psutil.Error, OSError):
                 left.kill()
         shutil.rmtree(folder, ignore_errors=True)

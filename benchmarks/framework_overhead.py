@@ -19,7 +19,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from harness.toolbox import Agent
 
 PROGRAM = "self_correcting_sql"
 QUESTION = "How many singers are there?"
@@ -55,7 +58,14 @@ class BenchToolbox:
 
         return LLM(self._base_url, "k", "scripted", {"temperature": 0.7, "top_p": 0.9, "max_tokens": 96}, 60.0)
 
-    async def execute(self, sql: str) -> str:
+    @property
+    def tools(self) -> list[Any]:
+        return []
+
+    async def call(self, tool: str, arguments: Any) -> str:
+        return RESULT
+
+    async def execute(self, text: str) -> str:
         return RESULT
 
 
@@ -89,9 +99,9 @@ async def measure(agent_name: str, base_url: str, repeat: int) -> dict[str, Any]
     async with httpx.AsyncClient(trust_env=False, timeout=None, limits=limits) as client:
         toolbox = BenchToolbox(base_url, client)
 
-        async def many(one: Any, count: int, width: int) -> tuple[float, float]:
+        async def many(one: Agent, rollouts: int, width: int) -> tuple[float, float]:
             """Seconds of wall clock and of this process's CPU for one rollout."""
-            todo = iter(range(count))
+            todo = iter(range(rollouts))
 
             async def work() -> None:
                 for _ in todo:
@@ -99,12 +109,12 @@ async def measure(agent_name: str, base_url: str, repeat: int) -> dict[str, Any]
 
             wall, cpu = time.perf_counter(), time.process_time()
             await asyncio.gather(*(asyncio.create_task(work()) for _ in range(width)))
-            return (time.perf_counter() - wall) / count, (time.process_time() - cpu) / count
+            return (time.perf_counter() - wall) / rollouts, (time.process_time() - cpu) / rollouts
 
         for one in (reference, agent):
             await many(one, CONCURRENT, CONCURRENT)
-        for name, width, count in (("alone", 1, 30), ("concurrent", CONCURRENT, 4 * CONCURRENT)):
-            rounds = [(await many(reference, count, width), await many(agent, count, width)) for _ in range(repeat)]
+        for name, width, rollouts in (("alone", 1, 30), ("concurrent", CONCURRENT, 4 * CONCURRENT)):
+            rounds = [[await many(one, rollouts, width) for one in (reference, agent)] for _ in range(repeat)]
             for which, at in (("base_", 0), ("", 1)):
                 figures[f"{which}{name}_wall_ms"] = 1000 * min(pair[at][0] for pair in rounds)
                 figures[f"{which}{name}_cpu_ms"] = 1000 * min(pair[at][1] for pair in rounds)

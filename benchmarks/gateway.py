@@ -24,6 +24,7 @@ import os
 import platform
 import random
 import secrets
+import socket
 import subprocess
 import sys
 import time
@@ -109,18 +110,24 @@ async def gateway_route(upstream: str) -> AsyncIterator[Route]:
             print(f"gateway: {len(transitions)} transitions, {len(failures)} failures", file=sys.stderr)
 
 
+def free_port() -> int:
+    """A port that nothing listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 @contextlib.asynccontextmanager
 async def litellm_route(upstream: str) -> AsyncIterator[Route]:
     """agentlightning's `LLMProxy` with its defaults, sending spans to a store in a process of its own."""
     # Offline it would try for ten seconds to download its price list.
     os.environ.update(LITELLM_LOCAL_MODEL_COST_MAP="True", LITELLM_LOG="ERROR")
-    import portpicker
     from agentlightning.llm_proxy import LLMProxy
     from agentlightning.store.client_server import LightningStoreClient
     from agentlightning.utils.server_launcher import PythonServerLauncherArgs
 
     logging.disable(logging.WARNING)
-    port = portpicker.pick_unused_port()
+    port = free_port()
     # The store is not the proxy: it runs apart, and its CPU time is not counted.
     command = [sys.executable, "-m", "agentlightning.cli.store", "--host", "127.0.0.1"]
     server = subprocess.Popen([*command, "--port", str(port), "--log-level", "ERROR"], stdout=subprocess.DEVNULL)
@@ -132,7 +139,7 @@ async def litellm_route(upstream: str) -> AsyncIterator[Route]:
     proxy = LLMProxy(
         store=store,
         launcher_args=PythonServerLauncherArgs(
-            port=portpicker.pick_unused_port(),
+            port=free_port(),
             host="127.0.0.1",
             launch_mode="mp",
             healthcheck_url="/health/liveliness",

@@ -19,7 +19,7 @@ import sys
 import tempfile
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import polars as pl
 import yaml
@@ -68,11 +68,11 @@ def tokens(episodes: pl.DataFrame, table: pl.DataFrame) -> dict[str, float]:
     train = episodes.filter(phase="train").join(table, left_on="step", right_on="number")
     sums = train.group_by("step").agg(pl.sum("prompt_tokens", "response_tokens", "calls"), pl.first("rollout"))
     return {
-        "prompt_tokens_per_s": (sums["prompt_tokens"] / sums["rollout"]).median(),
-        "sampled_tokens_per_s": (sums["response_tokens"] / sums["rollout"]).median(),
-        "prompt_tokens": sums["prompt_tokens"].median(),
-        "sampled_tokens": sums["response_tokens"].median(),
-        "calls": sums["calls"].median(),
+        "prompt_tokens_per_s": cast(float, (sums["prompt_tokens"] / sums["rollout"]).median()),
+        "sampled_tokens_per_s": cast(float, (sums["response_tokens"] / sums["rollout"]).median()),
+        "prompt_tokens": cast(float, sums["prompt_tokens"].median()),
+        "sampled_tokens": cast(float, sums["response_tokens"].median()),
+        "calls": cast(float, sums["calls"].median()),
     }
 
 

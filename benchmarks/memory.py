@@ -85,11 +85,11 @@ def main() -> None:
                     ended = next(done)
                     if ended % max(1, options.rollouts // 10) == 0 or ended == SETTLED:
                         gc.collect()
-                        mega = [process.memory_info().rss / 2**20 for process in (this, gateway)]
-                        seen.append((ended, *mega))
+                        ours, its = (process.memory_info().rss / 2**20 for process in (this, gateway))
+                        seen.append((ended, ours, its))
                         rate = ended / (time.perf_counter() - began)
-                        here = f"{mega[0]:.0f} MB and {this.num_fds()} files here"
-                        there = f"{mega[1]:.0f} MB and {gateway.num_fds()} files in the gateway"
+                        here = f"{ours:.0f} MB and {this.num_fds()} files here"
+                        there = f"{its:.0f} MB and {gateway.num_fds()} files in the gateway"
                         print(f"{ended:6} rollouts: {here}, {there}, {rate:.0f} rollouts/s", flush=True)
 
                 numbers = iter(range(options.rollouts))

@@ -15,8 +15,9 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
-SHAPES = {
+SHAPES: dict[str, dict[str, Any]] = {
     # Source: Qwen/Qwen2.5-Coder-1.5B-Instruct, config.json.
     "qwen-1.5b": {
         "hidden_size": 1536,
@@ -67,7 +68,7 @@ def main(shape: str, out: Path, mean_tokens: int | None = None) -> None:
 
     from harness.policies import resolve
 
-    dimensions = {"model_type": "qwen2", **SHAPES[shape]}
+    dimensions: dict[str, Any] = {"model_type": "qwen2", **SHAPES[shape]}
     thinks = dimensions["model_type"] == "qwen3"
     tokenizer = AutoTokenizer.from_pretrained(resolve("medical-tools" if thinks else "pocket-sql"))
     if thinks:
@@ -95,7 +96,7 @@ def main(shape: str, out: Path, mean_tokens: int | None = None) -> None:
         torch.nn.init.constant_(model.model.norm.weight, FLAT)
         assert model.generation_config is not None
         last = dimensions["vocab_size"] - 1  # fillers, from the end
-        enders = range(last, last - int(dimensions["vocab_size"]) // mean_tokens, -1)
+        enders = range(last, last - dimensions["vocab_size"] // mean_tokens, -1)
         model.generation_config.eos_token_id = [tokenizer.eos_token_id, *enders]
     model.save_pretrained(out)
     print(f"{shape}: {model.num_parameters() / 1e9:.2f} billion random parameters in {out}")

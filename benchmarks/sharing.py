@@ -15,8 +15,10 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import psutil
 from memory import scripted_model
@@ -59,23 +61,20 @@ def measure(url: str, shared: bool, rollouts: int, runners: int, concurrency: in
                         counts = [taken[worker.id] for worker in self.pool._workers]
                         found.append((uneven(counts), uneven(cpu)))
 
-    take, share = RunStore.dequeue_many_rollouts, Shares.share
+    take = RunStore.dequeue_many_rollouts
 
     async def counted(self: RunStore, *, limit: int = 1, worker_id: str | None = None) -> Any:
         given = await take(self, limit=limit, worker_id=worker_id)
         taken[str(worker_id)] += len(given)
         return given
 
-    RunStore.dequeue_many_rollouts = counted
-    if not shared:
-        Shares.share = lambda self, runner, running, free, waiting: free
-    try:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "run"
-            (path / "logs").mkdir(parents=True)
-            Work(config, "scripted", path / "logs", f"sharing-{os.getpid()}").execute()
-    finally:
-        RunStore.dequeue_many_rollouts, Shares.share = take, share
+    with ExitStack() as changed:
+        changed.enter_context(patch.object(RunStore, "dequeue_many_rollouts", counted))
+        if not shared:
+            changed.enter_context(patch.object(Shares, "share", lambda self, runner, running, free, waiting: free))
+        path = Path(changed.enter_context(tempfile.TemporaryDirectory())) / "run"
+        (path / "logs").mkdir(parents=True)
+        Work(config, "scripted", path / "logs", f"sharing-{os.getpid()}").execute()
     return *(max(column) for column in zip(*found, strict=True)), rollouts * steps / sum(spent_s)
 
 

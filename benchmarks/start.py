@@ -68,8 +68,8 @@ def measure_further(command: str, plugin: str, device: str) -> tuple[float, floa
             tried = subprocess.run([*study, "--dry-run"], capture_output=True, env=ENVIRONMENT, cwd=folder, check=False)
             if not tried.returncode:
                 break
-        silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        process = subprocess.Popen(study, env=ENVIRONMENT, cwd=folder, **silent)
+        nowhere = subprocess.DEVNULL
+        process = subprocess.Popen(study, env=ENVIRONMENT, cwd=folder, stdout=nowhere, stderr=nowhere)
         first = 0.0
         while process.poll() is None:
             begun = sorted(path.stat().st_mtime for path in runs.glob("configs/*"))

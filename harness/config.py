@@ -32,6 +32,8 @@ class Section(BaseModel):
 
 
 class TaskConfig(Section):
+    """Which questions are trained on and validated."""
+
     name: str = "pocket"
     """Task set: `pocket`, `medical`, `spider` or a variant, `bird`, `files` (your own questions), or a plugin's."""
     train_split: str = "train"
@@ -47,6 +49,8 @@ class TaskConfig(Section):
 
 
 class RewardConfig(Section):
+    """What gives verdicts, and how it is asked."""
+
     name: str = "execution_accuracy"
     options: dict[str, Any] = Field(default_factory=dict)
     shuffle: bool = False
@@ -60,6 +64,8 @@ class RewardConfig(Section):
 
 
 class PolicyConfig(Section):
+    """The model that is trained or measured."""
+
     path: str = "pocket-sql"
     """A name of `harness policy list` (`pocket-sql` is bundled), a local folder, or a Hugging Face id."""
     revision: str | None = None
@@ -100,6 +106,8 @@ class RoleConfig(Section):
 
 
 class SamplingConfig(Section):
+    """How the policy draws its replies, and how long they and their prompts may be."""
+
     temperature: float = Field(1.0, ge=0)
     """Of training rollouts; validation is greedy."""
     top_p: float = Field(1.0, gt=0, le=1)
@@ -129,6 +137,8 @@ class EvalConfig(Section):
 
 
 class SandboxConfig(Section):
+    """Bounds of one call of the environment's tool, and of what the agent sees of its result."""
+
     timeout_s: float = Field(5.0, gt=0)
     max_rows: int = Field(5, ge=1)
     """Rows of a result that an agent sees."""
@@ -137,6 +147,8 @@ class SandboxConfig(Section):
 
 
 class RolloutSettings(Section):
+    """How rollouts are made: how many of a task, by how many processes, within which time."""
+
     group_size: int = Field(4, ge=1)
     """Rollouts of one task that GRPO compares, or of which the best are chosen (verl's `rollout.n`)."""
     runners: int = Field(1, ge=0)
@@ -163,6 +175,8 @@ class RolloutSettings(Section):
 
 
 class TrainConfig(Section):
+    """Which trainer makes the updates, of what, and how many."""
+
     trainer: str = "verl"
     algorithm: Literal["grpo", "rejection"] = "grpo"
     """What verl makes of the rollouts. `grpo`: each is trained by how its reward stands among its task's. `rejection`:

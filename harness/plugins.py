@@ -216,6 +216,11 @@ def _fault(spec: Spec) -> str | None:
         )
         if not words or len(set(names)) < len(names) or not (names or field in ("frameworks", "parts")):
             return f"{field} of {spec.name!r} is {names!r}, not a tuple of different names"
+    return _fault_of_its_kind(spec)
+
+
+def _fault_of_its_kind(spec: Spec) -> str | None:
+    """What is wrong with the fields that only some kinds of specs have."""
     if isinstance(spec, RewardSpec) and not (
         all(isinstance(end, int | float) for end in (spec.low, spec.high))
         and -math.inf < spec.low < spec.high < math.inf

@@ -79,6 +79,7 @@ class Verdict:
 
     @property
     def scored(self) -> bool:
+        """Whether there is a value: a reward may fail."""
         return self.value is not None
 
 

@@ -16,9 +16,10 @@ import plotly.graph_objects as go
 import polars as pl
 from PIL import Image
 from plotly.subplots import make_subplots
-from table import by_at, by_pass, rewards
+from table import by_at, by_pass, result_of, rewards
 
 from harness.results.folder import RunFolder
+from harness.results.model import RunRecord
 
 HERE = Path(__file__).resolve().parents[1] / "results"
 COLOURS = {
@@ -32,7 +33,7 @@ COLOURS = {
 COLOURS_OF_FIVE = ("#1f5fbf", "#1b9e77", "#d95f02", "#8e63b5", "#222222")
 
 
-def records(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+def records(folder: Path) -> Iterator[tuple[Path, RunRecord]]:
     """The runs of a folder, by name."""
     for path in sorted(folder.glob("*/run.json")):
         yield path.parent, RunFolder.open(path.parent).read()
@@ -42,7 +43,7 @@ def cpu() -> go.Figure:
     """Validation accuracy by step."""
     figure = go.Figure()
     for _, record in records(HERE / "cpu"):
-        curve = {int(step): value for step, value in record["result"]["val_curve"].items()}
+        curve = {int(step): value for step, value in result_of(record)["val_curve"].items()}
         control = record["identity"]["reward_shuffled"]
         name = "shuffled rewards (control)" if control else f"seed {record['seed']}"
         line(figure, curve, name, "dot" if control else "solid")
@@ -82,8 +83,8 @@ def five() -> go.Figure:
     runs = [(run, record) for run, record in records(HERE / "studies" / "frameworks") if record["seed"] == 0]
     for place, (run, record) in enumerate(runs):
         norms = pl.read_parquet(run / "steps.parquet").drop_nulls("actor/grad_norm")
-        validated = {int(step): 100 * value for step, value in record["result"]["val_curve"].items()}
-        look = {"name": record["agent"], "mode": "lines+markers", "line_color": COLOURS_OF_FIVE[place]}
+        validated = {int(step): 100 * value for step, value in result_of(record)["val_curve"].items()}
+        look: dict[str, Any] = {"name": record["agent"], "mode": "lines+markers", "line_color": COLOURS_OF_FIVE[place]}
         size = 24 - 5 * place  # so that all five are seen where they coincide
         look |= {"marker": {"size": size, "symbol": "circle-open" if place < 4 else "circle"}, "line_width": 1}
         figure.add_scatter(x=norms["step"], y=norms["actor/grad_norm"], row=1, col=1, **look)

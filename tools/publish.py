@@ -134,7 +134,8 @@ def slim_calls(calls: pl.DataFrame) -> pa.Table:
 
 def binary_round(seconds: pl.Series, digits: int = 20) -> pl.Series:
     """To binary digits, which leaves zeros that compress; 20 are a microsecond."""
-    return ((seconds * 2**digits).round() / 2**digits).cast(pl.Float32)
+    rounded: pl.Series = (seconds * 2**digits).round() / 2**digits
+    return rounded.cast(pl.Float32)
 
 
 def write(table: pa.Table, path: Path) -> None:

@@ -40,10 +40,13 @@ def tree(file: Path) -> ast.Module:
 
 def code_lines(file: Path) -> int:
     """Lines that are neither blank nor comment nor docstring."""
-    texts = (
-        node for node in ast.walk(tree(file)) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    )
-    said = {n for text in texts if isinstance(text.value.value, str) for n in range(text.lineno, text.end_lineno + 1)}
+    texts = (node.value for node in ast.walk(tree(file)) if isinstance(node, ast.Expr))
+    said = {
+        number
+        for text in texts
+        if isinstance(text, ast.Constant) and isinstance(text.value, str)
+        for number in range(text.lineno, (text.end_lineno or text.lineno) + 1)
+    }
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(file.read_text(encoding="utf-8")).readline):
         if token.type not in LAYOUT:

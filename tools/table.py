@@ -21,7 +21,7 @@ import shlex
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import polars as pl
 
@@ -33,12 +33,20 @@ from harness.compare.runs import select
 from harness.compare.statistics import cluster_bootstrap
 from harness.errors import HarnessError
 from harness.results.folder import RunFolder
+from harness.results.model import Result, RunRecord
 from harness.results.renamed import OLDER
 from harness.wording import mean, percent
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKED = re.compile(r"(?P<head><!-- table: (?P<what>[^>]*?) -->\n)(?P<body>.*?)(?P<end><!-- /table -->)", re.DOTALL)
 PHASES = ("gen", "old_log_prob", "update_actor", "update_weights")
+
+
+def result_of(record: RunRecord) -> Result:
+    """What came of a run; refused where it has not ended."""
+    if (result := record["result"]) is None:
+        raise HarnessError(f"run {record['id']} has not ended: publish it when it has")
+    return result
 
 
 def runs_table(folder: Path) -> str:
@@ -49,16 +57,15 @@ def runs_table(folder: Path) -> str:
     ]
     for path in sorted(folder.glob("*/run.json")):
         record = RunFolder.open(path.parent).read()
-        result = record["result"]
+        result = result_of(record)
         steps = pl.read_parquet(path.parent / "steps.parquet").drop_nulls("timing_s/step")
-        whole = steps["timing_s/step"].sum()
-        share = {phase: steps[f"timing_s/{phase}"].sum() / whole for phase in PHASES}
+        whole = cast(float, steps["timing_s/step"].sum())
+        share = {phase: cast(float, steps[f"timing_s/{phase}"].sum()) / whole for phase in PHASES}
         trains = f"`{record['agent_match']}`".replace("|", "\\|") + (
             ", shuffled rewards" if record["identity"]["reward_shuffled"] else ""
         )
-        before, after = (
-            mean(result[f"val_accuracy_{when}"], result.get("graded", False)) for when in ("initial", "final")
-        )
+        graded = result.get("graded", False)
+        before, after = mean(result["val_accuracy_initial"], graded), mean(result["val_accuracy_final"], graded)
         lines.append(
             f"| {path.parent.name} | {record['agent']} | {trains} | {record['seed']} "
             f"| {before} | {after} | {result['steps']} | {result['step_s_median']:.1f} | {percent(share['gen'])} "
@@ -104,11 +111,11 @@ def rewards(folder: Path) -> pl.DataFrame:
     return rows.select("step", "phase", "task_id", "cluster", pl.col("reward").fill_nan(None))
 
 
-def by_pass(rows: pl.DataFrame, record: dict[str, Any]) -> pl.DataFrame:
+def by_pass(rows: pl.DataFrame, record: RunRecord) -> pl.DataFrame:
     """The training rollouts among `rewards`, with `at`, their pass from 1; whole passes only."""
     length = record["tasks"]["train"] // record["config"]["train"]["batch_size"]
     rows = rows.filter(phase="train").with_columns(at=(pl.col("step") - 1) // length + 1)
-    return rows.filter(pl.col("at") <= record["result"]["steps"] // length)
+    return rows.filter(pl.col("at") <= result_of(record)["steps"] // length)
 
 
 def by_at(rows: pl.DataFrame) -> dict[int, float]:
@@ -128,7 +135,7 @@ def passes_table(folder: Path) -> str:
         rows = rewards(path.parent)
         trained = by_pass(rows, record)
         means[path.parent.name] = by_at(trained)
-        whole = [int(step) for step in record["result"]["val_curve"]]
+        whole = [int(step) for step in result_of(record)["val_curve"]]
         validated = rows.filter(pl.col("step").is_in(whole), phase="val").with_columns(at="step")
         changes[path.parent.name] = _change(trained), _change(validated)
     last = max(max(passes) for passes in means.values())
@@ -148,7 +155,7 @@ def _change(rows: pl.DataFrame) -> str:
     both = ends[0].join(ends[1], on=["cluster", "task_id"]).sort("cluster", "task_id")
     gain = both.with_columns(value=pl.col("reward_right") - pl.col("reward"))
     low, high = cluster_bootstrap(gain) or (float("nan"), float("nan"))
-    before, after = 100 * both["reward"].mean(), 100 * both["reward_right"].mean()
+    before, after = (100 * cast(float, both[name].mean()) for name in ("reward", "reward_right"))
     return f"{before:.1f} to {after:.1f}: {after - before:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
 
 

@@ -184,13 +184,7 @@ def main() -> None:
         complain(f"harness: {error}")
         sys.exit(1)
     except _UsageError as error:
-        hint = f" Try: {error.ctx.command_path} --help" if error.ctx else ""
-        said = error.format_message()
-        if not said:  # a group without a command has shown its help
-            sys.exit(2)
-        if meant := right_form(sys.argv[1:]):
-            said, hint = said.partition(" Did you mean")[0], f" Did you mean `{meant}`?"
-        complain(f"harness: {said}{hint}")
+        _correct(error.format_message(), f" Try: {error.ctx.command_path} --help" if error.ctx else "")
         sys.exit(2)
     except typer.Exit as error:
         sys.exit(error.exit_code)
@@ -203,13 +197,27 @@ def main() -> None:
         complain("harness: memory is used up: make some free, or raise the limit (ulimit -v, or the container's)")
         sys.exit(2)
     except (OSError, RuntimeError) as error:
-        from harness.rollout.processes import starved
-
-        if advice := starved(f"{type(error).__name__}: {error}"):
-            complain(f"harness: {advice}")
-            sys.exit(2)
-        if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
-        complain(f"harness: {error.strerror}: {error.filename or 'make room'}")
-        sys.exit(1)
+        sys.exit(_lack(error))
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _correct(said: str, hint: str) -> None:
+    """Say what is wrong with the command, and what was probably meant."""
+    if not said:  # a group without a command has shown its help
+        return
+    if meant := right_form(sys.argv[1:]):
+        said, hint = said.partition(" Did you mean")[0], f" Did you mean `{meant}`?"
+    complain(f"harness: {said}{hint}")
+
+
+def _lack(error: Exception) -> int:
+    """Say what the machine lacks, and give the status to end with; raise what has another cause."""
+    from harness.rollout.processes import starved
+
+    if advice := starved(f"{type(error).__name__}: {error}"):
+        complain(f"harness: {advice}")
+        return 2
+    if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        raise error
+    complain(f"harness: {error.strerror}: {error.filename or 'make room'}")
+    return 1

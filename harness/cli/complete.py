@@ -14,26 +14,31 @@ if TYPE_CHECKING:
 
 
 def agents(incomplete: str) -> list[str]:
+    """Agents of installed plugins."""
     return _begin(_names("agent"), incomplete)
 
 
 def plugins(incomplete: str) -> list[str]:
+    """Installed plugins, those that failed to load too."""
     from harness.plugins import registry
 
     return _begin([state.name for state in registry().states], incomplete)
 
 
 def task_sets(incomplete: str) -> list[str]:
+    """Task sets of installed plugins."""
     return _begin(_names("task set"), incomplete)
 
 
 def policies(incomplete: str) -> list[str]:
+    """Policies that have a name, bundled and fetched."""
     from harness.policies.catalogue import by_name
 
     return _begin(by_name(), incomplete)
 
 
 def presets(incomplete: str) -> list[str]:
+    """Presets of this installation."""
     from harness.config import presets
 
     return _begin(presets(), incomplete)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -70,7 +70,7 @@ def power(
     rows = plan(found, effect / 100, power, strictest, run_s)
     now = found.detectable(found.seeds, found.sizes, power, strictest)
     equivalence = None if margin is None else seeds_for_equivalence(margin / width, family, alpha)
-    lowest = min(float(scores([run])["value"].mean()) for run in pilots)
+    lowest = min(cast(float, scores([run])["value"].mean()) for run in pilots)
     ceiling = (lowest - least) / width > CEILING or most - lowest < effect / 100
     if json_:
         parts = {name: getattr(found, name) for name in ("seed", "cluster", "question", "cell", "score")}

@@ -155,7 +155,7 @@ def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
         seen, all_of_it = run.validation()["task_id"].n_unique(), run.validated_tasks()
         if seen < all_of_it:
             remarks.append(f"{run.name}: its last validation holds {seen} of {all_of_it} questions.")
-        last, steps = run.validation()["step"].max(), run.record["identity"]["steps"]
+        last, steps = cast(int, run.validation()["step"].max()), run.record["identity"]["steps"]
         if run.trained and last != steps:
             remarks.append(f"{run.name}: its last validation is of step {last}, not of the last, {steps}.")
     resumed = [run.name for run in chosen.values() if len(run.record["launches"]) > 1]
@@ -237,12 +237,12 @@ def _pair(
             )
     training: Training = {}
     if difference.seeds > 1:
-        mine_by_seed, theirs_by_seed = ([run.scores()["value"].mean() for run in arm] for arm in (runs, base_runs))
+        firsts, seconds = ([cast(float, run.scores()["value"].mean()) for run in arm] for arm in (runs, base_runs))
         training = {
             "hierarchical_bootstrap": statistics.hierarchical_bootstrap(rows),
-            "probability_of_improvement": statistics.probability_of_improvement(mine_by_seed, theirs_by_seed),
-            "interquartile_mean_difference": statistics.interquartile_mean(mine_by_seed)
-            - statistics.interquartile_mean(theirs_by_seed),
+            "probability_of_improvement": statistics.probability_of_improvement(firsts, seconds),
+            "interquartile_mean_difference": statistics.interquartile_mean(firsts)
+            - statistics.interquartile_mean(seconds),
         }
     learned = any(not measure(run)["no_signal"] for run in (*runs, *base_runs))
     same = identical and learned and paired == "seed" and difference.se == difference.mean == 0
@@ -291,7 +291,7 @@ def _bounds(runs: Sequence[Run], base_runs: Sequence[Run], seeds: set[int] | Non
     if cases == [None, None]:
         return None
     (low, high), (base_low, base_high) = (
-        case or (scores(group)["value"].mean(),) * 2 for case, group in zip(cases, chosen, strict=True)
+        case or (cast(float, scores(group)["value"].mean()),) * 2 for case, group in zip(cases, chosen, strict=True)
     )
     return low - base_high, high - base_low
 

@@ -51,7 +51,7 @@ def _measure(run: Run) -> Figures:
         "val_curve": curve,
         "val_tasks": val["task_id"].n_unique(),
         "unscored": val["reward"].null_count(),
-        "agent_failed": val["outcome"].is_in(AGENT_OUTCOMES).mean() if len(val) else None,
+        "agent_failed": cast(float, val["outcome"].is_in(AGENT_OUTCOMES).mean()) if len(val) else None,
         "steps": run.progress.step,
         "wall_s": result["wall_s"] if result else None,
         "gpu_hours": gpu_hours(run.record),
@@ -64,8 +64,8 @@ def _measure(run: Run) -> Figures:
         "overhead_ms_per_call": overhead_ms(run),
         "gateway_ms_per_call": None if run.transitions is None else _median_ms(run.transitions["gateway_s"]),
         "optimizer_steps": optimizer_steps(run)[-1][1] if len(train) else None,
-        "trained_transitions": train["trained_transitions"].sum() if len(train) else None,
-        "trained_tokens": train["trained_tokens"].sum() if len(train) else None,
+        "trained_transitions": cast(int, train["trained_transitions"].sum()) if len(train) else None,
+        "trained_tokens": cast(int, train["trained_tokens"].sum()) if len(train) else None,
         "signal": share,
         **taught,
         "trained_by_role": run.trained_by_role,
@@ -100,8 +100,8 @@ def behaviour(rows: pl.DataFrame) -> Behaviour:
         "prompt_tokens_per_rollout": per_rollout["prompt_tokens"],
         "response_tokens_per_rollout": per_rollout["response_tokens"],
         "rewritten": len(pairs),
-        "helped": (pairs["reward"] > pairs["first_reward"]).sum(),
-        "hurt": (pairs["reward"] < pairs["first_reward"]).sum(),
+        "helped": cast(int, (pairs["reward"] > pairs["first_reward"]).sum()),
+        "hurt": cast(int, (pairs["reward"] < pairs["first_reward"]).sum()),
     }
 
 
@@ -136,10 +136,10 @@ def cost(run: Run) -> Cost:
     net = rows.select(whole).sum_horizontal()
     for name in run.columns("checkpoint_s"):
         net -= rows[name].fill_null(0)
-    total = net.sum()
-    shares = {part: sum(rows[name].sum() for name in run.columns(of)) / total for part, of in PARTS.items()}
+    total = cast(float, net.sum())
+    shares = {part: sum(cast(float, rows[at].sum()) for at in run.columns(of)) / total for part, of in PARTS.items()}
     shares["other"] = max(0.0, 1.0 - sum(shares.values()))
-    return {"step_s": net.median(), "shares": shares}
+    return {"step_s": cast(float, net.median()), "shares": shares}
 
 
 def dialogues(run: Run) -> tuple[float, float] | None:
@@ -241,5 +241,5 @@ def _tools_s(calls: str | None) -> float:
 
 
 def _median_ms(seconds: pl.Series) -> float | None:
-    found: float | None = seconds.cast(float).median()
+    found = cast("float | None", seconds.cast(float).median())
     return None if found is None else found * 1000

@@ -51,6 +51,7 @@ class Variances:
 
     @property
     def questions(self) -> int:
+        """Of all clusters together."""
         return sum(self.sizes)
 
     def detectable(self, seeds: int, sizes: Sequence[int], power: float, alpha: float) -> float:

@@ -60,14 +60,17 @@ class Run:
 
     @property
     def id(self) -> str:
+        """Of its record; folders may have been renamed since."""
         return self.record["id"]
 
     @property
     def seed(self) -> int:
+        """What sets it apart within its arm."""
         return self.record["seed"]
 
     @property
     def finished(self) -> bool:
+        """Whether it came to its end by itself."""
         return self.record["status"] == "finished"
 
     @property
@@ -215,7 +218,7 @@ class Run:
         least = 0 if self.finished else self.record["tasks"]["val"] * self.samples
         whole = {step: rows for step, rows in sorted(self._validated.items()) if len(rows) >= least}
         scored = {step: rows["reward"].drop_nulls() for step, rows in whole.items()}
-        return {step: float(rewards.mean()) for step, rewards in scored.items() if len(rewards)}
+        return {step: cast(float, rewards.mean()) for step, rewards in scored.items() if len(rewards)}
 
     def _table(self, kind: Kind, drop: Sequence[str] = ()) -> pl.DataFrame:
         """A table under the names of today, with nulls where a number is not known, however it was written."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import comb
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from harness.compare.estimates import accuracy
 from harness.compare.learning import held_against
@@ -117,7 +117,7 @@ def summary(rows: pl.DataFrame, samples: int, span: tuple[float, float]) -> Samp
     return {
         "samples": samples,
         "tasks": len(table),
-        "short": (table["scored"] < samples).sum(),
+        "short": cast(int, (table["scored"] < samples).sum()),
         "measures": {
             name: {"mean": one.mean, "interval_95": [round(one.low, 4), round(one.high, 4)]}
             for name, one in found.items()
@@ -140,7 +140,7 @@ def sampled(arms: Mapping[str, Sequence[Run]], baseline: str, span: tuple[float,
     return {
         "samples": samples,
         "measures": list(taken),
-        "short": {arm: (table["scored"] < samples).sum() for arm, table in tables.items()},
+        "short": {arm: cast(int, (table["scored"] < samples).sum()) for arm, table in tables.items()},
         "arms": held_against(taken, baseline, span),
     }
 

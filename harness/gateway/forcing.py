@@ -64,25 +64,14 @@ def force(
             OpenAI server does not know.
         told: The name that agents were told, where it is another: asking for that one is no wish of theirs.
     """
+    wishes = {name: value for name, value in asked.items() if value is not None and name not in _SHOWN}
     granted = {ALIASES.get(name, name): value for name, value in sampling.items()}
-    body: dict[str, Any] = {"model": model}
-    overridden: dict[str, Any] = {}
-    for name, value in asked.items():
-        if value is None or name in _SHOWN:
-            continue
-        if name in PASSED:
-            body[name] = value
-        elif name == "model":
-            if value not in (model, told):
-                overridden[name] = value
-        else:
-            canonical = ALIASES.get(name, name)
-            if canonical in granted:
-                if value != granted[canonical]:
-                    overridden[canonical] = value
-            elif value not in (_NEUTRAL.get(name), [], {}):
-                overridden[canonical] = value
-    body.update(sampling)
+    body = {"model": model, **{name: value for name, value in wishes.items() if name in PASSED}, **sampling}
+    overridden = {
+        ALIASES.get(name, name): value
+        for name, value in wishes.items()
+        if name not in PASSED and not _holds(name, value, granted, (model, told))
+    }
 
     shows_logprobs = bool(asked.get("logprobs"))
     shows_token_ids = bool(asked.get("return_token_ids"))
@@ -96,3 +85,11 @@ def force(
         overridden["return_token_ids"] = asked["return_token_ids"]
         shows_token_ids = False
     return ForcedRequest(body, overridden, bool(asked.get("stream")), shows_logprobs, shows_token_ids)
+
+
+def _holds(name: str, value: object, granted: Mapping[str, object], models: tuple[object, ...]) -> bool:
+    """Whether what is asked for is so anyway."""
+    if name == "model":
+        return value in models
+    canonical = ALIASES.get(name, name)
+    return value == granted[canonical] if canonical in granted else value in (_NEUTRAL.get(name), [], {})

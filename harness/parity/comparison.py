@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,6 +46,7 @@ class Similarity:
 
     @property
     def passed(self) -> bool:
+        """Whether the agent differs from its reference in nothing that is not accepted."""
         return not self.mismatches
 
 
@@ -148,19 +149,8 @@ def _differences(mine: Recording, base: Recording, accepted: set[str]) -> list[M
         differ("sequence of roles", " > ".join(base_roles), " > ".join(roles) or "no calls")
     for index, (call, other) in enumerate(zip(mine.calls, base.calls, strict=False)):
         where = f"call {index} ({other.role})"
-        messages, params = _canonical(call, accepted)
-        base_messages, base_params = _canonical(other, set())
-        if len(messages) != len(base_messages):
-            differ(f"{where} messages", f"{len(base_messages)} messages", f"{len(messages)} messages")
-        for number, (message, base_message) in enumerate(zip(messages, base_messages, strict=False)):
-            for name in sorted(message.keys() | base_message.keys()):
-                got, expected = message.get(name), base_message.get(name)
-                if got != expected:
-                    place, expected, got = _zoom(f"{where} messages[{number}].{name}", expected, got)
-                    differ(place, expected, got)
-        for name in sorted(params.keys() | base_params.keys()):
-            if name not in params or name not in base_params or params[name] != base_params[name]:
-                differ(f"{where} {name}", base_params.get(name, "not sent"), params.get(name, "not sent"))
+        for place, expected, got in _otherwise(call, other, accepted):
+            differ(f"{where} {place}", expected, got)
     if mine.executed != base.executed:
         pairs = zip(mine.executed, base.executed, strict=False)
         first = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(mine.executed), len(base.executed)))
@@ -171,6 +161,21 @@ def _differences(mine: Recording, base: Recording, accepted: set[str]) -> list[M
     elif mine.answer != base.answer:
         differ("answer", base.answer, mine.answer)
     return found
+
+
+def _otherwise(call: RecordedCall, base: RecordedCall, accepted: set[str]) -> Iterator[tuple[str, object, object]]:
+    """Where one call's request is not the other's: the place, what is expected there, what was sent."""
+    messages, params = _canonical(call, accepted)
+    base_messages, base_params = _canonical(base, set())
+    if len(messages) != len(base_messages):
+        yield "messages", f"{len(base_messages)} messages", f"{len(messages)} messages"
+    for number, (message, base_message) in enumerate(zip(messages, base_messages, strict=False)):
+        for name in sorted(message.keys() | base_message.keys()):
+            if message.get(name) != base_message.get(name):
+                yield _zoom(f"messages[{number}].{name}", base_message.get(name), message.get(name))
+    for name in sorted(params.keys() | base_params.keys()):
+        if name not in params or name not in base_params or params[name] != base_params[name]:
+            yield name, base_params.get(name, "not sent"), params.get(name, "not sent")
 
 
 def _canonical(call: RecordedCall, accepted: set[str]) -> tuple[list[dict[str, Any]], dict[str, Any]]:

@@ -180,11 +180,12 @@ def _convert(file: Path, name: str, licence: str, origin: Mapping[str, str], com
     said, made = _read(file), work / "model"
     tokenizer, mended = _tokenizer(file, said)
     try:
-        model, loaded = AutoModelForCausalLM.from_pretrained(
+        found: Any = AutoModelForCausalLM.from_pretrained(
             file.parent, gguf_file=file.name, dtype=torch.bfloat16, output_loading_info=True
         )
     except (ValueError, KeyError, RuntimeError) as error:
         raise _not_converted(file, error) from error
+    model, loaded = found
     if absent := sorted(loaded["missing_keys"]):
         raise ConfigError(f"{file} lacks {len(absent)} of the weights of its architecture, {absent[0]} for one")
     tokenizer.model_max_length = model.config.max_position_embeddings
@@ -350,7 +351,7 @@ def _prove(folder: Path, file: Path, meant: PreTrainedTokenizerFast) -> None:
             raise ConfigError(f"{file}: its tokenizer, converted, makes {given!r} of {text!r}")
     chat = [{"role": role, "content": _SAID} for role in ("system", "user", "assistant")]
     try:
-        shown = tokenizer.apply_chat_template(chat, tokenize=False)
+        shown = str(tokenizer.apply_chat_template(chat, tokenize=False))
     except TemplateError as error:
         raise ConfigError(f"{file}: its chat template refuses a system message and a turn: {error}") from error
     if not shown.rpartition(_SAID)[2].lstrip().startswith(tokenizer.eos_token):

@@ -52,6 +52,7 @@ class Generation:
 
     @property
     def greedy(self) -> bool:
+        """Whether the likeliest token is taken: at a temperature that is as good as 0."""
         return self.temperature < 1e-5
 
     def random(self) -> float:
@@ -216,7 +217,7 @@ class Decoder:
 
 
 def _nucleus(logprobs: torch.Tensor, top_p: float) -> torch.Tensor:
-    """Keep the smallest set of tokens whose probability reaches `top_p`, renormalised. [vocabulary]"""
+    """Keep the smallest set of tokens whose probability reaches `top_p`, renormalised; as long as the vocabulary."""
     order = logprobs.argsort(descending=True)
     cumulative = logprobs[order].exp().cumsum(-1)
     dropped = order[torch.cat([torch.zeros(1, dtype=torch.bool), cumulative[:-1] >= top_p])]

@@ -108,7 +108,7 @@ class _Layer(CacheLayerMixin):
 class _Prompt(_Layer):
     """Keeps what a prompt's pass computes."""
 
-    def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> Any:
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         self.keys, self.values = key_states, value_states
         return key_states, value_states
 
@@ -167,7 +167,7 @@ class _Step(_Layer):
         super().__init__()
         self._seats, self._some = seats, some
 
-    def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> Any:
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         seats, positions = self._some.seats, self._some.positions
         self._seats.keys[seats, :, positions] = key_states[: len(seats), :, 0]
         self._seats.values[seats, :, positions] = value_states[: len(seats), :, 0]
@@ -219,7 +219,7 @@ class Passes:
         self._seats = [_Seats(seats, max(positions, TRIAL + 1)) for _ in range(model.config.num_hidden_layers)]
         for module in model.modules():
             if type(module) is Linear:
-                module.forward = partial(self._linear, module)
+                module.forward = partial(self._linear, module)  # type: ignore[method-assign]
 
     def read(self, *prompts: Sequence[int]) -> list[Read]:
         """Read prompts, each alone, in each lane one at a time."""
@@ -227,7 +227,7 @@ class Passes:
 
     def _read(self, prompt: Sequence[int]) -> Read:
         with torch.inference_mode():
-            layers = [_Prompt() for _ in self._seats]
+            layers: list[Any] = [_Prompt() for _ in self._seats]
             ids = torch.tensor([prompt])
             found = self.model(input_ids=ids, past_key_values=Cache(layers=layers), use_cache=True, logits_to_keep=1)
             return Read(found.logits[:, -1], [(at.keys[0], at.values[0]) for at in layers])
@@ -310,6 +310,7 @@ class Passes:
 
     @property
     def lanes(self) -> int:
+        """How many threads make passes, the one that asks included."""
         return 1 + len(self._lanes or ())
 
     def _in_lanes(self, make: Callable[[_T], _Made], given: Sequence[_T]) -> list[_Made]:

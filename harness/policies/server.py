@@ -67,7 +67,7 @@ class PolicyServer:
         own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()  # as the trainer has
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or own or 1))
         model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, trust_remote_code=trust_remote_code)
-        self.tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(path, trust_remote_code=trust_remote_code)
         stop = model.generation_config.eos_token_id
         stops = {*(stop if isinstance(stop, list) else [stop]), self.tokenizer.eos_token_id} - {None}
         self.decoder = Decoder(model.eval(), slots, max_length, stops)

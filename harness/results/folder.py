@@ -57,6 +57,7 @@ class RunFolder:
 
     @property
     def id(self) -> str:
+        """The folder's name, by which other records name the run."""
         return self.path.name
 
     @classmethod
@@ -104,8 +105,7 @@ class RunFolder:
 
     def write(self, record: RunRecord) -> None:
         """Replace `run.json` in one step, so that a crash leaves the old or the new one."""
-        text = json.dumps(record, indent=2, ensure_ascii=False)
-        replace_text(self.path / "run.json", text + "\n")
+        replace_text(self.path / "run.json", json.dumps(record, indent=2, ensure_ascii=False) + "\n")
 
     def update(self, **changes: Any) -> None:
         """Change some top-level keys of `run.json`."""
@@ -151,6 +151,7 @@ class RunFolder:
         return self.path / ".spare"
 
     def write_config(self, config: Config) -> None:
+        """Keep the configuration with the run, in a form that runs again."""
         import yaml
 
         text = "# The resolved configuration of this run; `harness train --config THIS` runs it again.\n"
@@ -247,6 +248,7 @@ class RowLog:
             raise
 
     def close(self) -> None:
+        """Let go of the file; its rows have long been on disk."""
         self._file.close()
 
 

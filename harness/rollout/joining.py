@@ -48,6 +48,7 @@ class Invitation:
     timeout_s: float
 
     def write(self, path: Path) -> None:
+        """Leave it at `path`, which nobody else may read: it holds the control key."""
         path.unlink(missing_ok=True)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             json.dump(asdict(self), file)

@@ -164,14 +164,18 @@ class RolloutWork(agl.Algorithm):
             self._over = True
             try:
                 join_file.unlink(missing_ok=True)
-                if self.pool is not None:
-                    await asyncio.to_thread(self.pool.stop)
-                await asyncio.to_thread(self.gateway.stop)
-                await store.stop()
+                await self._stop(store)
             finally:
                 for number, handler in before.items():
                     loop.remove_signal_handler(number)
                     signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    async def _stop(self, store: StoreServer) -> None:
+        """End the services, those first that use the others."""
+        if self.pool is not None:
+            await asyncio.to_thread(self.pool.stop)
+        await asyncio.to_thread(self.gateway.stop)
+        await store.stop()
 
     async def _watch_gateway(self) -> None:
         while (ended := self.gateway.ended) is None:

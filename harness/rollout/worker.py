@@ -34,6 +34,7 @@ class WorkerSettings:
     heartbeat_file: str
 
     def dump(self) -> str:
+        """As one line of JSON, for the worker's standard input."""
         return json.dumps(asdict(self))
 
 

@@ -139,22 +139,7 @@ class StudyRun:
                 "slots": [{"cores": sorted(slot.cores), "gpus": slot.gpus} for slot in self._slots],
             }
         )
-        waiting: list[tuple[Step, Standing]] = []
-        for step, standing in zip(self._steps, self.standings, strict=True):
-            left = self._left_running(step, standing) if step.action == "wait" else None
-            if left is not None:
-                self._active.append(left)
-                continue
-            if step.action == "wait":  # it ended just now
-                step = self._look_again(step)
-            if step.action == "skip":
-                standing.state = "skipped"
-                if step.folder is not None:
-                    skipped = read_run(step.folder)
-                    standing.progress, standing.line = skipped.progress, _outcome(skipped.record)
-                folder.set(step.job, "finished", step.folder)
-            else:
-                waiting.append((step, standing))
+        waiting = self._to_do()
         folder.write()
         try:
             while waiting or self._active:
@@ -179,6 +164,26 @@ class StudyRun:
         folder.launches[-1]["ended"] = now()
         folder.write()
         return self.standings
+
+    def _to_do(self) -> list[tuple[Step, Standing]]:
+        """Jobs to start, in order; those that run already are taken over, those that are done are passed."""
+        waiting: list[tuple[Step, Standing]] = []
+        for step, standing in zip(self._steps, self.standings, strict=True):
+            left = self._left_running(step, standing) if step.action == "wait" else None
+            if left is not None:
+                self._active.append(left)
+                continue
+            if step.action == "wait":  # it ended just now
+                step = self._look_again(step)
+            if step.action == "skip":
+                standing.state = "skipped"
+                if step.folder is not None:
+                    skipped = read_run(step.folder)
+                    standing.progress, standing.line = skipped.progress, _outcome(skipped.record)
+                self._folder.set(step.job, "finished", step.folder)
+            else:
+                waiting.append((step, standing))
+        return waiting
 
     def _fill(self, waiting: list[tuple[Step, Standing]]) -> None:
         """Start jobs that can start, in order, while there is room."""

@@ -72,10 +72,12 @@ class Job:
 
     @property
     def seed(self) -> int:
+        """What sets it apart within its arm."""
         return self.config.seed
 
     @property
     def config_hash(self) -> str:
+        """By which finished runs of the same configuration are found again."""
         return config_hash(self.config.dump())
 
 

@@ -26,6 +26,7 @@ class Timing:
     source: str
 
     def of(self, steps: int) -> float:
+        """Seconds that so many steps take, the start included."""
         return self.start_s + steps * self.step_s
 
 

@@ -59,7 +59,7 @@ def load(folder: str, device: str = "cpu") -> Policy:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
     return Policy(model.to(device).eval(), AutoTokenizer.from_pretrained(folder))
 
 

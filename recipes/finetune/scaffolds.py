@@ -35,6 +35,7 @@ from harness.policies.hermes import for_template, read_calls
 from harness.records import Task, arguments_text
 from harness.rollout.request import RolloutRequest
 from harness.scripted.completion import Reply
+from harness.tasks import TaskSet
 from harness_sql.rewards.gold import has_query, in_words
 from harness_sql.self_correcting.prompts import APPROVED, PROMPTS, REJECTED
 from harness_sql.sqlite.environment import database_of, tool_of
@@ -280,6 +281,24 @@ def _answered(policy: Policy, asked: Sequence[Asked], longest: int) -> list[bool
     return [one.right(reply) for one, reply in zip(asked, policy.go_on([one.prompt for one in asked]), strict=True)]
 
 
+def _splits(task_set: TaskSet, arguments: argparse.Namespace) -> tuple[Sequence[Task], Sequence[Task]]:
+    """Questions to learn and questions that are held out.
+
+    Raises:
+        ConfigError: There are none, or some are both.
+    """
+    found = []
+    for asked_for, split in (("split", arguments.split or "train"), ("held-out", arguments.held_out or "val")):
+        chosen = spread([task for task in task_set.load(split) if has_query(task)], arguments.limit)
+        if not chosen:
+            raise ConfigError(f"--{asked_for} {split}: no question of {arguments.on!r} there has a gold query to teach")
+        found.append(chosen)
+    learned_on, held_out = found
+    if both := {task.id for task in held_out} & {task.id for task in learned_on}:
+        raise ConfigError(f"--held-out: {len(both)} questions are learned as well, {min(both)!r} for one")
+    return learned_on, held_out
+
+
 @contextmanager
 def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
     """Held out are the first drafts of every scaffold, on questions of `--held-out`; `--until` looks at their mean.
@@ -300,15 +319,8 @@ def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
         )
     task_set = plugins.make_task_set(config)
 
-    splits = {}
-    for asked_for, split in (("split", arguments.split or "train"), ("held-out", arguments.held_out or "val")):
-        splits[asked_for] = spread([task for task in task_set.load(split) if has_query(task)], arguments.limit)
-        if not splits[asked_for]:
-            raise ConfigError(f"--{asked_for} {split}: no question of {arguments.on!r} there has a gold query to teach")
-    held = {task.id for task in splits["held-out"]}
-    if both := held & {task.id for task in splits["split"]}:
-        raise ConfigError(f"--held-out: {len(both)} questions are learned as well, {min(both)!r} for one")
-    tasks = [*splits["split"], *splits["held-out"]]
+    learned_on, held_out = _splits(task_set, arguments)
+    held, tasks = {task.id for task in held_out}, [*learned_on, *held_out]
     told = {one.id: one for one in lessons(tasks, arguments, config.max_turns)}
     contexts = {task.id: task_set.context(task) for task in tasks}
     played = collect(
@@ -373,7 +385,8 @@ def _rendering(tokenizer: Any, transcripts: Sequence[Transcript]) -> tuple[Rende
     if tokenizer is None:
         from transformers import Qwen2Tokenizer
 
-        return partial(Qwen2Tokenizer().apply_chat_template, chat_template=CHAT_TEMPLATE), END, CHAT_TEMPLATE
+        plain: Any = Qwen2Tokenizer()
+        return partial(plain.apply_chat_template, chat_template=CHAT_TEMPLATE), END, CHAT_TEMPLATE
     render: Render = tokenizer.apply_chat_template
     used = [tool for one in transcripts for call in one.calls for tool in call.tools]
     question = [{"role": "user", "content": "?"}]

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.records import Problem
 from harness_sql.self_correcting.prompts import APPROVED, PROMPTS, REJECTED
@@ -94,9 +94,10 @@ def train(
     # A list: the trainer would draw from an iterator in another thread, and SQLite minds.
     trained.train_from_iterator([part for text in texts for part in cut(text)], trainer)
     model = json.loads(trained.to_str())["model"]
+    merges: Any = [tuple(pair) for pair in model["merges"]]  # as `tokenizers` takes them
     tokenizer = Qwen2Tokenizer(
         vocab=model["vocab"],
-        merges=[tuple(pair) for pair in model["merges"]],
+        merges=merges,
         eos_token=END,
         pad_token=PAD,
         additional_special_tokens=[START],

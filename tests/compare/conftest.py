@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from synthetic import write_run as _write_run
+from .synthetic import write_run as _write_run
 
 
 @pytest.fixture

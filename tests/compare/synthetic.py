@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from harness.config import load_config
 from harness.layers import digest
@@ -70,7 +70,7 @@ def write_run(
     step_s: float = 2.0,
     val_limit: int = 60,
     parity: Certificate | None = CERTIFICATE,
-    kind: str = "train",
+    kind: Literal["train", "eval"] = "train",
     model: str = "synthetic-policy",
     keep_transitions: bool = True,
     parts: bool = False,
@@ -101,6 +101,12 @@ def write_run(
     folder.write(record)
     writer = Writer(folder, config, keep_transitions, parts)
     seen = steps if status == "finished" else steps // 2
+
+    def last(index: int) -> Outcome:
+        if index < unscored:
+            return "endpoint_error"
+        return "timeout" if index < unscored + failing else "ok"
+
     for step in range(seen + 1):
         share = accuracy[0] + (accuracy[1] - accuracy[0]) * (step / steps if kind == "train" else 1)
         if step and kind == "train":
@@ -111,11 +117,10 @@ def write_run(
             writer.step(step, step_s)
         if kind == "train" and (step % 2 == 0 or step == steps):
             for index, task in enumerate(val):
-                lost = "endpoint_error" if index < unscored else "timeout" if index < unscored + failing else "ok"
-                writer.episode(task, "val", step, 0, share, calls, outcome=lost if step == seen else "ok")
+                writer.episode(task, "val", step, 0, share, calls, outcome=last(index) if step == seen else "ok")
         if kind == "eval":
             for index, (task, session) in enumerate(product(val, range(config.eval.samples))):
-                lost = "endpoint_error" if index < unscored else "ok"
+                lost: Outcome = "endpoint_error" if index < unscored else "ok"
                 writer.episode(task, "val", 0, session, accuracy[1], calls, outcome=lost)
             break
     reason = "" if status == "finished" else "the policy's server went away"

@@ -40,8 +40,8 @@ class Attempt:
         return await self.http.post(self.url(role) + "/chat/completions", json=body, headers=headers)
 
     async def open(self, **options: Any) -> Attempt:
-        options = {"sampling": SAMPLING, "timeout_s": 30, "roles": ROLES} | options
-        await self.control.open_attempt(self.rollout_id, self.attempt_id, **options)
+        defaults: dict[str, Any] = {"sampling": SAMPLING, "timeout_s": 30, "roles": ROLES}
+        await self.control.open_attempt(self.rollout_id, self.attempt_id, **(defaults | options))
         return self
 
     async def close(self) -> Any:

@@ -103,7 +103,8 @@ def first_other_gradient(model: Any, row_lengths: Sequence[int] = (1, 700, 2, 33
     from harness_verl.row_by_row import take_rows_apart
 
     def attention(module: Any, *states: Any, scaling: Any = None, sliding_window: Any = None, **_: Any) -> Any:
-        return attention_by_row(*states[:3], sizes, scaling, sliding_window), None
+        asking, keys, values = states[:3]
+        return attention_by_row(asking, keys, values, sizes, scaling, sliding_window), None
 
     AttentionInterface.register("by_row", attention)
     AttentionMaskInterface.register("by_row", lambda *_, **__: None)

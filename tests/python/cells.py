@@ -38,10 +38,11 @@ def executed(file: Path) -> list[list[dict[str, Any]]]:
 
 def _outputs(source: str, names: dict[str, Any]) -> list[dict[str, Any]]:
     tree = ast.parse(source)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    last = tree.body[-1] if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    body = tree.body[:-1] if last else tree.body
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(compile(tree, "cell", "exec"), names)
+        exec(compile(ast.Module(body, []), "cell", "exec"), names)
         value = eval(compile(ast.Expression(last.value), "cell", "eval"), names) if last else None
     found: list[dict[str, Any]] = []
     if printed.getvalue():

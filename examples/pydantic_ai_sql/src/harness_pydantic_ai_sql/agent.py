@@ -41,7 +41,7 @@ class PydanticAISQL:
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         prompts = toolbox.prompts
-        sql = prompts.parse_sql(await ask(prompts.write(problem), toolbox))
+        sql: str = prompts.parse_sql(await ask(prompts.write(problem), toolbox))
         for _ in range(1, toolbox.max_turns):
             result = await toolbox.execute(sql)
             remarks = await ask(prompts.check(problem, sql, result), toolbox)

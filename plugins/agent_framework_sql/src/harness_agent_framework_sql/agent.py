@@ -9,7 +9,7 @@ from agent_framework import Agent, Case, Default, Workflow, WorkflowBuilder, Wor
 from harness.records import Problem
 from harness.toolbox import Toolbox
 from harness_agent_framework_sql.client import chat_client, options
-from harness_sql.self_correcting.prompts import ROLES, Prompt
+from harness_sql.self_correcting.prompts import ROLES, Prompt, Prompts
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,7 @@ class Draft:
 
 
 async def ask(prompt: Prompt, toolbox: Toolbox) -> str:
+    """One call of a role, as an agent without tools."""
     agent = Agent(
         chat_client(prompt.role, toolbox),
         prompt.system,
@@ -35,7 +36,7 @@ async def ask(prompt: Prompt, toolbox: Toolbox) -> str:
 
 def workflow(problem: Problem, toolbox: Toolbox) -> Workflow:
     """The workflow of one rollout: a workflow has one run at a time."""
-    prompts = toolbox.prompts
+    prompts: Prompts = toolbox.prompts
 
     @executor(id="write")
     async def write(question: str, context: WorkflowContext[Draft]) -> None:
@@ -65,7 +66,7 @@ def workflow(problem: Problem, toolbox: Toolbox) -> Workflow:
         return draft.queries >= toolbox.max_turns
 
     def approved(draft: Draft) -> bool:
-        return bool(prompts.approves(draft.remarks))
+        return prompts.approves(draft.remarks)
 
     graph = WorkflowBuilder(3 * toolbox.max_turns, start_executor=write).add_edge(execute, check)
     for source, done, more in ((write, last, execute), (check, approved, rewrite), (rewrite, last, execute)):

@@ -26,6 +26,7 @@ def content_beside_calls(message: Message, prepared: list[dict[str, Any]]) -> li
 def chat_client(
     role: str, toolbox: Toolbox, invocation: FunctionInvocationConfiguration | None = None
 ) -> OpenAIChatCompletionClient:
+    """A client of a role's endpoint, on the runner's connection pool."""
     llm = toolbox.llm(role)
     return OpenAIChatCompletionClient(
         llm.model,

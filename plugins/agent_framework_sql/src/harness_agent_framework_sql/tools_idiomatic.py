@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
-from agent_framework import Agent, FunctionTool
+from agent_framework import Agent, ChatOptions, FunctionTool
 
 from harness.environments import Tool
 from harness.records import Problem
@@ -14,6 +14,8 @@ from harness_sql.tool_loop.prompts import ROLES
 
 
 def as_function(tool: Tool, toolbox: Toolbox) -> FunctionTool:
+    """A tool of the environment as one of the framework's."""
+
     async def run(**arguments: Any) -> str:
         return await toolbox.call(tool.name, arguments)
 
@@ -31,6 +33,6 @@ class AgentFrameworkToolsIdiomatic:
             toolbox.prompts.system,
             name=ROLES[0],
             tools=[as_function(tool, toolbox) for tool in toolbox.tools],
-            default_options={**toolbox.llm(ROLES[0]).sampling},
+            default_options=cast("ChatOptions[None]", {**toolbox.llm(ROLES[0]).sampling}),
         )
         return (await agent.run(toolbox.prompts.user(problem))).text.strip()

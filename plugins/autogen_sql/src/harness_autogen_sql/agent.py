@@ -11,13 +11,13 @@ from autogen_agentchat.conditions import SourceMatchTermination
 from autogen_agentchat.messages import BaseChatMessage, StructuredMessage
 from autogen_agentchat.teams import DiGraphBuilder, GraphFlow
 from autogen_core import CancellationToken
-from autogen_core.models import SystemMessage, UserMessage
+from autogen_core.models import LLMMessage, SystemMessage, UserMessage
 from pydantic import BaseModel
 
 from harness.records import Problem
 from harness.toolbox import Toolbox
 from harness_autogen_sql.running import chat_client, run_team
-from harness_sql.self_correcting.prompts import ROLES, Prompt
+from harness_sql.self_correcting.prompts import ROLES, Prompt, Prompts
 
 
 class Draft(BaseModel):
@@ -57,11 +57,11 @@ class DraftAgent(BaseChatAgent):
 
 def team(problem: Problem, toolbox: Toolbox) -> GraphFlow:
     """The team of one rollout: AutoGen's teams keep state, so each rollout gets its own."""
-    prompts = toolbox.prompts
+    prompts: Prompts = toolbox.prompts
 
     async def ask(prompt: Prompt, token: CancellationToken) -> str:
-        messages = [SystemMessage(content=prompt.system), UserMessage(content=prompt.user, source="user")]
-        reply = await chat_client(prompt.role, toolbox).create(messages, cancellation_token=token)
+        said: list[LLMMessage] = [SystemMessage(content=prompt.system), UserMessage(content=prompt.user, source="user")]
+        reply = await chat_client(prompt.role, toolbox).create(said, cancellation_token=token)
         return str(reply.content)
 
     async def write(draft: Draft, token: CancellationToken) -> Draft:

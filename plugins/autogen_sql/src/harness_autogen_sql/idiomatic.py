@@ -70,4 +70,4 @@ class AutoGenSQLIdiomatic:
         )
         result = await run_team(task.user, chat)
         drafts = [message for message in result.messages if message.source == "write_query"]
-        return prompts.parse_sql(drafts[-1].to_text())
+        return str(prompts.parse_sql(drafts[-1].to_text()))

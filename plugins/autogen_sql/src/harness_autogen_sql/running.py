@@ -31,8 +31,9 @@ MODEL_INFO = ModelInfo(
 def chat_client(
     role: str, toolbox: Toolbox, kind: type[OpenAIChatCompletionClient] = OpenAIChatCompletionClient, **more: Any
 ) -> OpenAIChatCompletionClient:
+    """A client of a role's endpoint, on the runner's connection pool."""
     llm = toolbox.llm(role)
-    return kind(
+    return kind(  # type: ignore[call-arg]  # what AsyncOpenAI takes it takes too; its types lack http_client
         model=llm.model,
         base_url=llm.base_url,
         api_key=llm.api_key,
@@ -52,10 +53,10 @@ class ToolAgent(AssistantAgent):
     A call raises for arguments that Python's JSON decoder gives up on, such as 2,000 nested lists.
     """
 
-    @classmethod
-    async def _execute_tool_call(cls, *, stream: asyncio.Queue[Any], **more: Any) -> Any:
+    @staticmethod
+    async def _execute_tool_call(*, stream: asyncio.Queue[Any], **more: Any) -> Any:  # type: ignore[override]
         try:
-            return await super()._execute_tool_call(stream=stream, **more)
+            return await AssistantAgent._execute_tool_call(stream=stream, **more)
         except BaseException:
             stream.put_nowait(None)  # what it waits for; the exception is then its to raise
             raise

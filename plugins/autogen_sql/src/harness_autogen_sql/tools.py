@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from autogen_agentchat.agents import AssistantAgent
 from autogen_core import CancellationToken, FunctionCall
@@ -28,14 +28,12 @@ class ToolboxBench(StaticWorkbench):
         self._turn = asyncio.Lock()
 
     async def list_tools(self) -> list[ToolSchema]:
-        return [
-            {"name": tool.name, "description": tool.description, "parameters": dict(tool.parameters)}
-            for tool in self._toolbox.tools
-        ]
+        return [cast(ToolSchema, tool.definition["function"]) for tool in self._toolbox.tools]
 
     async def carry_out(self, call: FunctionCall, token: CancellationToken) -> str:
         async with self._turn:
-            return await token.link_future(asyncio.ensure_future(self._toolbox.call(call.name, call.arguments)))
+            called = asyncio.ensure_future(self._toolbox.call(call.name, call.arguments))
+            return str(await token.link_future(called))
 
 
 class ToolAgent(AssistantAgent):

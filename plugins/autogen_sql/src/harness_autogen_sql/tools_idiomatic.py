@@ -16,7 +16,7 @@ from harness_autogen_sql.running import ToolAgent, chat_client, run_agent
 from harness_sql.tool_loop.prompts import ROLES
 
 
-class ToolboxTool(BaseTool[BaseModel, str]):
+class ToolboxTool(BaseTool[BaseModel, str]):  # type: ignore[type-var]  # tools of theirs give texts, too
     """A tool of the environment; AutoGen checks its arguments and writes its schema anew."""
 
     def __init__(self, tool: Tool, toolbox: Toolbox) -> None:
@@ -26,7 +26,7 @@ class ToolboxTool(BaseTool[BaseModel, str]):
 
     async def run(self, args: BaseModel, cancellation_token: CancellationToken) -> str:
         called = asyncio.ensure_future(self._toolbox.call(self.name, args.model_dump(exclude_unset=True)))
-        return await cancellation_token.link_future(called)
+        return str(await cancellation_token.link_future(called))
 
 
 class AutoGenToolsIdiomatic:

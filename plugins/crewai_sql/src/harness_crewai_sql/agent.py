@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from harness_crewai_sql import quiet  # noqa: F401  isort: skip  (first, it keeps telemetry off)
 from crewai.events.utils.console_formatter import set_suppress_console_output
 from crewai.flow.flow import Flow, listen, or_, router, start
 from crewai.llms.providers.openai.completion import OpenAICompletion
+from crewai.utilities.types import LLMMessage
 from pydantic import BaseModel
 
 from harness.records import Problem
@@ -23,6 +24,7 @@ class AsyncLLM(OpenAICompletion):
 
 
 def chat_model(role: str, toolbox: Toolbox, kind: type[AsyncLLM] = AsyncLLM, **more: Any) -> AsyncLLM:
+    """CrewAI's model of a role's endpoint."""
     llm = toolbox.llm(role)
     return kind(
         model=llm.model,
@@ -56,7 +58,7 @@ class SQLFlow(Flow[Draft]):
     @start()
     async def write(self) -> None:
         prompts = self.toolbox.prompts
-        self.state.sql = prompts.parse_sql(await self.ask(prompts.write(self.problem)))
+        self.state.sql = prompts.parse_sql(await self.answer_to(prompts.write(self.problem)))
         self.state.queries = 1
 
     @router(or_("write", "rewrite"))
@@ -70,18 +72,19 @@ class SQLFlow(Flow[Draft]):
     @router(execute)
     async def check(self) -> Literal["rejected", "approved"]:
         prompts = self.toolbox.prompts
-        self.state.remarks = await self.ask(prompts.check(self.problem, self.state.sql, self.state.result))
+        self.state.remarks = await self.answer_to(prompts.check(self.problem, self.state.sql, self.state.result))
         return "approved" if prompts.approves(self.state.remarks) else "rejected"
 
     @listen("rejected")
     async def rewrite(self) -> None:
         prompts, state = self.toolbox.prompts, self.state
         prompt = prompts.rewrite(self.problem, state.sql, state.result, state.remarks)
-        state.sql = prompts.parse_sql(await self.ask(prompt))
+        state.sql = prompts.parse_sql(await self.answer_to(prompt))
         state.queries += 1
 
-    async def ask(self, prompt: Prompt) -> str:
-        return str(await chat_model(prompt.role, self.toolbox).acall(prompt.messages))
+    async def answer_to(self, prompt: Prompt) -> str:
+        """What the model replies to a prompt."""
+        return str(await chat_model(prompt.role, self.toolbox).acall(cast("list[LLMMessage]", prompt.messages)))
 
 
 class CrewAISQL:
@@ -99,4 +102,4 @@ class CrewAISQL:
             max_method_calls=toolbox.max_turns + 1,
         )
         await flow.kickoff_async()
-        return flow.state.sql
+        return str(flow.state.sql)

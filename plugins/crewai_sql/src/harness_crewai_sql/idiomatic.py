@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from harness_crewai_sql.agent import chat_model  # isort: skip  (first, it keeps telemetry off)
-from crewai import Agent, Crew, Task
+from crewai import Agent, Crew, CrewOutput, Task
 from crewai.agents.crew_agent_executor import CrewAgentExecutor
 from crewai.events.utils.console_formatter import set_suppress_console_output
 
 from harness.records import Problem
 from harness.toolbox import Toolbox
-from harness_sql.self_correcting.prompts import ROLES, Prompt
+from harness_sql.self_correcting.prompts import ROLES, Prompt, Prompts
 
 GOALS = {
     "write_query": "Write one SQLite query that answers the question",
@@ -24,6 +26,7 @@ OUTPUTS = {
 
 
 async def ask(prompt: Prompt, toolbox: Toolbox) -> str:
+    """One call of a role, as a crew of one agent with one task."""
     agent = Agent(
         role=prompt.role,
         goal=GOALS[prompt.role],
@@ -35,7 +38,7 @@ async def ask(prompt: Prompt, toolbox: Toolbox) -> str:
         max_retry_limit=0,
     )
     task = Task(description=prompt.user, expected_output=OUTPUTS[prompt.role], agent=agent)
-    return str((await Crew(agents=[agent], tasks=[task], tracing=False).akickoff()).raw)
+    return cast(CrewOutput, await Crew(agents=[agent], tasks=[task], tracing=False).akickoff()).raw
 
 
 class CrewAISQLIdiomatic:
@@ -45,7 +48,7 @@ class CrewAISQLIdiomatic:
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         set_suppress_console_output(True)  # of this rollout's context only
-        prompts = toolbox.prompts
+        prompts: Prompts = toolbox.prompts
         sql = prompts.parse_sql(await ask(prompts.write(problem), toolbox))
         for _ in range(1, toolbox.max_turns):
             result = await toolbox.execute(sql)

@@ -19,9 +19,10 @@ class ToolLLM(AsyncLLM):
 
     _words: str = PrivateAttr(default="")
 
-    def _extract_chat_finish_reason_and_id(self, response: Any) -> tuple[str | None, str | None]:
-        self._words = response.choices[0].message.content or ""
-        return super()._extract_chat_finish_reason_and_id(response)
+    # Static in CrewAI, which calls it on the instance.
+    def _extract_chat_finish_reason_and_id(self, said: Any) -> tuple[str | None, str | None]:  # type: ignore[override]
+        self._words = said.choices[0].message.content or ""
+        return super()._extract_chat_finish_reason_and_id(said)
 
     async def reply(self, messages: list[Any]) -> tuple[str, list[Any]]:
         """What the model says, and the tools that it calls."""
@@ -40,7 +41,7 @@ class Conversation(BaseModel):
 
 
 class ToolFlow(Flow[Conversation]):
-    """ask -> (answer | call tools -> ask ...)."""
+    """take a turn -> (answer | call tools -> take a turn ...)."""
 
     toolbox: Any
     llm: Any
@@ -50,7 +51,7 @@ class ToolFlow(Flow[Conversation]):
         pass
 
     @router(or_("begin", "called"))
-    async def ask(self) -> Literal["calls", "answered"]:
+    async def take_turn(self) -> Literal["calls", "answered"]:
         state = self.state
         state.words, state.calls = await self.llm.reply(state.messages)
         state.replies += 1
@@ -69,7 +70,7 @@ class ToolFlow(Flow[Conversation]):
 
 
 class CrewAITools:
-    """ask -> (call tools -> ask ...) -> answer."""
+    """A turn of the model -> (its tools -> a turn ...) -> answer."""
 
     roles = ROLES
 
@@ -86,4 +87,4 @@ class CrewAITools:
         )
         flow.state.messages = toolbox.prompts.messages(problem)
         await flow.kickoff_async()
-        return flow.state.words.strip()
+        return str(flow.state.words).strip()

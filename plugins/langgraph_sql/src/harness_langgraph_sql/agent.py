@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 from langchain_openai import ChatOpenAI
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime
 from langsmith import tracing_context
 
 from harness.records import Problem
 from harness.toolbox import LLM, Toolbox
 from harness_sql.self_correcting.prompts import ROLES, Prompt
+
+
+@dataclass(frozen=True)
+class Context:
+    """What one run of the graph is given; LangGraph wants it in a class of its own."""
+
+    toolbox: Toolbox
 
 
 class State(TypedDict, total=False):
@@ -25,44 +33,52 @@ class State(TypedDict, total=False):
     """Queries written so far."""
 
 
-async def write(state: State, runtime: Runtime[Toolbox]) -> State:
-    toolbox = runtime.context
+async def write(state: State, runtime: Runtime[Context]) -> State:
+    """The first node: write a query."""
+    toolbox = runtime.context.toolbox
     reply = await ask(toolbox, toolbox.prompts.write(state["problem"]))
     return {"sql": toolbox.prompts.parse_sql(reply), "queries": 1}
 
 
-async def execute(state: State, runtime: Runtime[Toolbox]) -> State:
-    return {"result": await runtime.context.execute(state["sql"])}
+async def execute(state: State, runtime: Runtime[Context]) -> State:
+    """Run the query."""
+    return {"result": await runtime.context.toolbox.execute(state["sql"])}
 
 
-async def check(state: State, runtime: Runtime[Toolbox]) -> State:
-    toolbox = runtime.context
+async def check(state: State, runtime: Runtime[Context]) -> State:
+    """Have the query judged by its result."""
+    toolbox = runtime.context.toolbox
     return {"remarks": await ask(toolbox, toolbox.prompts.check(state["problem"], state["sql"], state["result"]))}
 
 
-async def rewrite(state: State, runtime: Runtime[Toolbox]) -> State:
-    toolbox = runtime.context
+async def rewrite(state: State, runtime: Runtime[Context]) -> State:
+    """Repair the query by the remarks."""
+    toolbox = runtime.context.toolbox
     prompt = toolbox.prompts.rewrite(state["problem"], state["sql"], state["result"], state["remarks"])
     return {"sql": toolbox.prompts.parse_sql(await ask(toolbox, prompt)), "queries": state["queries"] + 1}
 
 
 # Asynchronous, like the nodes: LangGraph sends synchronous functions through a thread.
-async def after_writing(state: State, runtime: Runtime[Toolbox]) -> Literal["execute", "__end__"]:
+async def after_writing(state: State, runtime: Runtime[Context]) -> Literal["execute", "__end__"]:
     """The last query that the run allows is the answer, unchecked."""
-    return "execute" if state["queries"] < runtime.context.max_turns else END
+    return "execute" if state["queries"] < runtime.context.toolbox.max_turns else "__end__"
 
 
-async def after_check(state: State, runtime: Runtime[Toolbox]) -> Literal["rewrite", "__end__"]:
-    return END if runtime.context.prompts.approves(state["remarks"]) else "rewrite"
+async def after_check(state: State, runtime: Runtime[Context]) -> Literal["rewrite", "__end__"]:
+    """A query that the check approves is the answer."""
+    return "__end__" if runtime.context.toolbox.prompts.approves(state["remarks"]) else "rewrite"
 
 
 async def ask(toolbox: Toolbox, prompt: Prompt) -> str:
+    """One call of a role, without a history."""
     llm = toolbox.llm(prompt.role)
     message = await chat_model(llm, toolbox).ainvoke([("system", prompt.system), ("human", prompt.user)])
     return str(message.text)
 
 
 def chat_model(llm: LLM, toolbox: Toolbox, kind: type[ChatOpenAI] = ChatOpenAI) -> ChatOpenAI:
+    """LangChain's model of a role's endpoint, on the runner's connection pool."""
+
     async def api_key() -> str:
         return llm.api_key
 
@@ -85,7 +101,7 @@ class LangGraphSQL:
     roles = ROLES
 
     def __init__(self) -> None:
-        graph = StateGraph(State, context_schema=Toolbox)
+        graph = StateGraph(State, context_schema=Context)
         graph.add_node("write", write)
         graph.add_node("execute", execute)
         graph.add_node("check", check)
@@ -100,6 +116,6 @@ class LangGraphSQL:
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         with tracing_context(enabled=False):  # LangSmith tracing stays off whatever the environment says
             final = await self.graph.ainvoke(
-                {"problem": problem}, {"recursion_limit": 3 * toolbox.max_turns + 1}, context=toolbox
+                {"problem": problem}, {"recursion_limit": 3 * toolbox.max_turns + 1}, context=Context(toolbox)
             )
         return str(final["sql"])

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import operator
-from typing import Annotated, Any, Literal, TypedDict
+from typing import Annotated, Any, Literal, TypedDict, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langchain_core.outputs import ChatResult
 from langchain_openai import ChatOpenAI
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime
 from langsmith import tracing_context
 
 from harness.records import Problem
 from harness.toolbox import Toolbox
-from harness_langgraph_sql.agent import chat_model
-from harness_sql.tool_loop.prompts import ROLES
+from harness_langgraph_sql.agent import Context, chat_model
+from harness_sql.tool_loop.prompts import ROLES, Prompts
 
 
 class State(TypedDict):
@@ -42,25 +42,27 @@ class VerbatimChatOpenAI(ChatOpenAI):
         return result
 
 
-async def model(state: State, runtime: Runtime[Toolbox]) -> dict[str, Any]:
-    toolbox = runtime.context
+async def model(state: State, runtime: Runtime[Context]) -> dict[str, Any]:
+    """Ask the model, with all tools at hand."""
+    toolbox = runtime.context.toolbox
     llm = chat_model(toolbox.llm(ROLES[0]), toolbox, VerbatimChatOpenAI)
     reply = await llm.bind(tools=[tool.definition for tool in toolbox.tools]).ainvoke(state["messages"])
     return {"messages": [reply], "replies": state["replies"] + 1}
 
 
-async def tools(state: State, runtime: Runtime[Toolbox]) -> dict[str, Any]:
+async def tools(state: State, runtime: Runtime[Context]) -> dict[str, Any]:
+    """Carry out the calls of the last reply, in order."""
     results = []
     for call in state["messages"][-1].additional_kwargs["tool_calls"]:
-        text = await runtime.context.call(call["function"]["name"], call["function"]["arguments"])
+        text = await runtime.context.toolbox.call(call["function"]["name"], call["function"]["arguments"])
         results.append(ToolMessage(text, tool_call_id=call["id"]))
     return {"messages": results}
 
 
-async def after_reply(state: State, runtime: Runtime[Toolbox]) -> Literal["tools", "__end__"]:
+async def after_reply(state: State, runtime: Runtime[Context]) -> Literal["tools", "__end__"]:
     """The reply after the last turn is the answer, whatever it calls."""
     called = "tool_calls" in state["messages"][-1].additional_kwargs
-    return "tools" if called and state["replies"] <= runtime.context.max_turns else END
+    return "tools" if called and state["replies"] <= runtime.context.toolbox.max_turns else "__end__"
 
 
 class LangGraphTools:
@@ -69,7 +71,7 @@ class LangGraphTools:
     roles = ROLES
 
     def __init__(self) -> None:
-        graph = StateGraph(State, context_schema=Toolbox)
+        graph = StateGraph(State, context_schema=Context)
         graph.add_node("model", model)
         graph.add_node("tools", tools)
         graph.add_edge(START, "model")
@@ -78,12 +80,11 @@ class LangGraphTools:
         self.graph = graph.compile()
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
-        start = [(message["role"], message["content"]) for message in toolbox.prompts.messages(problem)]
+        prompts: Prompts = toolbox.prompts
+        start = cast(State, {"messages": [(m["role"], m["content"]) for m in prompts.messages(problem)], "replies": 0})
         with tracing_context(enabled=False):
             final = await self.graph.ainvoke(
-                {"messages": start, "replies": 0},
-                {"recursion_limit": 2 * toolbox.max_turns + 2},
-                context=toolbox,
+                start, {"recursion_limit": 2 * toolbox.max_turns + 2}, context=Context(toolbox)
             )
         last = final["messages"][-1]
         assert isinstance(last, AIMessage)

@@ -18,6 +18,8 @@ from harness_sql.tool_loop.prompts import ROLES
 
 
 def as_langchain(tool: Tool, toolbox: Toolbox) -> StructuredTool:
+    """A tool of the environment as one of LangChain's."""
+
     async def run(**arguments: Any) -> str:
         return await toolbox.call(tool.name, arguments)
 

@@ -7,12 +7,13 @@ from openai import AsyncOpenAI
 
 from harness.records import Problem
 from harness.toolbox import Toolbox
-from harness_sql.self_correcting.prompts import ROLES, Prompt
+from harness_sql.self_correcting.prompts import ROLES, Prompt, Prompts
 
 RUN = RunConfig(tracing_disabled=True, workflow_name="harness")
 
 
 def chat_client(role: str, toolbox: Toolbox) -> AsyncOpenAI:
+    """A client of a role's endpoint, on the runner's connection pool."""
     llm = toolbox.llm(role)
     return AsyncOpenAI(
         base_url=llm.base_url,
@@ -24,10 +25,12 @@ def chat_client(role: str, toolbox: Toolbox) -> AsyncOpenAI:
 
 
 def chat_model(role: str, toolbox: Toolbox) -> OpenAIChatCompletionsModel:
+    """The SDK's model of a role's endpoint."""
     return OpenAIChatCompletionsModel(toolbox.llm(role).model, chat_client(role, toolbox))
 
 
 async def ask(prompt: Prompt, toolbox: Toolbox) -> str:
+    """One call of a role, as an agent without tools."""
     agent = Agent(
         name=prompt.role,
         instructions=prompt.system,
@@ -44,7 +47,7 @@ class OpenAIAgentsSQL:
     roles = ROLES
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
-        prompts = toolbox.prompts
+        prompts: Prompts = toolbox.prompts
         sql = prompts.parse_sql(await ask(prompts.write(problem), toolbox))
         for _ in range(1, toolbox.max_turns):
             result = await toolbox.execute(sql)

@@ -49,4 +49,4 @@ class OpenAIAgentsSQLIdiomatic:
             run = await Runner.run(agent, prompt.user, context=session, run_config=RUN, max_turns=toolbox.max_turns)
         except MaxTurnsExceeded:
             return session.last_sql
-        return toolbox.prompts.parse_sql(str(run.final_output))
+        return str(toolbox.prompts.parse_sql(str(run.final_output)))

@@ -73,10 +73,12 @@ class TurnsModel(OpenAIChatCompletionsModel):
 
 
 async def invoke(context: ToolContext[Session], arguments: str) -> str:
+    """What a call of a known tool gave."""
     return await context.context.result(context.tool_call_id)
 
 
 async def unknown_tool(call: ToolErrorFormatterArgs[Session]) -> str:
+    """What a call of a tool that does not exist gave."""
     return await call.run_context.context.result(call.call_id)
 
 

@@ -13,6 +13,8 @@ from harness_sql.tool_loop.prompts import ROLES
 
 
 def as_function(tool: Tool, toolbox: Toolbox) -> FunctionTool:
+    """A tool of the environment as one of the SDK's."""
+
     async def invoke(context: ToolContext[None], arguments: str) -> str:
         return await toolbox.call(tool.name, arguments)
 

@@ -114,7 +114,7 @@ def run_on_forks(config: Any) -> None:
     from harness.errors import last_line
     from harness_verl.tasks import TaskRunner
 
-    options = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
+    options: Any = OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True)
     options.setdefault("runtime_env", {}).setdefault("env_vars", {})["TRANSFER_QUEUE_ENABLE"] = "1"
     with timeline.span("Ray"):
         ray.init(**options)

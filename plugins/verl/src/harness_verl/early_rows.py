@@ -25,16 +25,19 @@ _known: dict[str, Any] = {}
 
 
 def step(self: PPOTrainer, metrics: dict[str, Any], timing_raw: dict[str, float]) -> Any:
+    """verl's step, whose measures are kept where they can be seen while it runs."""
     _known.update(metrics=metrics, times=timing_raw)
     return _step(self, metrics, timing_raw)
 
 
 def save_checkpoint(self: PPOTrainer) -> None:
+    """verl's own, after the row of the step before it."""
     write(self.global_steps)
     _save(self)
 
 
 def validate(self: PPOTrainer) -> Any:
+    """verl's own, after the row of the step before it."""
     write(self.global_steps)
     return _validate(self)
 
@@ -52,6 +55,7 @@ def write(number: int) -> None:
 
 
 def log(self: FileLogger, data: dict[str, Any], step: int) -> None:
+    """verl's own, with measures of ours."""
     _log(self, data | measured(data), step)
 
 

@@ -79,11 +79,11 @@ def trained_policy(checkpoint: Path) -> Any:
 def _whole(shards: list[Any]) -> Any:
     """One tensor from its shards; a plain tensor is the same in all."""
     import torch
-    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor import DTensor, Shard
 
     first = shards[0]
     if not isinstance(first, DTensor):
         return first
     placement = first.placements[-1]
     local = [shard.to_local() for shard in shards]
-    return torch.cat(local, placement.dim) if placement.is_shard() else local[0]
+    return torch.cat(local, placement.dim) if isinstance(placement, Shard) else local[0]

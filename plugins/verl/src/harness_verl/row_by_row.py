@@ -74,7 +74,7 @@ def take_rows_apart(model: Module, rows: Rows) -> None:
             module.forward = partial(layer, module, module.forward, rows)
 
 
-def _linear(module: Any, whole: Any, rows: Rows, given: torch.Tensor) -> torch.Tensor:
+def _linear(module: Any, whole: Callable[..., torch.Tensor], rows: Rows, given: torch.Tensor) -> torch.Tensor:
     sizes = rows().get(given.shape[1]) if given.dim() == 3 and len(given) == 1 else None
     if sizes is None:
         return whole(given)
