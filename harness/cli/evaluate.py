@@ -22,7 +22,12 @@ def evaluate(
     ] = None,
     agent: Annotated[
         str | None,
-        typer.Option("--agent", "--plugin", help="The agent; by default the run's.", autocompletion=complete.agents),
+        typer.Option(
+            "--agent",
+            "--plugin",
+            help="The agent; by default the run's, or langgraph_sql.",
+            autocompletion=complete.agents,
+        ),
     ] = None,
     endpoint: Annotated[
         str | None,

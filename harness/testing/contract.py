@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import subprocess
@@ -253,6 +254,10 @@ class AgentContract(Contract):
                 model="scripted",
                 http_client=stage.http_client,
             )
+            lost: list[str] = []
+            asyncio.get_running_loop().set_exception_handler(
+                lambda _, what: lost.append(f"{what['message']}: {what.get('exception')!r}")
+            )
             before = _agent_tasks(stage)
             work = asyncio.ensure_future(loaded.solve(request.problem, toolbox))
             await asyncio.to_thread(stage.server.wait_for_requests, 1, 20.0)
@@ -267,6 +272,8 @@ class AgentContract(Contract):
             sent = len(stage.tap.calls)
             await asyncio.sleep(0.2)
             assert len(stage.tap.calls) == sent, "called the model after its cancellation"
+            gc.collect()  # where a task's exception that nobody took is told of
+            assert not lost, f"left an exception behind that nobody took: {lost}"
             await stage.control.close_attempt("cancel", "1")
 
         hanging = replace(self.scenario("timeout"), replies=(Reply(hang=True),))

@@ -222,7 +222,8 @@ class RewardContract(Contract):
     def test_gold_scores_the_most(self, spec: RewardSpec, made: Asked, tasks: Sequence[Task]) -> None:
         for task in tasks:
             verdict = made.score(task, task.gold)
-            assert verdict.value == spec.high, (task.gold, verdict)
+            given = f"{task.gold!r} got {verdict.value} ({verdict.reason})"
+            assert verdict.value == spec.high, f"gold must be given the spec's high, {spec.high:g}: {given}"
 
     def test_a_broken_answer_does_not_raise_nor_score_the_most(
         self, spec: RewardSpec, made: Asked, tasks: Sequence[Task]
