@@ -321,7 +321,7 @@ def _machine(run: Run) -> str:
 
 
 def _excused(name: str, runs: Sequence[Run]) -> bool:
-    """Whether an agent needs no certificate. One not installed: the reference that others were compared with."""
+    """Whether an agent needs no certificate. One that is not installed: the reference of the others."""
     from harness.plugins import is_reference, registry
 
     if any(spec.name == name for spec in registry().specs("agent")) or _idiomatic(name):
