@@ -265,7 +265,7 @@ TASK_SETS = [
     (Lenient, "test_an_unknown_option_is_refused", "DID NOT RAISE"),
 ]
 REWARDS = [
-    (Stingy, "test_gold_scores_the_most", "value=0.9"),
+    (Stingy, "test_gold_scores_the_most", "gold must be given the spec's high, 1: .* got 0.9"),
     (TooMuch, "test_gold_scores_the_most", r"reward broken of \? returned value 1.5, outside of its range 0 to 1"),
     (NotANumber, "test_gold_scores_the_most", r"reward broken of \? returned value nan, which is not finite"),
     (Unwrapped, "test_gold_scores_the_most", r"reward broken of \? returned float 1.0, not a Verdict"),
