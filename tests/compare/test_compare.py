@@ -562,7 +562,7 @@ def test_a_status_that_there_is_not_is_refused_and_an_empty_list_says_what_was_a
 
     with pytest.raises(UserError, match=r"--status runing: .*; did you mean 'running'\? One of: finished, failed"):
         list_(three_arms, status="runing")
-    list_(three_arms, plugin="crewai_sq", status="running")
+    list_(three_arms, agent="crewai_sq", status="running")
     said = capsys.readouterr()
     assert said.out == "" and "no runs of agent crewai_sq with status running under" in said.err
     assert "; did you mean 'crewai_sql'? 10 others are there" in said.err and "Start one" not in said.err

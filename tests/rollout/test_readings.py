@@ -75,6 +75,6 @@ def test_no_training_and_no_dry_run_reads_a_reserved_split() -> None:
     with pytest.raises(ConfigError, match=r"task\.train_split: 'test' .* use one of: train, dev"):
         check(load_config("pocket-probe", None, ["task.train_split=test", "device=cpu"], agent="reference_sql"))
     with pytest.raises(ConfigError, match="for one reading"):
-        dev(plugin="reference_sql", endpoint="http://127.0.0.1:9/v1", model="m", task="pocket_probe", split="test")
+        dev(agent="reference_sql", endpoint="http://127.0.0.1:9/v1", model="m", task="pocket_probe", split="test")
     check(reserved(), trains=False, reads_reserved=True)
     assert "test" in task_set_spec("pocket_probe").reserved
