@@ -67,8 +67,8 @@ def commands() -> dict[str, tuple[str, str]]:
     found = dict(COMMANDS)
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
         with suppress(Exception, SystemExit):
-            found = {**point.load().COMMANDS, **found}
-    return {**COMMANDS, **found}
+            found = found | {name: one for name, one in point.load().COMMANDS.items() if name not in found}
+    return found
 
 
 class _LazyGroup(TyperGroup):

@@ -114,8 +114,7 @@ def _from_hub(policy: Named, hub: Hub) -> Path:
             "mended": [],
             "sha256": dict(hub.files),
         }
-        (made / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-        _put(made, cached_dir(policy.name))
+        _put(made, manifest, cached_dir(policy.name))
     return policy.folder
 
 
@@ -217,12 +216,12 @@ def _convert(file: Path, name: str, licence: str, origin: Mapping[str, str], com
         | {package: version(package) for package in ("torch", "transformers", "tokenizers", "gguf")},
         "sha256": {one.name: sha256(one) for one in sorted(made.iterdir())},
     }
+    _put(made, manifest, cached_dir(name))
+
+
+def _put(made: Path, manifest: Mapping[str, Any], target: Path) -> None:
+    """Write the manifest, which makes a folder whole, and rename, unless another process was first."""
     (made / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-    _put(made, cached_dir(name))
-
-
-def _put(made: Path, target: Path) -> None:
-    """Rename, unless another process was first."""
     try:
         os.rename(made, target)
     except OSError:
