@@ -13,6 +13,7 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from harness.gateway.attempts import AttemptLog, Attempts
+from harness.gateway.dialects import Spoken, dialect
 from harness.gateway.failures import Refusal
 from harness.gateway.forcing import RESERVED
 from harness.gateway.relay import Relay
@@ -65,6 +66,10 @@ class GatewayApp:
             case ["POST", "r", rollout_id, attempt_id, role, "v1", "chat", "completions"]:
                 log = self._role(scope, rollout_id, attempt_id, role)
                 await self._relay.serve(log, role, self._request(scope, receive), send)
+            case ["POST", "r", rollout_id, attempt_id, role, "v1", path] if spoken := dialect(path):
+                log = self._role(scope, rollout_id, attempt_id, role)
+                request = self._request(scope, receive, Spoken(spoken, log.written))
+                await self._relay.serve(log, role, request, send)
             case ["GET", "r", rollout_id, attempt_id, role, "v1", "models"]:
                 self._role(scope, rollout_id, attempt_id, role)
                 model = {"id": self._pools.of(role).model, "object": "model", "created": 0, "owned_by": "harness"}
@@ -77,8 +82,8 @@ class GatewayApp:
             case _:
                 raise Refusal("not_found", f"no route {method} {scope['path'][:200]}")
 
-    def _request(self, scope: Scope, receive: Receive) -> Request:
-        return Request(scope, receive, self._settings.max_body_bytes)
+    def _request(self, scope: Scope, receive: Receive, spoken: Spoken | None = None) -> Request:
+        return Request(scope, receive, self._settings.max_body_bytes, spoken)
 
     def _role(self, scope: Scope, rollout_id: str, attempt_id: str, role: str) -> AttemptLog:
         _authorize(scope, self._key)
@@ -150,7 +155,9 @@ def _set_upstreams(pool: UpstreamPool, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _authorize(scope: Scope, expected: bytes) -> None:
-    given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+    headers = dict(scope["headers"])
+    # Some clients send their key by itself, in a header of its own.
+    given = headers.get(b"authorization") or b"Bearer " + headers.get(b"x-api-key", b"")
     if not hmac.compare_digest(given, expected):
         raise Refusal("unauthorized", "the bearer key is missing or wrong")
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from harness import clock
 from harness.gateway.answers import Answer, StreamedAnswer
+from harness.gateway.dialects import Written
 from harness.gateway.failures import Refusal, deadline_passed
 from harness.gateway.settings import GatewaySettings
 from harness.records import CallFailure, Transition
@@ -51,6 +52,7 @@ class AttemptLog:
         self.transitions: list[Transition] = []
         self.failures: list[CallFailure] = []
         self.calls: set[Call] = set()
+        self.written = Written()
         self._arrivals = 0
         self._draws: Counter[str] = Counter()
         self._given_back: dict[str, list[int]] = {}

@@ -17,6 +17,7 @@ from starlette.types import Send
 
 from harness.gateway.answers import SeenIds, StreamedAnswer, aborted, event_data, hide, read_answer, split_events
 from harness.gateway.attempts import AttemptLog, Call
+from harness.gateway.dialects import Spoken
 from harness.gateway.failures import Refusal, UpstreamStatus, deadline_passed
 from harness.gateway.forcing import PASSED, ForcedRequest, force
 from harness.gateway.request import Request
@@ -63,7 +64,7 @@ class Relay:
     async def serve(self, log: AttemptLog, role: str, request: Request, send: Send) -> None:
         """Serve one call of `role`: read, forced upstream, its answer recorded and handed back."""
         call = log.begin(role)
-        answering = _Answering(send)
+        answering = _Answering(send, request.spoken)
         if len(log.calls) > (most := self._settings.calls_at_once):
             self.outcomes["too_many_calls"] += 1
             await self._refuse(call, Refusal("too_many_calls", f"the attempt has {most} calls under way"), answering)
@@ -208,7 +209,7 @@ class Relay:
             raw = _written(completion)
         self._seen.claim(answer.response_id)
         call.succeed(answer)
-        await answering.whole(200, _JSON, raw)
+        await answering.completion(raw, completion)
         return True
 
     async def _stream(
@@ -272,9 +273,17 @@ class Relay:
 class _Answering:
     """The answer to the agent: whole, or in parts that begin with the first."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, spoken: Spoken | None) -> None:
         self._send = send
+        self._spoken = spoken
         self._begun: Literal["", "whole", "parts"] = ""
+
+    async def completion(self, raw: bytes, completion: dict[str, Any]) -> None:
+        """A whole answer, in the form in which it was asked for."""
+        streamed = False
+        if self._spoken is not None:
+            raw, streamed = self._spoken.answered(completion)
+        await self.whole(200, _EVENTS if streamed else _JSON, raw)
 
     async def whole(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
         self._begun = "whole"
@@ -293,7 +302,8 @@ class _Answering:
 
     async def refuse(self, refusal: Refusal) -> None:
         if not self._begun:
-            await self.whole(refusal.status, refusal.headers, refusal.body)
+            body = self._spoken.refused(refusal.body) if self._spoken else refusal.body
+            await self.whole(refusal.status, refusal.headers, body)
         elif self._begun == "parts":
             # The status has gone out as 200: an error event is what clients of a stream understand.
             await self.part(b"data: " + refusal.body + b"\n\n")

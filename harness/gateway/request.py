@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 from starlette.types import Receive, Scope
 
+from harness.gateway.dialects import Spoken
 from harness.gateway.failures import Refusal
 
 MAX_DEPTH = 100
@@ -18,9 +19,11 @@ class Request:
 
     Args:
         max_bytes: Largest body.
+        spoken: The dialect of a call that is no chat completion.
     """
 
-    def __init__(self, scope: Scope, receive: Receive, max_bytes: int) -> None:
+    def __init__(self, scope: Scope, receive: Receive, max_bytes: int, spoken: Spoken | None = None) -> None:
+        self.spoken = spoken
         self._scope = scope
         self._receive = receive
         self._max_bytes = max_bytes
@@ -32,6 +35,8 @@ class Request:
             Refusal: It cannot be served, or did not come whole.
         """
         asked = await self.json()
+        if self.spoken is not None:
+            asked = self.spoken.asked(asked)
         messages = asked.get("messages")
         if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
             raise Refusal("bad_request", "messages must be a list of objects")

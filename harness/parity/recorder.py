@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness import plugins
 from harness.errors import PluginError, last_line
+from harness.gateway.dialects import Written
 from harness.programs import CANARY, PLAYS, Program, Scenario
 from harness.records import ToolCall, arguments_text
 from harness.rollout.environments import python_for
@@ -106,7 +107,8 @@ async def record(
 
     of = plugins.program(program)
     scenarios = of.scenarios if scenarios is None else scenarios
-    cast = _Cast(of)
+    written = Written()
+    cast = _Cast(of, written)
     recordings: list[Recording] = []
     with (
         tempfile.TemporaryDirectory(prefix="harness-parity-") as folder,
@@ -116,7 +118,7 @@ async def record(
         limits = httpx.Limits(max_keepalive_connections=None)
         async with (
             gateway.control() as control,
-            Tap(gateway) as tap,
+            Tap(gateway, written) as tap,
             httpx.AsyncClient(trust_env=False, timeout=None, limits=limits) as http_client,
         ):
             await control.set_upstreams([server.base_url], model=server.model, token_ids=True)
@@ -160,7 +162,8 @@ async def _together(
 class _Cast:
     """Answers every rollout by the script of its own scenario, however the rollouts' calls interleave."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, written: Written) -> None:
+        self._written = written
         self.hung = threading.Event()
         """Set once a call of the play together hangs."""
         self._program = program
@@ -175,6 +178,7 @@ class _Cast:
         rollout_id = request.body["user"]
         play, script = self._scripts[rollout_id]
         reply = script(request)
+        self._written.note(reply.tool_calls or ())
         if play == "alone":
             return reply
         if reply.hang:

@@ -14,6 +14,7 @@ from aiohttp import web
 from yarl import URL
 
 from harness.gateway.client import GatewayControl
+from harness.gateway.dialects import Spoken, Written, dialect
 from harness.gateway.server import GatewayServer
 
 
@@ -42,10 +43,12 @@ class Tap:
 
     Args:
         gateway: A started gateway.
+        written: Tool calls of the scripted model, for agents that speak a dialect.
     """
 
-    def __init__(self, gateway: GatewayServer) -> None:
+    def __init__(self, gateway: GatewayServer, written: Written | None = None) -> None:
         self.calls: list[SentCall] = []
+        self._written = written or Written()
         self._gateway = gateway
         self._runner: web.AppRunner | None = None
         self._session: aiohttp.ClientSession | None = None
@@ -84,8 +87,12 @@ class Tap:
         raw = await request.read()
         parts = [unquote(part) for part in urlsplit(request.raw_path).path.split("/")]
         call = SentCall(request.raw_path, ("", ""), "", _parse(raw), raw)
-        if len(parts) == 8 and parts[1] == "r" and parts[5:] == ["v1", "chat", "completions"]:
-            call.attempt, call.role = (parts[2], parts[3]), parts[4]
+        if len(parts) in (7, 8) and parts[1] == "r" and parts[5] == "v1":
+            spoken = dialect(parts[6])
+            if spoken or parts[6:] == ["chat", "completions"]:
+                call.attempt, call.role = (parts[2], parts[3]), parts[4]
+            if spoken and call.body is not None:  # compared by what it says, as the gateway takes it
+                call.body = Spoken(spoken, self._written).asked(call.body)
         self.calls.append(call)
         headers = {
             name: value for name, value in request.headers.items() if name.lower() not in ("host", "content-length")

@@ -1,0 +1,121 @@
+"""Other protocols than chat completions: a client's request becomes one, its answer goes back in the client's form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from importlib.metadata import entry_points
+from typing import Any, Protocol
+
+import orjson
+
+from harness.gateway.failures import Refusal
+
+GROUP = "harness.dialects"
+"""Entry points of dialects, named by their path below `/v1/`."""
+Json = dict[str, Any]
+Given = Mapping[str, Any]
+"""JSON objects: made here, and read only."""
+
+
+def given(arguments: str) -> Json:
+    """A tool call's arguments as an object; `{"": text}` where the policy wrote none."""
+    try:
+        value = orjson.loads(arguments)
+    except orjson.JSONDecodeError:
+        value = None
+    return value if isinstance(value, dict) else {"": arguments}
+
+
+class Written:
+    """Arguments of an attempt's tool calls as the policy wrote them: an object does not tell how it was spelled."""
+
+    def __init__(self) -> None:
+        self._texts: dict[tuple[str, bytes], str] = {}
+
+    def note(self, calls: Iterable[Given]) -> None:
+        """Tool calls of an answer."""
+        for call in calls:
+            arguments = call["function"]["arguments"]
+            self._texts[call["id"], orjson.dumps(given(arguments))] = arguments
+
+    def text(self, call_id: str, arguments: Given) -> str:
+        """What the policy wrote in this call; plain JSON where it wrote no such call."""
+        plain = orjson.dumps(arguments)
+        return self._texts.get((call_id, plain), plain.decode())
+
+
+class Dialect(Protocol):
+    """How requests and answers of a protocol say what chat completions say. Made once a process, without arguments.
+
+    Forcing, seeds, token ids and records are those of chat completions. The policy's answer is complete before the
+    client gets any of it, also where it asked for a stream.
+    """
+
+    def asked(self, body: Given, written: Written) -> Json:
+        """The chat completion request that says the same, never streamed.
+
+        Args:
+            written: The attempt's earlier tool calls, for a protocol that hands arguments to clients in another form.
+
+        Raises:
+            ValueError: It says what chat completions cannot; the message names it.
+        """
+
+    def reply(self, body: Given, completion: Given) -> Json:
+        """The answer in the protocol's form."""
+
+    def events(self, reply: Given) -> Iterator[tuple[str, Json]]:
+        """The same answer as server-sent events: names and data."""
+
+    def refused(self, error: Given) -> Json:
+        """An error, given in the form of chat completions (`{"error": {"message", ...}}`)."""
+
+
+@cache
+def dialect(path: str) -> Dialect | None:
+    """The dialect that is spoken at `/v1/{path}`, or None."""
+    for point in entry_points(group=GROUP, name=path):
+        made: Dialect = point.load()()
+        return made
+    return None
+
+
+class Spoken:
+    """One call in a dialect."""
+
+    def __init__(self, dialect: Dialect, written: Written) -> None:
+        self._dialect = dialect
+        self._written = written
+        self._body: Given = {}
+
+    def asked(self, body: Given) -> Json:
+        """The call's chat completion request.
+
+        Raises:
+            Refusal: It cannot be said as one.
+        """
+        self._body = body
+        try:
+            return self._dialect.asked(body, self._written)
+        except ValueError as error:
+            raise Refusal("bad_request", str(error)) from error
+        except (KeyError, TypeError, AttributeError) as error:
+            raise Refusal("bad_request", f"the body has a field that is missing or wrong: {error!r}") from error
+
+    def answered(self, completion: Given) -> tuple[bytes, bool]:
+        """The body of the answer, and whether it is a stream of events."""
+        self._written.note(completion["choices"][0]["message"].get("tool_calls") or ())
+        reply = self._dialect.reply(self._body, completion)
+        if not self._body.get("stream"):
+            return orjson.dumps(reply), False
+        events = self._dialect.events(reply)
+        return b"".join(b"event: %s\ndata: %s\n\n" % (name.encode(), orjson.dumps(data)) for name, data in events), True
+
+    def refused(self, body: bytes) -> bytes:
+        """The body of an error, which is not JSON where an upstream did not answer so."""
+        try:
+            error = orjson.loads(body)
+        except orjson.JSONDecodeError:
+            error = {"error": {"message": body.decode(errors="replace")}}
+        return orjson.dumps(self._dialect.refused(error))

@@ -1,0 +1,1 @@
+"""OpenAI's Responses API and Anthropic's Messages API, exactly as far as chat completions can say the same."""

@@ -1,0 +1,128 @@
+"""Anthropic's Messages API (https://docs.anthropic.com/en/api/messages)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import orjson
+
+from harness.gateway.dialects import Given, Json, Written, given
+from harness_dialects.words import assistant, call, function, pieces, rest, text_of
+
+MAPPED = ("messages", "system", "tools", "tool_choice", "stop_sequences", "stream", "metadata", "thinking")
+TEXT = ("text",)
+CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+STOPS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
+
+
+class Messages:
+    """`POST /v1/messages`.
+
+    Arguments of tool calls travel as objects here; what a client sends back is put into the policy's spelling again.
+    """
+
+    def asked(self, body: Given, written: Written) -> Json:
+        """See `harness.gateway.dialects.Dialect`."""
+        if (body.get("thinking") or {}).get("type", "disabled") != "disabled":
+            raise ValueError("thinking has no chat completion here; leave it out")
+        messages: list[Json] = []
+        if system := body.get("system"):
+            messages.append({"role": "system", "content": text_of(system, TEXT)})
+        for message in body["messages"]:
+            messages += _messages(message["role"], message["content"], written)
+        chat: Json = {"messages": messages}
+        if tools := body.get("tools"):
+            chat["tools"] = [_tool(tool) for tool in tools]
+        if choice := body.get("tool_choice"):
+            named = {"type": "function", "function": {"name": choice.get("name")}}
+            chat["tool_choice"] = named if choice["type"] == "tool" else CHOICES[choice["type"]]
+            if choice.get("disable_parallel_tool_use"):
+                chat["parallel_tool_calls"] = False
+        if stops := body.get("stop_sequences"):
+            chat["stop"] = stops
+        return chat | rest(body, MAPPED)
+
+    def reply(self, body: Given, completion: Given) -> Json:
+        """See `harness.gateway.dialects.Dialect`."""
+        choice = completion["choices"][0]
+        usage = completion.get("usage") or {}
+        calls = choice["message"].get("tool_calls") or ()
+        return {
+            "id": completion["id"],
+            "type": "message",
+            "role": "assistant",
+            "model": completion.get("model") or body.get("model"),
+            "content": list(_blocks(choice["message"])),
+            "stop_reason": STOPS.get(choice.get("finish_reason"), "tool_use" if calls else "end_turn"),
+            "stop_sequence": None,
+            "usage": {
+                "input_tokens": usage.get("prompt_tokens") or 0,
+                "output_tokens": usage.get("completion_tokens") or 0,
+            },
+        }
+
+    def events(self, reply: Given) -> Iterator[tuple[str, Json]]:
+        """See `harness.gateway.dialects.Dialect`."""
+        for event in _events(reply):
+            yield event["type"], event
+
+    def refused(self, error: Given) -> Json:
+        """See `harness.gateway.dialects.Dialect`."""
+        told = error.get("error")
+        said = told.get("message") if isinstance(told, dict) else None
+        return {"type": "error", "error": {"type": "api_error", "message": said or str(told or error)}}
+
+
+def _messages(role: str, content: str | Sequence[Given], written: Written) -> Iterator[Json]:
+    """One message as one or more: results of tools are messages of their own in a chat completion."""
+    blocks: Sequence[Given] = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    words = [block for block in blocks if block["type"] not in ("tool_use", "tool_result")]
+    text = text_of(words, TEXT)
+    if role == "assistant":
+        calls = [
+            call(block["id"], block["name"], written.text(block["id"], block["input"]))
+            for block in blocks
+            if block["type"] == "tool_use"
+        ]
+        yield assistant(text, calls)
+        return
+    for block in blocks:
+        if block["type"] == "tool_result":
+            result = text_of(block.get("content") or "", TEXT)
+            yield {"role": "tool", "tool_call_id": block["tool_use_id"], "content": result}
+    if words:
+        yield {"role": role, "content": text}
+
+
+def _tool(tool: Given) -> Json:
+    if tool.get("type", "custom") != "custom":
+        raise ValueError(f"a tool of type {tool['type']!r} runs at its provider's; offer one with an input_schema")
+    return function(tool["name"], tool.get("description"), tool["input_schema"])
+
+
+def _blocks(message: Given) -> Iterator[Json]:
+    calls: Sequence[Given] = message.get("tool_calls") or ()
+    if (text := message.get("content")) or not calls:
+        yield {"type": "text", "text": text or ""}
+    for made in calls:
+        of = made["function"]
+        yield {"type": "tool_use", "id": made["id"], "name": of["name"], "input": given(of["arguments"])}
+
+
+def _events(reply: Given) -> Iterator[Json]:
+    begun = {**reply, "content": [], "stop_reason": None, "usage": {**reply["usage"], "output_tokens": 0}}
+    yield {"type": "message_start", "message": begun}
+    for at, block in enumerate(reply["content"]):
+        if block["type"] == "text":
+            empty, kind, field, text = {**block, "text": ""}, "text_delta", "text", block["text"]
+        else:
+            text = orjson.dumps(block["input"]).decode()
+            empty, kind, field = {**block, "input": {}}, "input_json_delta", "partial_json"
+        yield {"type": "content_block_start", "index": at, "content_block": empty}
+        for piece in pieces(text):
+            yield {"type": "content_block_delta", "index": at, "delta": {"type": kind, field: piece}}
+        yield {"type": "content_block_stop", "index": at}
+    stopped = {"stop_reason": reply["stop_reason"], "stop_sequence": None}
+    usage = {"output_tokens": reply["usage"]["output_tokens"]}
+    yield {"type": "message_delta", "delta": stopped, "usage": usage}
+    yield {"type": "message_stop"}

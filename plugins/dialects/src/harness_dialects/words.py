@@ -1,0 +1,51 @@
+"""What both dialects share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from harness.gateway.dialects import Given, Json
+
+PIECE = 256
+"""Characters of one event of a stream: the answer is complete before its first piece leaves."""
+
+
+def text_of(content: str | Sequence[Given], kinds: Sequence[str]) -> str:
+    """A message's content as one text, its parts on lines of their own.
+
+    Raises:
+        ValueError: A part is of another kind, such as an image.
+    """
+    if isinstance(content, str):
+        return content
+    for part in content:
+        if part["type"] not in kinds:
+            raise ValueError(f"content of type {part['type']!r} has no chat completion here; send text")
+    return "\n".join(part["text"] for part in content)
+
+
+def assistant(text: str | None, calls: Sequence[Json]) -> Json:
+    """A message of the policy, as chat completions have it."""
+    said: Json = {"role": "assistant", "content": text or (None if calls else "")}
+    return {**said, "tool_calls": list(calls)} if calls else said
+
+
+def call(call_id: str, name: str, arguments: str) -> Json:
+    """A tool call of a chat completion."""
+    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def function(name: str, description: str | None, parameters: Given | None) -> Json:
+    """A tool of a chat completion request."""
+    said = {"name": name, "description": description, "parameters": parameters}
+    return {"type": "function", "function": {key: value for key, value in said.items() if value is not None}}
+
+
+def pieces(text: str) -> Iterator[str]:
+    """A text in pieces for a stream."""
+    return (text[at : at + PIECE] for at in range(0, len(text), PIECE))
+
+
+def rest(body: Given, known: Sequence[str]) -> Json:
+    """Parameters that are no part of the conversation: the gateway forces them, or records them as wishes."""
+    return {name: value for name, value in body.items() if name not in known and value is not None}
