@@ -25,11 +25,16 @@ from agents import (
 from anthropic import AsyncAnthropic
 from anthropic.types import TextBlock, ToolUseBlock
 
+from harness import plugins
 from harness.gateway.client import GatewayControl
 from harness.gateway.dialects import Written
 from harness.gateway.server import GatewayServer
+from harness.parity.comparison import compare
+from harness.parity.recorder import record
+from harness.records import Problem
 from harness.scripted.completion import Reply
 from harness.scripted.server import ScriptedServer
+from harness.toolbox import Toolbox
 from harness_dialects.messages import Messages
 from harness_dialects.responses import Responses
 
@@ -267,3 +272,77 @@ def test_whole_answers_validate_as_the_clients_own_types() -> None:
         assert (response.incomplete_details is not None) is cut
         answer = Message.model_validate(Messages().reply({}, completion), strict=True)
         assert answer.stop_reason == {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}[finish]
+
+
+class InDialect:
+    """The reference's tool loop in a dialect, over plain HTTP."""
+
+    roles = ("assistant",)
+
+    def __init__(self, speak: Any) -> None:
+        self._speak = speak
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        llm = toolbox.llm("assistant")
+        system, user = (message["content"] for message in toolbox.prompts.messages(problem))
+        turns: list[Any] = [{"role": "user", "content": user}]
+        text = ""
+        for turn in range(toolbox.max_turns + 1):
+            path, body = self._speak.request(system, turns, [tool.definition["function"] for tool in toolbox.tools])
+            headers = {"x-api-key": llm.api_key}
+            answer = await toolbox.http_client.post(
+                f"{llm.base_url}/{path}", json={"model": llm.model, **llm.sampling, **body}, headers=headers
+            )
+            text, calls, said = self._speak.read(answer.raise_for_status().json())
+            if not calls or turn == toolbox.max_turns:
+                break
+            turns += said
+            results = [(call_id, await toolbox.call(name, arguments)) for call_id, name, arguments in calls]
+            turns += self._speak.results(results)
+        return text.strip()
+
+
+class SpeakResponses:
+    def request(self, system: str, turns: list[Any], tools: list[Any]) -> tuple[str, Any]:
+        offered = [{"type": "function", **tool} for tool in tools]
+        return "responses", {"instructions": system, "input": turns, "tools": offered}
+
+    def read(self, answer: Any) -> tuple[str, list[Any], list[Any]]:
+        items = answer["output"]
+        calls = [(i["call_id"], i["name"], i["arguments"]) for i in items if i["type"] == "function_call"]
+        return "".join(i["content"][0]["text"] for i in items if i["type"] == "message"), calls, items
+
+    def results(self, results: list[tuple[str, str]]) -> list[Any]:
+        return [{"type": "function_call_output", "call_id": call_id, "output": text} for call_id, text in results]
+
+
+class SpeakMessages:
+    def request(self, system: str, turns: list[Any], tools: list[Any]) -> tuple[str, Any]:
+        offered = [{"name": t["name"], "description": t["description"], "input_schema": t["parameters"]} for t in tools]
+        return "messages", {"system": system, "messages": turns, "tools": offered}
+
+    def read(self, answer: Any) -> tuple[str, list[Any], list[Any]]:
+        blocks = answer["content"]
+        calls = [(b["id"], b["name"], _text(b["input"])) for b in blocks if b["type"] == "tool_use"]
+        text = "".join(b["text"] for b in blocks if b["type"] == "text")
+        return text, calls, [{"role": "assistant", "content": blocks}]
+
+    def results(self, results: list[tuple[str, str]]) -> list[Any]:
+        blocks = [{"type": "tool_result", "tool_use_id": call_id, "content": text} for call_id, text in results]
+        return [{"role": "user", "content": blocks}]
+
+
+def _text(arguments: dict[str, Any]) -> str:
+    """A client of this protocol has objects; where the policy wrote none, the gateway shows its text under no name."""
+    return str(arguments[""]) if arguments.keys() == {""} else json.dumps(arguments, ensure_ascii=False)
+
+
+@pytest.mark.parametrize("speak", [SpeakResponses(), SpeakMessages()])
+async def test_an_agent_in_a_dialect_is_certified_as_any_other(speak: Any) -> None:
+    reference = plugins.load(plugins.agent_spec("reference_tools"))()
+    scenarios = [one for one in plugins.program("tool_loop").scenarios if not one.hangs]
+    expected = await record(reference, "tool_loop", scenarios)
+    found = await record(InDialect(speak), "tool_loop", scenarios)
+    compared = compare("in a dialect", found, expected)
+    assert compared.passed, [str(mismatch) for mismatch in compared.mismatches]
+    assert compared.calls_compared == sum(len(one.calls) for one in expected if one.play == "alone")
