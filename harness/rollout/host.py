@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from harness import clock
 from harness.deadlines import DeadlinePassed, Raised, within
-from harness.environments import Observation, Tool, tools_of
+from harness.environments import EnvironmentSession, Observation, Tool
+from harness.errors import EnvironmentFault
 from harness.plugins import environment, program
-from harness.records import Attempt, CallFailure, Outcome, ToolCall, ToolFault, Transition
+from harness.records import JSON, Attempt, CallFailure, Outcome, ToolCall, ToolFault, Transition
 from harness.rollout.request import RolloutRequest
 from harness.toolbox import LLM, Agent
 
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
 TOOL_GRACE_S = 2.0
 """How long a tool may take beyond its own deadline before it is left to itself."""
+OPEN_S, CLOSE_S = 30.0, 10.0
+"""How long an environment may take to open and to close a session, beside the agent's own time."""
+STATE_BYTES = 1 << 18
+"""Of the state that a session leaves behind, as JSON."""
 
 
 @dataclass(eq=False)
@@ -69,7 +74,12 @@ UNDER_WAY: ContextVar[UnderWay] = ContextVar("harness_under_way")
 
 @dataclass
 class HostToolbox:
-    """The toolbox of one attempt; notes every call of a tool."""
+    """The toolbox of one attempt; notes every call of a tool, carried out in the attempt's own session.
+
+    Attributes:
+        fault: Of the environment, once it had one: no call goes there any more, and the attempt is not judged.
+        state: What the session left behind, once it is closed.
+    """
 
     request: RolloutRequest
     url: Callable[[str], str]
@@ -78,11 +88,42 @@ class HostToolbox:
     model: str
     http_client: httpx.AsyncClient
     tool_calls: list[ToolCall] = field(default_factory=list)
+    fault: str = field(default="", init=False)
+    state: Mapping[str, JSON] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.prompts: Any = program(self.request.program).prompts
         self._environment = environment(self.request.environment)
-        self.tools: Sequence[Tool] = tools_of(self._environment, self.request.payload)
+        self._session: EnvironmentSession | None = None
+        self.broken: asyncio.Future[None] | None = None  # done once the environment has a fault
+        self.tools: Sequence[Tool] = self._environment.tools_for(self.request.payload)
+
+    async def open(self, attempt: str) -> None:
+        """Open the session of an attempt, by an id of its own, or note why there is none."""
+        self.broken = asyncio.get_running_loop().create_future()
+
+        async def opened() -> None:  # kept as soon as it is there, whoever is cancelled then
+            self._session = await self._environment.open(self.request.payload, attempt)
+
+        try:
+            await within(OPEN_S, opened)
+        except (DeadlinePassed, Raised) as error:
+            self._note(error, f"opened no session within {OPEN_S:g} s")
+
+    async def close(self) -> None:
+        """Close the session and keep the state that it leaves behind."""
+        if self._session is None:
+            return
+        try:
+            self.state = _plain_state(await within(CLOSE_S, self._session.close))
+        except (DeadlinePassed, Raised, ValueError, TypeError, RecursionError) as error:
+            self._note(error, f"did not close its session within {CLOSE_S:g} s")
+
+    def _note(self, error: Exception, late: str) -> None:
+        """Keep the first fault of the environment, in a line."""
+        told: BaseException = error.__cause__ if isinstance(error.__cause__, EnvironmentFault) else error
+        said = late if isinstance(error, DeadlinePassed) else " ".join(str(told).split())
+        self.fault = self.fault or _storable(f"environment {self.request.environment!r}: {said}"[:500])
 
     @property
     def max_turns(self) -> int:
@@ -118,11 +159,18 @@ class HostToolbox:
         wrong = wrong or _misfit(given, found)
         if wrong:
             return given, Observation(f"The arguments of {tool} {wrong}.", False), "bad_arguments"
+        if self.fault or self._session is None:
+            raise EnvironmentFault(self.fault or "no session is open")
         limit_s = self.request.tool_timeout_s
         try:
             async with asyncio.timeout(limit_s + TOOL_GRACE_S):
-                seen = await self._environment.call(self.request.payload, tool, given)
+                seen = await self._session.call(tool, given)
             return given, Observation(_storable(seen.text), seen.ok), ""
+        except EnvironmentFault as error:
+            self._note(error, "")
+            if self.broken is not None and not self.broken.done():
+                self.broken.set_result(None)
+            raise
         except TimeoutError:
             return given, Observation(f"{tool} gave no result within {limit_s:g} s.", False), "timeout"
         except Exception as error:
@@ -139,21 +187,72 @@ async def run_attempt(
     model: str,
     http_client: httpx.AsyncClient,
 ) -> Attempt:
-    """Run one attempt to its end, whatever the agent does. Never raises for anything the agent or endpoint did."""
+    """Run one attempt to its end, whatever the agent does. Never raises for anything the agent or endpoint did.
+
+    The environment's session is open for as long as the attempt lasts, and closed however it ends.
+    """
     started = clock.now()
-    await control.open_attempt(
-        rollout_id,
-        attempt_id,
-        sampling=request.sampling,
-        timeout_s=request.timeout_s,
-        roles=agent.roles,
-    )
     toolbox = HostToolbox(
         request=request,
         url=lambda role: control.agent_url(rollout_id, attempt_id, role),
         key=key,
         model=model,
         http_client=http_client,
+    )
+    ended = _Ended()
+    try:
+        await toolbox.open(f"{rollout_id}/{attempt_id}")
+        ended.began_s = clock.now()
+        if not toolbox.fault:
+            one = UnderWay(rollout_id, attempt_id, request.timeout_s, ended.began_s, toolbox.tool_calls)
+            await _play(agent, toolbox, one, control, ended)
+    finally:
+        broken = toolbox.fault
+        await asyncio.shield(toolbox.close())
+    outcome, detail = _judge(request, ended)
+    # Of a fault while closing: what else the agent did is wrong, whatever it left behind.
+    if broken or (toolbox.fault and outcome in ("ok", "timeout")):
+        outcome, detail = "environment_error", toolbox.fault
+    return Attempt(
+        rollout_id=rollout_id,
+        attempt_id=attempt_id,
+        outcome=outcome,
+        detail=detail,
+        answer=ended.answer if outcome == "ok" else None,
+        transitions=tuple(ended.transitions),
+        failures=tuple(ended.failures),
+        tool_calls=tuple(sorted(toolbox.tool_calls, key=lambda call: call.started_s)),
+        started_s=started,
+        elapsed_s=clock.now() - started,
+        state=toolbox.state,
+    )
+
+
+@dataclass
+class _Ended:
+    """What an agent's time came to.
+
+    Attributes:
+        began_s: Unix time.
+        problem: How it ended, if not by an answer.
+    """
+
+    began_s: float = 0.0
+    answer: str | None = None
+    problem: tuple[Outcome, str] | None = None
+    transitions: list[Transition] = field(default_factory=list)
+    failures: list[CallFailure] = field(default_factory=list)
+
+
+async def _play(agent: Agent, toolbox: HostToolbox, one: UnderWay, control: GatewayControl, ended: _Ended) -> None:
+    """Have the agent answer, until its deadline, with the attempt open at the gateway."""
+    request = toolbox.request
+    await control.open_attempt(
+        one.rollout_id,
+        one.attempt_id,
+        sampling=request.sampling,
+        timeout_s=request.timeout_s,
+        roles=agent.roles,
     )
 
     async def solved() -> str:
@@ -162,41 +261,20 @@ async def run_attempt(
             raise TypeError(f"solve returned {type(found).__name__}, not str")
         return _storable(found)
 
-    answer: str | None = None
-    problem: tuple[Outcome, str] | None = None
-    one = UnderWay(rollout_id, attempt_id, request.timeout_s, started, toolbox.tool_calls)
     try:
         with one:
-            answer = await within(request.timeout_s, solved)
+            ended.answer = await within(request.timeout_s, solved, toolbox.broken)
     except DeadlinePassed:
-        problem = ("timeout", f"no answer within {request.timeout_s:g} s")
+        ended.problem = ("timeout", f"no answer within {request.timeout_s:g} s")
     except Raised as error:
-        problem = ("agent_error", str(error)[:500])
+        ended.problem = ("agent_error", str(error)[:500])
     finally:
-        transitions, failures = await asyncio.shield(control.close_attempt(rollout_id, attempt_id))
-    outcome, detail = _judge(request, started, problem, transitions, failures)
-    return Attempt(
-        rollout_id=rollout_id,
-        attempt_id=attempt_id,
-        outcome=outcome,
-        detail=detail,
-        answer=answer if outcome == "ok" else None,
-        transitions=tuple(transitions),
-        failures=tuple(failures),
-        tool_calls=tuple(sorted(toolbox.tool_calls, key=lambda call: call.started_s)),
-        started_s=started,
-        elapsed_s=clock.now() - started,
-    )
+        ended.transitions, ended.failures = await asyncio.shield(control.close_attempt(one.rollout_id, one.attempt_id))
 
 
-def _judge(
-    request: RolloutRequest,
-    started_s: float,
-    problem: tuple[Outcome, str] | None,
-    transitions: list[Transition],
-    failures: list[CallFailure],
-) -> tuple[Outcome, str]:
+def _judge(request: RolloutRequest, ended: _Ended) -> tuple[Outcome, str]:
     """The outcome. What the agent itself brought about says nothing of the endpoint, and excuses nothing."""
+    problem, transitions, failures = ended.problem, ended.transitions, ended.failures
     last_answer = max((call.index for call in transitions), default=-1)
     since = [failure for failure in failures if failure.index > last_answer]
     excused = [failure for failure in since if failure.cause != "agent"]
@@ -204,7 +282,7 @@ def _judge(
     detail = "" if last is None else f"{last.role}: {last.status or 'no answer'}: {last.detail}"[:500]
     # At the deadline the gateway may cut the call off a moment before the host's own timer fires.
     if (problem is not None and problem[0] == "timeout") or any(failure.cause == "deadline" for failure in excused):
-        return _late(request, started_s, transitions, failures), detail if excused or not problem else problem[1]
+        return _late(request, ended.began_s, transitions, failures), detail if excused or not problem else problem[1]
     if excused:
         return "endpoint_error", detail
     if last is not None and last.code == "prompt_too_long":
@@ -242,6 +320,24 @@ def _arguments(given: Mapping[str, Any] | str) -> tuple[dict[str, Any], str]:
     if not isinstance(parsed, dict):
         return {"": _storable(given)}, "are no JSON object"
     return _storable_in(parsed), ""
+
+
+def _plain_state(left: Any) -> Mapping[str, JSON] | None:
+    """A session's state as it travels.
+
+    Raises:
+        TypeError: It is no JSON object.
+        ValueError: It is too large, or has a number that JSON has not.
+    """
+    if left is None:
+        return None
+    if not isinstance(left, Mapping):
+        raise TypeError(f"left {type(left).__name__} behind, not a mapping from names to plain data")
+    text = json.dumps(dict(left), allow_nan=False)
+    if len(text) > STATE_BYTES:
+        raise ValueError(f"left a state of {len(text):,} bytes behind, which is more than {STATE_BYTES:,}")
+    state: dict[str, JSON] = _storable_in(json.loads(text))
+    return state
 
 
 @cache

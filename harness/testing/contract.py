@@ -190,6 +190,23 @@ class AgentContract(Contract):
 
         self.play(self.scenario("never_approved", "call_after_the_limit"), gateway, tmp_path, play)
 
+    def test_leaves_tools_out_where_there_are_none(
+        self, loaded: Agent, gateway: GatewayServer, tmp_path: Path
+    ) -> None:
+        """Servers refuse an empty list of tools, and a choice among none."""
+        found = next((one for one in program(program_of(self.agent)).scenarios if one.name == "no_tools"), None)
+        if found is None:
+            pytest.skip("its program has no scenario `no_tools`")
+
+        async def play(stage: Stage) -> None:
+            request = stage.request()
+            assert not HostToolbox(request, lambda _: "", "", "", stage.http_client).tools, "there are some"
+            await stage.attempt(loaded, "no_tools", request)
+            sent = [dict(call.body or {}) for call in stage.tap.calls]
+            assert sent and not any(key in body for body in sent for key in ("tools", "tool_choice")), sent
+
+        self.play(found, gateway, tmp_path, play)
+
     @pytest.mark.parametrize("name", ["server_error", "rate_limited", "refused", "broken_connection"])
     def test_an_error_of_the_server_surfaces(
         self, loaded: Agent, gateway: GatewayServer, tmp_path: Path, name: str

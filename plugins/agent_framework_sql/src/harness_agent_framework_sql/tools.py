@@ -49,8 +49,10 @@ class Turns(ChatMiddleware):
 
     async def process(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> None:
         assert context.options is not None
-        offered = context.options["tools"]
+        offered = context.options.get("tools", [])
         offered[:] = self.tools
+        if not offered:
+            context.options.pop("tools", None)
         await call_next()
         assert isinstance(context.result, ChatResponse)
         self._replies += 1
@@ -65,6 +67,7 @@ class Turns(ChatMiddleware):
         # The framework answers calls of unknown tools itself: until the next request they are known.
         unknown = {str(call.name) for call in self.left} - {tool.name for tool in self.tools}
         offered += [self._tool(name, self._toolbox) for name in unknown]
+        context.options["tools"] = offered
 
 
 class Verbatim(FunctionMiddleware):
