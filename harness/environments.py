@@ -41,7 +41,7 @@ class Observation:
 class EnvironmentSession(Protocol):
     """One attempt's time in an environment: what is changed here no other attempt sees."""
 
-    async def call(self, tool: str, arguments: Mapping[str, Any]) -> Observation:
+    async def call(self, tool: str, arguments: Mapping[str, JSON]) -> Observation:
         """Carry out one call, whose arguments fit the tool's schema; an agent may have several under way.
 
         Whatever else it raises is shown to the model as the tool's failure and recorded as such.
@@ -115,7 +115,7 @@ class Stateless:
     environment: Environment
     payload: Mapping[str, Any]
 
-    async def call(self, tool: str, arguments: Mapping[str, Any]) -> Observation:
+    async def call(self, tool: str, arguments: Mapping[str, JSON]) -> Observation:
         """The environment's own."""
         return await self.environment.call(self.payload, tool, arguments)
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from harness import clock
@@ -17,6 +15,7 @@ from harness.environments import EnvironmentSession, Observation, Tool
 from harness.errors import EnvironmentFault
 from harness.plugins import environment, program
 from harness.records import JSON, Attempt, CallFailure, Outcome, ToolCall, ToolFault, Transition
+from harness.rollout.plain import misfit, parsed, plain_state, storable
 from harness.rollout.request import RolloutRequest
 from harness.toolbox import LLM, Agent
 
@@ -29,8 +28,6 @@ TOOL_GRACE_S = 2.0
 """How long a tool may take beyond its own deadline before it is left to itself."""
 OPEN_S, CLOSE_S = 30.0, 10.0
 """How long an environment may take to open and to close a session, beside the agent's own time."""
-STATE_BYTES = 1 << 18
-"""Of the state that a session leaves behind, as JSON."""
 
 
 @dataclass(eq=False)
@@ -115,7 +112,7 @@ class HostToolbox:
         if self._session is None:
             return
         try:
-            self.state = _plain_state(await within(CLOSE_S, self._session.close))
+            self.state = plain_state(await within(CLOSE_S, self._session.close))
         except (DeadlinePassed, Raised, ValueError, TypeError, RecursionError) as error:
             self._note(error, f"did not close its session within {CLOSE_S:g} s")
 
@@ -123,7 +120,7 @@ class HostToolbox:
         """Keep the first fault of the environment, in a line."""
         told: BaseException = error.__cause__ if isinstance(error.__cause__, EnvironmentFault) else error
         said = late if isinstance(error, DeadlinePassed) else " ".join(str(told).split())
-        self.fault = self.fault or _storable(f"environment {self.request.environment!r}: {said}"[:500])
+        self.fault = self.fault or storable(f"environment {self.request.environment!r}: {said}"[:500])
 
     @property
     def max_turns(self) -> int:
@@ -142,7 +139,7 @@ class HostToolbox:
 
     async def call(self, tool: str, arguments: Mapping[str, Any] | str) -> str:
         began, started_s = time.monotonic(), clock.now()
-        tool = _storable(tool)
+        tool = storable(tool)
         given, seen, fault = await self._call(tool, arguments)
         elapsed_s = time.monotonic() - began
         self.tool_calls.append(ToolCall(tool, given, seen.text, seen.ok and not fault, started_s, elapsed_s, fault))
@@ -151,12 +148,12 @@ class HostToolbox:
     async def _call(
         self, tool: str, arguments: Mapping[str, Any] | str
     ) -> tuple[Mapping[str, Any], Observation, ToolFault]:
-        given, wrong = _arguments(arguments)
+        given, wrong = parsed(arguments)
         found = next((one for one in self.tools if one.name == tool), None)
         if found is None:
             names = ", ".join(one.name for one in self.tools) or "none"
             return given, Observation(f"There is no tool {tool!r}. Tools: {names}.", False), "unknown_tool"
-        wrong = wrong or _misfit(given, found)
+        wrong = wrong or misfit(given, found)
         if wrong:
             return given, Observation(f"The arguments of {tool} {wrong}.", False), "bad_arguments"
         if self.fault or self._session is None:
@@ -165,7 +162,7 @@ class HostToolbox:
         try:
             async with asyncio.timeout(limit_s + TOOL_GRACE_S):
                 seen = await self._session.call(tool, given)
-            return given, Observation(_storable(seen.text), seen.ok), ""
+            return given, Observation(storable(seen.text), seen.ok), ""
         except EnvironmentFault as error:
             self._note(error, "")
             if self.broken is not None and not self.broken.done():
@@ -174,7 +171,7 @@ class HostToolbox:
         except TimeoutError:
             return given, Observation(f"{tool} gave no result within {limit_s:g} s.", False), "timeout"
         except Exception as error:
-            return given, Observation(_storable(f"{tool} failed: {type(error).__name__}: {error}"), False), "failed"
+            return given, Observation(storable(f"{tool} failed: {type(error).__name__}: {error}"), False), "failed"
 
 
 async def run_attempt(
@@ -259,7 +256,7 @@ async def _play(agent: Agent, toolbox: HostToolbox, one: UnderWay, control: Gate
         found: Any = await agent.solve(request.problem, toolbox)
         if not issubclass(type(found), str):
             raise TypeError(f"solve returned {type(found).__name__}, not str")
-        return _storable(found)
+        return storable(found)
 
     try:
         with one:
@@ -307,68 +304,3 @@ def _late(
         return "timeout"
     asking_s = started_s + request.timeout_s - min(start for start, _ in calls)
     return "endpoint_error" if sum(latency for _, latency in calls) >= asking_s / 2 else "timeout"
-
-
-def _arguments(given: Mapping[str, Any] | str) -> tuple[dict[str, Any], str]:
-    """Arguments as an object, and what is wrong where they are none."""
-    if not isinstance(given, str):
-        return _storable_in(dict(given)), ""
-    try:
-        parsed = json.loads(given)
-    except (ValueError, RecursionError) as error:
-        return {"": _storable(given)}, f"are no JSON ({str(error)[:100]})"
-    if not isinstance(parsed, dict):
-        return {"": _storable(given)}, "are no JSON object"
-    return _storable_in(parsed), ""
-
-
-def _plain_state(left: Any) -> Mapping[str, JSON] | None:
-    """A session's state as it travels.
-
-    Raises:
-        TypeError: It is no JSON object.
-        ValueError: It is too large, or has a number that JSON has not.
-    """
-    if left is None:
-        return None
-    if not isinstance(left, Mapping):
-        raise TypeError(f"left {type(left).__name__} behind, not a mapping from names to plain data")
-    text = json.dumps(dict(left), allow_nan=False)
-    if len(text) > STATE_BYTES:
-        raise ValueError(f"left a state of {len(text):,} bytes behind, which is more than {STATE_BYTES:,}")
-    state: dict[str, JSON] = _storable_in(json.loads(text))
-    return state
-
-
-@cache
-def _validator(schema: str) -> Any:
-    """Of the arguments of a tool; made once a process, since every call is checked against it."""
-    from jsonschema import Draft202012Validator
-
-    return Draft202012Validator(json.loads(schema))
-
-
-def _misfit(given: Mapping[str, Any], tool: Tool) -> str:
-    """What keeps arguments from fitting a tool's schema, or nothing."""
-    error = next(iter(_validator(json.dumps(tool.parameters)).iter_errors(dict(given))), None)
-    if error is None:
-        return ""
-    where = ".".join(map(str, error.absolute_path))
-    return f"do not fit{f' at {where}' if where else ''}: {error.message[:200]}"
-
-
-def _storable_in(value: Any) -> Any:
-    """The value with every text in it storable."""
-    if isinstance(value, str):
-        return _storable(value)
-    if isinstance(value, dict):
-        return {_storable(str(key)): _storable_in(one) for key, one in value.items()}
-    return [_storable_in(one) for one in value] if isinstance(value, list | tuple) else value
-
-
-def _storable(text: str) -> str:
-    """Text that can be stored as UTF-8: a lone surrogate, which no encoding has, becomes its escape.
-
-    By `str`'s own method, whatever a subclass makes of it.
-    """
-    return str.encode(text, "utf-8", "backslashreplace").decode()

@@ -16,6 +16,7 @@ from harness.gateway.client import GatewayControl
 from harness.gateway.server import GatewayServer
 from harness.records import INFRASTRUCTURE_OUTCOMES, JSON, Attempt, Problem, Task
 from harness.rollout import host
+from harness.rollout.plain import STATE_BYTES
 from harness.rollout.request import RolloutRequest
 from harness.rollout.spans import from_spans, to_spans
 from harness.scripted.server import Reply
@@ -49,7 +50,7 @@ class Pages:
         if "lose" in self.notes:
             raise EnvironmentFault("the pages are gone")
         if "endless" in self.notes:
-            return {"notes": "x" * host.STATE_BYTES}
+            return {"notes": "x" * STATE_BYTES}
         return {"notes": self.notes}
 
 

@@ -51,8 +51,7 @@ class Turns(ChatMiddleware):
         assert context.options is not None
         offered = context.options.get("tools", [])
         offered[:] = self.tools
-        if not offered:
-            context.options.pop("tools", None)
+        sent = context.options = {name: one for name, one in context.options.items() if offered or name != "tools"}
         await call_next()
         assert isinstance(context.result, ChatResponse)
         self._replies += 1
@@ -67,7 +66,7 @@ class Turns(ChatMiddleware):
         # The framework answers calls of unknown tools itself: until the next request they are known.
         unknown = {str(call.name) for call in self.left} - {tool.name for tool in self.tools}
         offered += [self._tool(name, self._toolbox) for name in unknown]
-        context.options["tools"] = offered
+        sent["tools"] = offered
 
 
 class Verbatim(FunctionMiddleware):
