@@ -17,8 +17,8 @@ COLUMNS = ("question", "answer", "id", "split", "cluster", "difficulty", "contex
 """Columns that are looked at; those after `answer` may be missing."""
 
 
-def tasks_of(file: Path, split: str | None) -> list[Task]:
-    """The questions of a file, of the split that it is of, or of those that its column names.
+def tasks_of(file: Path, split: str) -> list[Task]:
+    """The questions of a file, of the split that it is of, or, where that is empty, of those that its column names.
 
     Raises:
         TaskSetError: The file cannot be read, lacks a column, or a line is bad; the message has the place.
@@ -39,7 +39,7 @@ def tasks_of(file: Path, split: str | None) -> list[Task]:
     return tasks
 
 
-def _task(table: Table, row: Row, split: str | None) -> Task:
+def _task(table: Table, row: Row, split: str) -> Task:
     place = f"{table.file}, {row.where}"
     if row.problem:
         raise TaskSetError(f"{place}: {row.problem}")

@@ -57,7 +57,7 @@ class McpTasks:
                 "task set 'mcp' takes questions from one place: task.options.path, files of splits "
                 "(task.options.train, val, test), or another task set (task.options.tasks)"
             )
-        self._files: dict[str | None, Path] = {**splits} if path is None else {None: path.expanduser()}
+        self._files = splits if path is None else {"": path.expanduser()}
         self._inner: TaskSet | None = None
         if tasks is not None:
             self._inner = make(task_set_spec(tasks), options or {}, "task.options.options")
