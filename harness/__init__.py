@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from harness.compare import compare
     from harness.compare.compared import Compared
     from harness.config import Config
-    from harness.environments import Environment, Observation, Tool
+    from harness.environments import Environment, EnvironmentSession, Observation, Tool
     from harness.errors import (
         ConfigError,
         EndpointError,
+        EnvironmentFault,
         EnvironmentProblem,
         HarnessError,
         NoSuchArm,
@@ -78,7 +79,9 @@ __all__ = [
     "EndpointError",
     "Environment",
     "EnvironmentContract",
+    "EnvironmentFault",
     "EnvironmentProblem",
+    "EnvironmentSession",
     "EnvironmentSpec",
     "GatewayServer",
     "HarnessError",
@@ -139,9 +142,9 @@ _HOMES = {
     "harness": "compare",
     "harness.compare.compared": "Compared",
     "harness.config": "Config",
-    "harness.environments": "Environment Observation Tool",
-    "harness.errors": "ConfigError EndpointError EnvironmentProblem HarnessError NoSuchArm NotComparable "
-    "PluginError RewardError RolloutError RunFailed TaskSetError UserError",
+    "harness.environments": "Environment EnvironmentSession Observation Tool",
+    "harness.errors": "ConfigError EndpointError EnvironmentFault EnvironmentProblem HarnessError NoSuchArm "
+    "NotComparable PluginError RewardError RolloutError RunFailed TaskSetError UserError",
     "harness.gateway.server": "GatewayServer",
     "harness.hookspecs": "AgentSpec EnvironmentSpec ProgramSpec RewardSpec TaskSetSpec TrainerSpec hookimpl",
     "harness.plugins": "make_trainer",

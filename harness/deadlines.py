@@ -29,8 +29,13 @@ class Raised(RolloutError):
         super().__init__(text.encode("utf-8", "backslashreplace").decode())
 
 
-async def within(timeout_s: float, work: Callable[[], Awaitable[Any]]) -> Any:
+async def within(
+    timeout_s: float, work: Callable[[], Awaitable[Any]], sooner: asyncio.Future[None] | None = None
+) -> Any:
     """Do `work` until a deadline that really ends it, even if it ignores its cancellation or blocks the loop.
+
+    Args:
+        sooner: Ends the work as the deadline would, once it is done.
 
     Raises:
         DeadlinePassed: It did not end in time.
@@ -47,11 +52,12 @@ async def within(timeout_s: float, work: Callable[[], Awaitable[Any]]) -> Any:
 
     task = asyncio.create_task(timed())
     try:
-        done, _ = await asyncio.wait({task}, timeout=timeout_s)
+        ends_it = {task} if sooner is None else {task, sooner}
+        await asyncio.wait(ends_it, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     except asyncio.CancelledError:
         task.cancel()
         raise
-    if done:
+    if task.done():
         if task.cancelled():  # not by us: the work cancelled itself, or let the cancellation of a part of it through
             raise Raised(asyncio.CancelledError("of its own making"))
         return task.result()

@@ -10,6 +10,7 @@ HarnessError
 ├── RunFailed               a run ended cleanly but unsuccessfully: one line, exit status 1
 └── RolloutError            what ended one attempt; recorded on its episode, never a crash of the run
     ├── EndpointError       the model's endpoint answered with an error or not at all
+    ├── EnvironmentFault    what carries the tools out is gone, hangs or is not what the task says
     └── RewardError         the reward raised, passed its deadline or gave no verdict that counts
 
 Anything else is a bug and keeps its traceback.
@@ -135,6 +136,12 @@ class EndpointError(RolloutError):
     """The model's endpoint answered with an error, or not at all."""
 
     outcome = "endpoint_error"
+
+
+class EnvironmentFault(RolloutError):
+    """What carries the tools out is gone, hangs or is not what the task says: tried again, never scored."""
+
+    outcome = "environment_error"
 
 
 class RewardError(RolloutError):

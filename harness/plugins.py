@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 import pluggy
 
+from harness.environments import Environment
 from harness.errors import ConfigError, PluginError, how_to_install, nearest
 from harness.hookspecs import (
     HARNESS_API,
@@ -37,7 +38,6 @@ from harness.hookspecs import (
 
 if TYPE_CHECKING:
     from harness.config import Config
-    from harness.environments import Environment
     from harness.programs import Program
     from harness.rewards import RewardFunction
     from harness.tasks import TaskSet
@@ -327,9 +327,13 @@ def environment(name: str) -> Environment:
     """The environment called `name`, made once a process.
 
     Raises:
-        PluginError: No plugin offers it, or it does not import.
+        PluginError: No plugin offers it, it does not import, or is no `Environment`.
     """
-    made: Environment = load(registry().spec("environment", name, EnvironmentSpec))()
+    spec = registry().spec("environment", name, EnvironmentSpec)
+    made = load(spec)()
+    if not isinstance(made, Environment):
+        kind = type(made).__name__
+        raise PluginError(f"environment {name!r}: {spec.target} must be one: write `class {kind}(harness.Environment)`")
     return made
 
 

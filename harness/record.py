@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 
 import harness
 from harness.config import Config, EvalConfig
-from harness.environments import Environment, tools_of
+from harness.environments import Environment
 from harness.hookspecs import RewardSpec
 from harness.layers import digest
 from harness.order import order_hash
@@ -178,7 +178,7 @@ def identity(
     if answers:
         found["role_models"] = role_models(answers)
     if program(program_of(config.agent)).calls_tools:
-        found["tools"] = tools_hash(environment(environment_of(config.task.name)), val, data["sandbox"])
+        found["tools"] = tools_hash(environment(environment_of(config.task.name)), [*train, *val], data["sandbox"])
     return found
 
 
@@ -189,10 +189,8 @@ def role_models(answers: Mapping[str, Answerer]) -> dict[str, str]:
 
 def tools_hash(environment: Environment, tasks: Sequence[Task], limits: Mapping[str, Any]) -> str:
     """Hash of the tools that a model is told of, byte for byte; where tasks have their own, of those of all."""
-    own = hasattr(environment, "tools_for")
-    offered = (
-        [tools_of(environment, environment.payload(task, limits)) for task in tasks] if own else [environment.tools]
-    )
+    payloads = (environment.payload(task, limits) for task in {task.id: task for task in tasks}.values())
+    offered = map(environment.tools_for, payloads)
     return digest({"tools": sorted({json.dumps([tool.definition for tool in tools]) for tools in offered})})
 
 

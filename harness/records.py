@@ -7,15 +7,19 @@ needs a library.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
+
+JSON: TypeAlias = "str | int | float | bool | Sequence[JSON] | Mapping[str, JSON] | None"
+"""Plain data."""
 
 Outcome = Literal[
     "ok",
     "agent_error",
     "prompt_too_long",
     "endpoint_error",
+    "environment_error",
     "timeout",
     "no_transitions",
     "runner_lost",
@@ -26,7 +30,9 @@ Outcome = Literal[
 AGENT_OUTCOMES: frozenset[str] = frozenset({"agent_error", "prompt_too_long", "timeout", "no_transitions"})
 """Outcomes that the agent brought about itself: wrong answers, not missing ones."""
 
-INFRASTRUCTURE_OUTCOMES: frozenset[str] = frozenset({"endpoint_error", "runner_lost", "reward_error"})
+INFRASTRUCTURE_OUTCOMES: frozenset[str] = frozenset(
+    {"endpoint_error", "environment_error", "runner_lost", "reward_error"}
+)
 """Outcomes that say nothing about agent or policy: unscored; attempts that end so are retried first."""
 
 
@@ -194,3 +200,5 @@ class Attempt:
     tool_calls: tuple[ToolCall, ...]
     started_s: float
     elapsed_s: float
+    state: Mapping[str, JSON] | None = None
+    """What the environment's session says it left behind, for the reward; None where it keeps none. Not recorded."""

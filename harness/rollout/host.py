@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from harness import clock
 from harness.deadlines import DeadlinePassed, Raised, within
-from harness.environments import Observation, Tool, tools_of
+from harness.environments import EnvironmentSession, Observation, Tool
+from harness.errors import EnvironmentFault
 from harness.plugins import environment, program
-from harness.records import Attempt, CallFailure, Outcome, ToolCall, ToolFault, Transition
+from harness.records import JSON, Attempt, CallFailure, Outcome, ToolCall, ToolFault, Transition
+from harness.rollout.plain import misfit, parsed, plain_state, storable
 from harness.rollout.request import RolloutRequest
 from harness.toolbox import LLM, Agent
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 TOOL_GRACE_S = 2.0
 """How long a tool may take beyond its own deadline before it is left to itself."""
+OPEN_S, CLOSE_S = 30.0, 10.0
+"""How long an environment may take to open and to close a session, beside the agent's own time."""
 
 
 @dataclass(eq=False)
@@ -69,7 +71,12 @@ UNDER_WAY: ContextVar[UnderWay] = ContextVar("harness_under_way")
 
 @dataclass
 class HostToolbox:
-    """The toolbox of one attempt; notes every call of a tool."""
+    """The toolbox of one attempt; notes every call of a tool, carried out in the attempt's own session.
+
+    Attributes:
+        fault: Of the environment, once it had one: no call goes there any more, and the attempt is not judged.
+        state: What the session left behind, once it is closed.
+    """
 
     request: RolloutRequest
     url: Callable[[str], str]
@@ -78,11 +85,42 @@ class HostToolbox:
     model: str
     http_client: httpx.AsyncClient
     tool_calls: list[ToolCall] = field(default_factory=list)
+    fault: str = field(default="", init=False)
+    state: Mapping[str, JSON] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self.prompts: Any = program(self.request.program).prompts
         self._environment = environment(self.request.environment)
-        self.tools: Sequence[Tool] = tools_of(self._environment, self.request.payload)
+        self._session: EnvironmentSession | None = None
+        self.broken: asyncio.Future[None] | None = None  # done once the environment has a fault
+        self.tools: Sequence[Tool] = self._environment.tools_for(self.request.payload)
+
+    async def open(self, attempt: str) -> None:
+        """Open the session of an attempt, by an id of its own, or note why there is none."""
+        self.broken = asyncio.get_running_loop().create_future()
+
+        async def opened() -> None:  # kept as soon as it is there, whoever is cancelled then
+            self._session = await self._environment.open(self.request.payload, attempt)
+
+        try:
+            await within(OPEN_S, opened)
+        except (DeadlinePassed, Raised) as error:
+            self._note(error, f"opened no session within {OPEN_S:g} s")
+
+    async def close(self) -> None:
+        """Close the session and keep the state that it leaves behind."""
+        if self._session is None:
+            return
+        try:
+            self.state = plain_state(await within(CLOSE_S, self._session.close))
+        except (DeadlinePassed, Raised, ValueError, TypeError, RecursionError) as error:
+            self._note(error, f"did not close its session within {CLOSE_S:g} s")
+
+    def _note(self, error: Exception, late: str) -> None:
+        """Keep the first fault of the environment, in a line."""
+        told: BaseException = error.__cause__ if isinstance(error.__cause__, EnvironmentFault) else error
+        said = late if isinstance(error, DeadlinePassed) else " ".join(str(told).split())
+        self.fault = self.fault or storable(f"environment {self.request.environment!r}: {said}"[:500])
 
     @property
     def max_turns(self) -> int:
@@ -101,7 +139,7 @@ class HostToolbox:
 
     async def call(self, tool: str, arguments: Mapping[str, Any] | str) -> str:
         began, started_s = time.monotonic(), clock.now()
-        tool = _storable(tool)
+        tool = storable(tool)
         given, seen, fault = await self._call(tool, arguments)
         elapsed_s = time.monotonic() - began
         self.tool_calls.append(ToolCall(tool, given, seen.text, seen.ok and not fault, started_s, elapsed_s, fault))
@@ -110,23 +148,30 @@ class HostToolbox:
     async def _call(
         self, tool: str, arguments: Mapping[str, Any] | str
     ) -> tuple[Mapping[str, Any], Observation, ToolFault]:
-        given, wrong = _arguments(arguments)
+        given, wrong = parsed(arguments)
         found = next((one for one in self.tools if one.name == tool), None)
         if found is None:
             names = ", ".join(one.name for one in self.tools) or "none"
             return given, Observation(f"There is no tool {tool!r}. Tools: {names}.", False), "unknown_tool"
-        wrong = wrong or _misfit(given, found)
+        wrong = wrong or misfit(given, found)
         if wrong:
             return given, Observation(f"The arguments of {tool} {wrong}.", False), "bad_arguments"
+        if self.fault or self._session is None:
+            raise EnvironmentFault(self.fault or "no session is open")
         limit_s = self.request.tool_timeout_s
         try:
             async with asyncio.timeout(limit_s + TOOL_GRACE_S):
-                seen = await self._environment.call(self.request.payload, tool, given)
-            return given, Observation(_storable(seen.text), seen.ok), ""
+                seen = await self._session.call(tool, given)
+            return given, Observation(storable(seen.text), seen.ok), ""
+        except EnvironmentFault as error:
+            self._note(error, "")
+            if self.broken is not None and not self.broken.done():
+                self.broken.set_result(None)
+            raise
         except TimeoutError:
             return given, Observation(f"{tool} gave no result within {limit_s:g} s.", False), "timeout"
         except Exception as error:
-            return given, Observation(_storable(f"{tool} failed: {type(error).__name__}: {error}"), False), "failed"
+            return given, Observation(storable(f"{tool} failed: {type(error).__name__}: {error}"), False), "failed"
 
 
 async def run_attempt(
@@ -139,15 +184,11 @@ async def run_attempt(
     model: str,
     http_client: httpx.AsyncClient,
 ) -> Attempt:
-    """Run one attempt to its end, whatever the agent does. Never raises for anything the agent or endpoint did."""
+    """Run one attempt to its end, whatever the agent does. Never raises for anything the agent or endpoint did.
+
+    The environment's session is open for as long as the attempt lasts, and closed however it ends.
+    """
     started = clock.now()
-    await control.open_attempt(
-        rollout_id,
-        attempt_id,
-        sampling=request.sampling,
-        timeout_s=request.timeout_s,
-        roles=agent.roles,
-    )
     toolbox = HostToolbox(
         request=request,
         url=lambda role: control.agent_url(rollout_id, attempt_id, role),
@@ -155,48 +196,82 @@ async def run_attempt(
         model=model,
         http_client=http_client,
     )
-
-    async def solved() -> str:
-        found: Any = await agent.solve(request.problem, toolbox)
-        if not issubclass(type(found), str):
-            raise TypeError(f"solve returned {type(found).__name__}, not str")
-        return _storable(found)
-
-    answer: str | None = None
-    problem: tuple[Outcome, str] | None = None
-    one = UnderWay(rollout_id, attempt_id, request.timeout_s, started, toolbox.tool_calls)
+    ended = _Ended()
     try:
-        with one:
-            answer = await within(request.timeout_s, solved)
-    except DeadlinePassed:
-        problem = ("timeout", f"no answer within {request.timeout_s:g} s")
-    except Raised as error:
-        problem = ("agent_error", str(error)[:500])
+        await toolbox.open(f"{rollout_id}/{attempt_id}")
+        ended.began_s = clock.now()
+        if not toolbox.fault:
+            one = UnderWay(rollout_id, attempt_id, request.timeout_s, ended.began_s, toolbox.tool_calls)
+            await _play(agent, toolbox, one, control, ended)
     finally:
-        transitions, failures = await asyncio.shield(control.close_attempt(rollout_id, attempt_id))
-    outcome, detail = _judge(request, started, problem, transitions, failures)
+        broken = toolbox.fault
+        await asyncio.shield(toolbox.close())
+    outcome, detail = _judge(request, ended)
+    # Of a fault while closing: what else the agent did is wrong, whatever it left behind.
+    if broken or (toolbox.fault and outcome in ("ok", "timeout")):
+        outcome, detail = "environment_error", toolbox.fault
     return Attempt(
         rollout_id=rollout_id,
         attempt_id=attempt_id,
         outcome=outcome,
         detail=detail,
-        answer=answer if outcome == "ok" else None,
-        transitions=tuple(transitions),
-        failures=tuple(failures),
+        answer=ended.answer if outcome == "ok" else None,
+        transitions=tuple(ended.transitions),
+        failures=tuple(ended.failures),
         tool_calls=tuple(sorted(toolbox.tool_calls, key=lambda call: call.started_s)),
         started_s=started,
         elapsed_s=clock.now() - started,
+        state=toolbox.state,
     )
 
 
-def _judge(
-    request: RolloutRequest,
-    started_s: float,
-    problem: tuple[Outcome, str] | None,
-    transitions: list[Transition],
-    failures: list[CallFailure],
-) -> tuple[Outcome, str]:
+@dataclass
+class _Ended:
+    """What an agent's time came to.
+
+    Attributes:
+        began_s: Unix time.
+        problem: How it ended, if not by an answer.
+    """
+
+    began_s: float = 0.0
+    answer: str | None = None
+    problem: tuple[Outcome, str] | None = None
+    transitions: list[Transition] = field(default_factory=list)
+    failures: list[CallFailure] = field(default_factory=list)
+
+
+async def _play(agent: Agent, toolbox: HostToolbox, one: UnderWay, control: GatewayControl, ended: _Ended) -> None:
+    """Have the agent answer, until its deadline, with the attempt open at the gateway."""
+    request = toolbox.request
+    await control.open_attempt(
+        one.rollout_id,
+        one.attempt_id,
+        sampling=request.sampling,
+        timeout_s=request.timeout_s,
+        roles=agent.roles,
+    )
+
+    async def solved() -> str:
+        found: Any = await agent.solve(request.problem, toolbox)
+        if not issubclass(type(found), str):
+            raise TypeError(f"solve returned {type(found).__name__}, not str")
+        return storable(found)
+
+    try:
+        with one:
+            ended.answer = await within(request.timeout_s, solved, toolbox.broken)
+    except DeadlinePassed:
+        ended.problem = ("timeout", f"no answer within {request.timeout_s:g} s")
+    except Raised as error:
+        ended.problem = ("agent_error", str(error)[:500])
+    finally:
+        ended.transitions, ended.failures = await asyncio.shield(control.close_attempt(one.rollout_id, one.attempt_id))
+
+
+def _judge(request: RolloutRequest, ended: _Ended) -> tuple[Outcome, str]:
     """The outcome. What the agent itself brought about says nothing of the endpoint, and excuses nothing."""
+    problem, transitions, failures = ended.problem, ended.transitions, ended.failures
     last_answer = max((call.index for call in transitions), default=-1)
     since = [failure for failure in failures if failure.index > last_answer]
     excused = [failure for failure in since if failure.cause != "agent"]
@@ -204,7 +279,7 @@ def _judge(
     detail = "" if last is None else f"{last.role}: {last.status or 'no answer'}: {last.detail}"[:500]
     # At the deadline the gateway may cut the call off a moment before the host's own timer fires.
     if (problem is not None and problem[0] == "timeout") or any(failure.cause == "deadline" for failure in excused):
-        return _late(request, started_s, transitions, failures), detail if excused or not problem else problem[1]
+        return _late(request, ended.began_s, transitions, failures), detail if excused or not problem else problem[1]
     if excused:
         return "endpoint_error", detail
     if last is not None and last.code == "prompt_too_long":
@@ -229,50 +304,3 @@ def _late(
         return "timeout"
     asking_s = started_s + request.timeout_s - min(start for start, _ in calls)
     return "endpoint_error" if sum(latency for _, latency in calls) >= asking_s / 2 else "timeout"
-
-
-def _arguments(given: Mapping[str, Any] | str) -> tuple[dict[str, Any], str]:
-    """Arguments as an object, and what is wrong where they are none."""
-    if not isinstance(given, str):
-        return _storable_in(dict(given)), ""
-    try:
-        parsed = json.loads(given)
-    except (ValueError, RecursionError) as error:
-        return {"": _storable(given)}, f"are no JSON ({str(error)[:100]})"
-    if not isinstance(parsed, dict):
-        return {"": _storable(given)}, "are no JSON object"
-    return _storable_in(parsed), ""
-
-
-@cache
-def _validator(schema: str) -> Any:
-    """Of the arguments of a tool; made once a process, since every call is checked against it."""
-    from jsonschema import Draft202012Validator
-
-    return Draft202012Validator(json.loads(schema))
-
-
-def _misfit(given: Mapping[str, Any], tool: Tool) -> str:
-    """What keeps arguments from fitting a tool's schema, or nothing."""
-    error = next(iter(_validator(json.dumps(tool.parameters)).iter_errors(dict(given))), None)
-    if error is None:
-        return ""
-    where = ".".join(map(str, error.absolute_path))
-    return f"do not fit{f' at {where}' if where else ''}: {error.message[:200]}"
-
-
-def _storable_in(value: Any) -> Any:
-    """The value with every text in it storable."""
-    if isinstance(value, str):
-        return _storable(value)
-    if isinstance(value, dict):
-        return {_storable(str(key)): _storable_in(one) for key, one in value.items()}
-    return [_storable_in(one) for one in value] if isinstance(value, list | tuple) else value
-
-
-def _storable(text: str) -> str:
-    """Text that can be stored as UTF-8: a lone surrogate, which no encoding has, becomes its escape.
-
-    By `str`'s own method, whatever a subclass makes of it.
-    """
-    return str.encode(text, "utf-8", "backslashreplace").decode()

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from harness.config import Config, EvalConfig
 from harness.deadlines import DeadlinePassed, Raised, within
-from harness.environments import plain
 from harness.gateway.answers import SeenIds
 from harness.gateway.client import GatewayControl
 from harness.gateway.failures import Refusal
@@ -211,11 +210,8 @@ class Session:
         answer = attempt.answer
         if self._validation.samples == 1 or attempt.outcome != "ok" or answer is None:
             return None
-        meaning = getattr(self._environment, "meaning", None)  # foreign environments may be older than the method
         try:
-            found = (
-                await within(self.config.reward.timeout_s, lambda: meaning(task, answer)) if meaning else plain(answer)
-            )
+            found = await within(self.config.reward.timeout_s, lambda: self._environment.meaning(task, answer))
         except (DeadlinePassed, Raised):
             return None
         return None if found is None else hashlib.sha256(found.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -12,66 +12,35 @@ The tests cannot be overridden. A plugin that cannot pass one says so where ever
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-import httpx
 import pytest
 
 from harness.gateway.server import GatewayServer
 from harness.hookspecs import AgentSpec
 from harness.parity.comparison import changed_together
-from harness.parity.recorder import SAMPLING, record, staged_request
-from harness.parity.tap import Tap
+from harness.parity.recorder import SAMPLING, record
 from harness.plugins import agent_spec, load, program, program_of, registry
 from harness.programs import CANARY, Scenario
 from harness.records import Attempt
-from harness.rollout.host import HostToolbox, run_attempt
-from harness.rollout.request import RolloutRequest
-from harness.scripted.server import Reply, ScriptedServer
+from harness.rollout.host import HostToolbox
+from harness.scripted.server import Reply
 from harness.testing.data_contract import Contract
+from harness.testing.stage import Stage, agent_tasks, no_other_sockets, staged, until_idle
 from harness.toolbox import Agent
 
 PROMPT_END_S = 2.0
 """How long a cancelled agent may take to end."""
-IDLE_S = 1.0
-"""For so long a process does next to nothing before it is idle; clients of telemetry gather for half a second."""
-WATCHED_S = 5.0
-"""How long after the answer an agent that is never idle is watched."""
-
-
-@dataclass
-class Stage:
-    """A scripted model behind a real gateway, with a tap in front of it."""
-
-    server: ScriptedServer
-    gateway: GatewayServer
-    tap: Tap
-    control: Any
-    http_client: httpx.AsyncClient
-    program: str
-    scenario: Scenario
-    folder: Path
-
-    def request(self, question: str | None = None, **changes: Any) -> RolloutRequest:
-        request = staged_request(self.program, self.scenario, self.folder, **{"timeout_s": 30.0, **changes})
-        return request if question is None else replace(request, problem=replace(request.problem, question=question))
-
-    async def attempt(self, agent: Agent, rollout_id: str, request: RolloutRequest) -> Attempt:
-        return await run_attempt(
-            agent, request, rollout_id, "1", self.control, self.gateway.key, "scripted", self.http_client
-        )
-
 
 LOADING = """
 import json, os, sys
@@ -133,7 +102,7 @@ class AgentContract(Contract):
         """Run one coroutine on a stage of its own."""
 
         async def run() -> None:
-            async with _stage(program_of(self.agent), scenario, gateway, folder, script) as stage:
+            async with staged(program_of(self.agent), scenario, gateway, folder, script) as stage:
                 await play(stage)
 
         asyncio.run(run())
@@ -149,9 +118,9 @@ class AgentContract(Contract):
 
         async def play(stage: Stage) -> None:
             before = dict(os.environ)
-            with _no_other_sockets(stage):
+            with no_other_sockets(stage):
                 attempt = await stage.attempt(loaded, "solve", stage.request())
-                await _until_idle()
+                await until_idle()
             assert attempt.outcome == "ok", attempt.detail
             assert isinstance(attempt.answer, str) and attempt.answer
             assert attempt.answer == attempt.answer.strip()
@@ -189,6 +158,21 @@ class AgentContract(Contract):
             assert len(attempt.tool_calls) <= 2
 
         self.play(self.scenario("never_approved", "call_after_the_limit"), gateway, tmp_path, play)
+
+    def test_leaves_tools_out_where_there_are_none(self, loaded: Agent, gateway: GatewayServer, tmp_path: Path) -> None:
+        """Servers refuse an empty list of tools, and a choice among none."""
+        found = next((one for one in program(program_of(self.agent)).scenarios if one.name == "no_tools"), None)
+        if found is None:
+            pytest.skip("its program has no scenario `no_tools`")
+
+        async def play(stage: Stage) -> None:
+            request = stage.request()
+            assert not HostToolbox(request, lambda _: "", "", "", stage.http_client).tools, "there are some"
+            await stage.attempt(loaded, "no_tools", request)
+            sent = [dict(call.body or {}) for call in stage.tap.calls]
+            assert sent and not any(key in body for body in sent for key in ("tools", "tool_choice")), sent
+
+        self.play(found, gateway, tmp_path, play)
 
     @pytest.mark.parametrize("name", ["server_error", "rate_limited", "refused", "broken_connection"])
     def test_an_error_of_the_server_surfaces(
@@ -258,7 +242,7 @@ class AgentContract(Contract):
             asyncio.get_running_loop().set_exception_handler(
                 lambda _, what: lost.append(f"{what['message']}: {what.get('exception')!r}")
             )
-            before = _agent_tasks(stage)
+            before = agent_tasks(stage)
             work = asyncio.ensure_future(loaded.solve(request.problem, toolbox))
             await asyncio.to_thread(stage.server.wait_for_requests, 1, 20.0)
             began = time.monotonic()
@@ -266,7 +250,7 @@ class AgentContract(Contract):
             done, _ = await asyncio.wait({work}, timeout=PROMPT_END_S)
             assert done, f"still running {PROMPT_END_S:g} s after its cancellation"
             assert work.cancelled(), "swallowed its cancellation"
-            while left := _agent_tasks(stage) - before:
+            while left := agent_tasks(stage) - before:
                 assert time.monotonic() - began < PROMPT_END_S, f"left running: {left}"
                 await asyncio.sleep(0.02)
             sent = len(stage.tap.calls)
@@ -278,68 +262,3 @@ class AgentContract(Contract):
 
         hanging = replace(self.scenario("timeout"), replies=(Reply(hang=True),))
         self.play(hanging, gateway, tmp_path, play)
-
-
-@contextlib.asynccontextmanager
-async def _stage(
-    of: str, scenario: Scenario, gateway: GatewayServer, folder: Path, script: Any = None
-) -> AsyncIterator[Stage]:
-    with ScriptedServer(script or program(of).script(scenario)) as server:
-        async with (
-            gateway.control() as control,
-            Tap(gateway) as tap,
-            httpx.AsyncClient(trust_env=False, timeout=None) as http_client,
-        ):
-            await control.set_upstreams([server.base_url], model=server.model, token_ids=True)
-            async with tap.control() as tapped:
-                yield Stage(server, gateway, tap, tapped, http_client, of, scenario, folder)
-
-
-@contextlib.contextmanager
-def _no_other_sockets(stage: Stage) -> Iterator[None]:
-    """Fails on what any thread sends neither to the tap, nor to the gateway, nor to the scripted model."""
-    ours = {int(url.split(":")[2].split("/")[0]) for url in (stage.tap.base_url, stage.gateway.base_url)}
-    ours.add(int(stage.server.base_url.split(":")[2].split("/")[0]))
-    strangers: dict[str, None] = {}
-    active = True
-
-    def watch(event: str, arguments: tuple[Any, ...]) -> None:
-        if not active:
-            return
-        if event in ("socket.connect", "socket.sendto"):
-            where = arguments[1]
-            if isinstance(where, tuple) and (where[0] not in ("127.0.0.1", "::1") or where[1] not in ours):
-                strangers[f"{where[0]}:{where[1]}"] = None
-        elif event in ("socket.getaddrinfo", "socket.gethostbyname"):
-            name = arguments[0].decode(errors="replace") if isinstance(arguments[0], bytes) else arguments[0]
-            if name not in ("127.0.0.1", "localhost", "::1", None):
-                strangers[str(name)] = None
-
-    sys.addaudithook(watch)  # cannot be taken away again, only silenced
-    try:
-        yield
-        assert not strangers, f"spoke to {', '.join(strangers)}"
-    finally:
-        active = False
-
-
-async def _until_idle() -> None:
-    """Until what the agent left to a thread is done: the process has used next to no processor time for a moment."""
-    ends = time.monotonic() + WATCHED_S
-    while time.monotonic() < ends:
-        used = time.process_time()
-        await asyncio.sleep(IDLE_S)
-        if time.process_time() - used < IDLE_S / 20:
-            return
-
-
-def _agent_tasks(stage: Stage) -> set[Any]:
-    """What runs in the loop beside the stage's own connections, and threads beside its servers."""
-    own = ("aiohttp", "harness/testing", "harness/parity")
-    tasks = {
-        task
-        for task in asyncio.all_tasks()
-        if task is not asyncio.current_task()
-        and not any(part in str(getattr(task.get_coro(), "cr_code", "")) for part in own)
-    }
-    return {task for task in tasks if not task.done()}

@@ -46,7 +46,14 @@ BROKEN_ANSWERS = (
 """Answers that answer nothing."""
 SHORT_GOLD = 12
 """A gold of fewer characters, a number say, may stand in its question by right."""
-FAILED: tuple[Outcome, ...] = ("agent_error", "prompt_too_long", "timeout", "no_transitions", "endpoint_error")
+FAILED: tuple[Outcome, ...] = (
+    "agent_error",
+    "prompt_too_long",
+    "timeout",
+    "no_transitions",
+    "endpoint_error",
+    "environment_error",
+)
 
 
 class Asked:

@@ -5,6 +5,7 @@
     class TestContract(EnvironmentContract):
         environment = "my_environment"
         calls = (("add", {"a": 1, "b": 2}),)
+        changing = ("clear", {})  # where a call changes what the next one finds
 
         @pytest.fixture(scope="class")
         @classmethod
@@ -18,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -27,8 +29,8 @@ from harness import plugins
 from harness.environments import Environment
 from harness.hookspecs import EnvironmentSpec
 from harness.parity.recorder import LIMITS
-from harness.records import Problem, Task, ToolCall
-from harness.rollout.host import HostToolbox
+from harness.records import JSON, Problem, Task, ToolCall
+from harness.rollout.host import CLOSE_S, HostToolbox
 from harness.rollout.request import RolloutRequest
 from harness.testing.data_contract import Contract, check_payloads
 
@@ -41,7 +43,10 @@ class EnvironmentContract(Contract):
 
     environment: ClassVar[str] = ""
     calls: ClassVar[Sequence[tuple[str, Mapping[str, Any]]]] = ()
-    """Tool and arguments, to be carried out on the first task."""
+    """Tool and arguments, to be carried out on the first task, in this order."""
+    changing: ClassVar[tuple[str, Mapping[str, Any]] | None] = None
+    """A call after which `calls` give something else, or the session leaves another state behind; None where an
+    environment keeps no state."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -56,13 +61,14 @@ class EnvironmentContract(Contract):
         assert cls.environment, "set `environment` to the environment's name"
         return plugins.environment(cls.environment)
 
-    def test_tools_are_fit_for_a_chat_completion_request(self, made: Environment) -> None:
+    def test_tools_are_fit_for_a_chat_completion_request(self, made: Environment, tasks: Sequence[Task]) -> None:
         from jsonschema import Draft202012Validator
 
-        assert made.tools, "no tools"
-        names = [tool.name for tool in made.tools]
+        offered = made.tools_for(made.payload(tasks[0], LIMITS))
+        assert offered, "no tools"
+        names = [tool.name for tool in offered]
         assert len(set(names)) == len(names), names
-        for tool in made.tools:
+        for tool in offered:
             assert re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", tool.name), tool.name
             assert tool.description.strip(), f"{tool.name} says nothing of itself"
             assert tool.parameters.get("type") == "object", f"the arguments of {tool.name} are no object"
@@ -77,54 +83,99 @@ class EnvironmentContract(Contract):
         assert [other.payload(task, LIMITS) for task in tasks] == [made.payload(task, LIMITS) for task in tasks]
 
     def test_an_answer_means_the_same_again(self, made: Environment, tasks: Sequence[Task]) -> None:
-        meaning = getattr(made, "meaning", None)
-        if meaning is None:
-            pytest.skip("it has no `meaning`: answers are compared as plain text")
         for answer in (tasks[0].gold, "", "no answer", "\ud800"):
-            first, again = (asyncio.run(meaning(tasks[0], answer)) for _ in range(2))
+            first, again = (asyncio.run(made.meaning(tasks[0], answer)) for _ in range(2))
             assert first == again and isinstance(first, str | None), answer
 
     def test_calls_go_well_alone_and_at_once(self, made: Environment, tasks: Sequence[Task]) -> None:
         assert self.calls, "set `calls` to some that go well"
-        known = {tool.name for tool in made.tools}
+        known = {tool.name for tool in made.tools_for(made.payload(tasks[0], LIMITS))}
         assert {tool for tool, _ in self.calls} == known, (
             f"`calls` leaves out {known - {tool for tool, _ in self.calls}}"
         )
-        alone = [_played(self.environment, made, tasks[0], [call])[0] for call in self.calls]
+
+        async def play() -> tuple[list[ToolCall], list[list[ToolCall]]]:
+            alone = await _played(self._toolbox(made, tasks[0]), self.calls)
+            return alone, await asyncio.gather(*(_played(self._toolbox(made, tasks[0]), self.calls) for _ in range(4)))
+
+        alone, together = asyncio.run(play())
         for call in alone:
             assert call.ok and not call.fault and call.text.strip(), call
-        together = _played(self.environment, made, tasks[0], list(self.calls) * 4)
-        assert [call.text for call in together] == [call.text for call in alone] * 4, "calls at once go otherwise"
+        for other in together:
+            assert [call.text for call in other] == [call.text for call in alone], "calls at once go otherwise"
 
     def test_what_a_model_gets_wrong_is_told_and_typed(self, made: Environment, tasks: Sequence[Task]) -> None:
+        offered = made.tools_for(made.payload(tasks[0], LIMITS))
         wrong: list[tuple[str, Any]] = [("no_such_tool", {})]
-        wrong += [(tool.name, text) for tool in made.tools for text in NOT_JSON]
-        wrong += [(tool.name, {"no_such_argument": 1}) for tool in made.tools if tool.parameters.get("required")]
-        for call in _played(self.environment, made, tasks[0], wrong):
+        wrong += [(tool.name, text) for tool in offered for text in NOT_JSON]
+        wrong += [(tool.name, {"no_such_argument": 1}) for tool in offered if tool.parameters.get("required")]
+        for call in asyncio.run(_played(self._toolbox(made, tasks[0]), wrong)):
             assert call.fault == ("unknown_tool" if call.tool == "no_such_tool" else "bad_arguments"), call
             assert not call.ok and call.text.strip(), call
 
+    def test_no_attempt_sees_what_another_one_changed(self, made: Environment, tasks: Sequence[Task]) -> None:
+        async def play() -> list[tuple[list[str], Mapping[str, JSON] | None]]:
+            alone, changes, other = (self._toolbox(made, tasks[0]) for _ in range(3))
+            first = await _left(alone, self.calls)
+            await asyncio.gather(changes.open("contract/changes"), other.open("contract/other"))
+            if self.changing is not None:
+                await changes.call(*self.changing)
+                assert changes.tool_calls.pop().ok, self.changing
+            found = [await _left(box, self.calls, opened=True) for box in (other, changes)]
+            return [first, *found, await _left(self._toolbox(made, tasks[0]), self.calls)]
 
-def _played(
-    name: str, made: Environment, task: Task, calls: Sequence[tuple[str, Mapping[str, Any] | str]]
-) -> list[ToolCall]:
-    """The host's record of calls made at once, in the order given."""
-    request = RolloutRequest(
-        problem=Problem(task.id, task.question),
-        program="tool_loop",
-        environment=name,
-        payload=made.payload(task, LIMITS),
-        phase="train",
-        max_turns=1,
-        sampling={},
-        tool_timeout_s=LIMITS["timeout_s"],
-        timeout_s=30.0,
-        retries=0,
-    )
+        alone, other, changes, later = asyncio.run(play())
+        assert other == alone, "a session that was open meanwhile sees the change"
+        assert later == alone, "a session that was opened later sees the change"
+        assert (changes != alone) == (self.changing is not None), f"what it changes shows: {changes != alone}"
 
-    async def play() -> list[ToolCall]:
-        boxes = [HostToolbox(request, lambda role: "", "", "", None) for _ in calls]  # type: ignore[arg-type]
-        await asyncio.gather(*(box.call(*call) for box, call in zip(boxes, calls, strict=True)))
-        return [box.tool_calls[0] for box in boxes]
+    def test_a_session_closes_in_time_also_amid_a_call(self, made: Environment, tasks: Sequence[Task]) -> None:
+        async def play() -> tuple[float, HostToolbox, list[ToolCall]]:
+            box = self._toolbox(made, tasks[0])
+            await box.open("contract/closing")
+            call = asyncio.ensure_future(box.call(*self.calls[0]))
+            await asyncio.sleep(0)
+            call.cancel()
+            await asyncio.wait({call})
+            began = time.monotonic()
+            await box.close()
+            return time.monotonic() - began, box, await _played(self._toolbox(made, tasks[0]), self.calls)
 
-    return asyncio.run(play())
+        took_s, box, after = asyncio.run(play())
+        assert took_s < CLOSE_S and not box.fault, box.fault
+        assert all(call.ok for call in after), after
+
+    def _toolbox(self, made: Environment, task: Task) -> HostToolbox:
+        request = RolloutRequest(
+            problem=Problem(task.id, task.question),
+            program="tool_loop",
+            environment=self.environment,
+            payload=made.payload(task, LIMITS),
+            phase="train",
+            max_turns=1,
+            sampling={},
+            tool_timeout_s=LIMITS["timeout_s"],
+            timeout_s=30.0,
+            retries=0,
+        )
+        return HostToolbox(request, lambda role: "", "", "", None)  # type: ignore[arg-type]
+
+
+async def _played(box: HostToolbox, calls: Sequence[tuple[str, Mapping[str, Any] | str]]) -> list[ToolCall]:
+    """The host's record of calls in a session of their own, one after the other."""
+    await _left(box, calls)
+    return box.tool_calls
+
+
+async def _left(
+    box: HostToolbox, calls: Sequence[tuple[str, Mapping[str, Any] | str]], opened: bool = False
+) -> tuple[list[str], Mapping[str, JSON] | None]:
+    """What calls gave, one after the other, and the state that their session left behind."""
+    if not opened:
+        await box.open(f"contract/{id(box)}")
+    assert not box.fault, box.fault
+    for call in calls:
+        await box.call(*call)
+    await box.close()
+    assert not box.fault, box.fault
+    return [call.text for call in box.tool_calls], box.state

@@ -134,6 +134,8 @@ class Play:
         policy.max_new_tokens = MAX_NEW_TOKENS
         boxes = {task.id: self.toolbox(task) for task in tasks}
         told = {name: self._begun(box) for name, box in boxes.items()}
+        for name, box in boxes.items():
+            await box.open(name)
         answers: dict[str, str] = {}
         for turn in range(self.config.max_turns + 1):
             asked = [name for name in told if name not in answers]
@@ -151,6 +153,7 @@ class Play:
                 told[name] += f"{START}assistant\n"
         values = []
         for task in tasks:
+            await boxes[task.id].close()
             calls_made = tuple(boxes[task.id].tool_calls)
             attempt = Attempt(task.id, "1", "ok", "", answers[task.id], (), (), calls_made, 0.0, 0.0)
             verdict = await self._reward.score(task, attempt)

@@ -133,7 +133,13 @@ def test_the_tools_that_a_policy_is_told_of_are_part_of_the_identity() -> None:
         load_config("cpu", agent="reference_sql"), PocketTasks(), [], tasks, "m", "cpu"
     )
     (tool,) = of.tools
-    told = SimpleNamespace(tools=(replace(tool, description=f"{tool.description} Never call it."),))
+    told = SimpleNamespace(
+        payload=of.payload, tools_for=lambda _: (replace(tool, description=f"{tool.description} Never call it."),)
+    )
     assert tools_hash(told, tasks, {}) != found  # type: ignore[arg-type]
     own = SimpleNamespace(payload=lambda task, limits: {"id": task.id}, tools_for=lambda payload: of.tools)
     assert tools_hash(own, tasks, {}) == found  # type: ignore[arg-type]
+    trained = [replace(tasks[0], id="other", data={**tasks[0].data, "tool": "another"})]
+    assert identity(config, PocketTasks(), trained, tasks, "m", "cpu")["tools"] != found, (
+        "the tools of train count, too"
+    )

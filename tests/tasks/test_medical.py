@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from harness.config import load_config
-from harness.environments import tools_of
 from harness.errors import TaskSetError
 from harness.parity.recorder import LIMITS
 from harness.plugins import make, reward_identity, reward_spec
@@ -113,11 +112,11 @@ def test_the_tool_has_the_name_that_the_task_gives_it(tmp_path: Path) -> None:
     where = SQLEnvironment()
     for options, name in (({}, TOOL), ({"tool": "look_it_up"}, "look_it_up")):
         task = MedicalTasks(cache_dir=str(tmp_path), **options).load("val")[0]
-        (tool,) = tools_of(where, where.payload(task, LIMITS))
+        (tool,) = where.tools_for(where.payload(task, LIMITS))
         assert tool.name == name and tool.parameters == where.tools[0].parameters
     unnamed = Task("t", "other", "val", "?", "SELECT 1", data={"database": database_of(task)})
     assert where.payload(unnamed, LIMITS).keys() == {"database", "limits"}
-    assert tools_of(where, where.payload(unnamed, LIMITS)) == where.tools
+    assert where.tools_for(where.payload(unnamed, LIMITS)) == where.tools
 
 
 def test_the_schema_tells_in_chinese_what_columns_hold(tasks: MedicalTasks) -> None:

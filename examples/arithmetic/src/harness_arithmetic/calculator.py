@@ -7,14 +7,14 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
-from harness import Observation, Task, Tool
+from harness import Environment, Observation, Task, Tool
 
 LONGEST = 200
 """Characters of an expression."""
 OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 
 
-class Calculator:
+class Calculator(Environment):
     """Sums, differences, products and quotients of numbers."""
 
     tools = (
@@ -32,9 +32,6 @@ class Calculator:
 
     def payload(self, task: Task, limits: Mapping[str, Any]) -> Mapping[str, Any]:
         return {}
-
-    def check(self, payload: Mapping[str, Any]) -> None:
-        pass
 
     async def call(self, payload: Mapping[str, Any], tool: str, arguments: Mapping[str, Any]) -> Observation:
         try:

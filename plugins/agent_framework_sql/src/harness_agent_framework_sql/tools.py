@@ -49,8 +49,9 @@ class Turns(ChatMiddleware):
 
     async def process(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> None:
         assert context.options is not None
-        offered = context.options["tools"]
+        offered = context.options.get("tools", [])
         offered[:] = self.tools
+        sent = context.options = {name: one for name, one in context.options.items() if offered or name != "tools"}
         await call_next()
         assert isinstance(context.result, ChatResponse)
         self._replies += 1
@@ -65,6 +66,7 @@ class Turns(ChatMiddleware):
         # The framework answers calls of unknown tools itself: until the next request they are known.
         unknown = {str(call.name) for call in self.left} - {tool.name for tool in self.tools}
         offered += [self._tool(name, self._toolbox) for name in unknown]
+        sent["tools"] = offered
 
 
 class Verbatim(FunctionMiddleware):

@@ -74,7 +74,9 @@ class AutoGenTools:
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         # AutoGen adds `strict` to a tool's definition, which chat templates print, and a `tool_choice`.
-        exact = {"tools": [tool.definition for tool in toolbox.tools], "tool_choice": omit}
+        exact: dict[str, Any] = {"tool_choice": omit}
+        if toolbox.tools:
+            exact["tools"] = [tool.definition for tool in toolbox.tools]
         client = chat_client(self.roles[0], toolbox, TurnsClient, extra_body=exact)
         assert isinstance(client, TurnsClient)
         client.turns_left = toolbox.max_turns

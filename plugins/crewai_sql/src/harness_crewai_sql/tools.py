@@ -77,10 +77,10 @@ class CrewAITools:
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         set_suppress_console_output(True)  # of this rollout's context only
         # As parameters of the model: CrewAI writes the schemas of tools anew for OpenAI's strict mode.
-        tools = [tool.definition for tool in toolbox.tools]
+        offered = {"tools": [tool.definition for tool in toolbox.tools]} if toolbox.tools else {}
         flow = ToolFlow(
             toolbox=toolbox,
-            llm=chat_model(self.roles[0], toolbox, ToolLLM, additional_params={"tools": tools}),
+            llm=chat_model(self.roles[0], toolbox, ToolLLM, additional_params=offered),
             tracing=False,
             suppress_flow_events=True,
             max_method_calls=toolbox.max_turns + 2,

@@ -46,7 +46,8 @@ async def model(state: State, runtime: Runtime[Context]) -> dict[str, Any]:
     """Ask the model, with all tools at hand."""
     toolbox = runtime.context.toolbox
     llm = chat_model(toolbox.llm(ROLES[0]), toolbox, VerbatimChatOpenAI)
-    reply = await llm.bind(tools=[tool.definition for tool in toolbox.tools]).ainvoke(state["messages"])
+    offered = {"tools": [tool.definition for tool in toolbox.tools]} if toolbox.tools else {}
+    reply = await llm.bind(**offered).ainvoke(state["messages"])
     return {"messages": [reply], "replies": state["replies"] + 1}
 
 

@@ -35,7 +35,8 @@ class LangGraphToolsIdiomatic:
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         tools = [as_langchain(tool, toolbox) for tool in toolbox.tools]
-        model = chat_model(toolbox.llm(ROLES[0]), toolbox).bind_tools(tools)
+        llm = chat_model(toolbox.llm(ROLES[0]), toolbox)
+        model = llm.bind_tools(tools) if tools else llm
 
         async def assistant(state: MessagesState) -> dict[str, Any]:
             return {"messages": [await model.ainvoke(state["messages"])]}

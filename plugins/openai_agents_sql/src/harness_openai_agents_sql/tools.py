@@ -99,7 +99,7 @@ class OpenAIAgentsTools:
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         session = Session(toolbox)
         # The SDK adds `strict` to a tool's definition, which chat templates print.
-        exact: dict[str, Any] = {"tools": [tool.definition for tool in toolbox.tools]}
+        exact = {"tools": [tool.definition for tool in toolbox.tools]} if toolbox.tools else None
         agent = Agent[Session](
             name=self.roles[0],
             instructions=toolbox.prompts.system,

@@ -12,6 +12,7 @@ from harness.records import Problem, Task
 from harness.scripted.completion import Reply
 from harness_sql.self_correcting.prompts import APPROVED, PROMPTS, REJECTED
 from harness_sql.sqlite.environment import DATABASE as DATABASE_KEY
+from harness_sql.sqlite.environment import TOOL
 from harness_sql.sqlite.schema import schema_text
 
 DATABASE = """
@@ -136,9 +137,8 @@ def stage(scenario: Scenario, folder: Path) -> tuple[Task, Problem]:
     if not path.exists():
         build_database(folder)
     # One id for all, as the sessions of a task have: what an agent keeps by task must not mix rollouts.
-    task = Task(
-        "parity", "parity", "val", scenario.question, f"SELECT '{CANARY}'", "parity", data={DATABASE_KEY: str(path)}
-    )
+    data = {DATABASE_KEY: str(path), **({TOOL: scenario.options[TOOL]} if TOOL in scenario.options else {})}
+    task = Task("parity", "parity", "val", scenario.question, f"SELECT '{CANARY}'", "parity", data=data)
     schema = schema_text(path, limit_chars=scenario.options.get("schema_chars", 4000))
     return task, Problem(task.id, task.question, {"schema": schema})
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from harness.environments import Observation, Tool, plain
+from harness.environments import Environment, Observation, Tool, plain
 from harness.errors import RolloutError
 from harness.records import Task
 from harness_sql.sqlite.sandbox import Limits, execute, render
@@ -20,7 +20,7 @@ GOLD_IS = "gold_is"
 ANSWER = "answer"
 """Where a task's data have an answer in words beside a gold query."""
 TOOL = "tool"
-"""Where a task's data name the tool, if not `query_database`."""
+"""Where a task's data name the tool, if not `query_database`; empty: there is none."""
 
 _MAGIC = b"SQLite format 3\0"
 _QUERY = re.compile(r"\W*(select|with|values)\b", re.IGNORECASE)
@@ -34,11 +34,11 @@ def database_of(task: Task) -> str:
 
 
 def tool_of(task: Task) -> str:
-    """The name of the tool that a task's agent is given."""
-    return str(task.data.get(TOOL) or SQLEnvironment.tools[0].name)
+    """The name of the tool that a task's agent is given; empty where it is given none."""
+    return str(task.data.get(TOOL, SQLEnvironment.tools[0].name))
 
 
-class SQLEnvironment:
+class SQLEnvironment(Environment):
     """Queries run in the sandbox: read-only, with a deadline, the result cut to rows and characters."""
 
     tools = (
@@ -59,8 +59,9 @@ class SQLEnvironment:
         return {DATABASE: database_of(task), "limits": dict(limits), **named}
 
     def tools_for(self, payload: Mapping[str, Any]) -> tuple[Tool, ...]:
-        """The one tool, under the name that the task gives it."""
-        return (replace(self.tools[0], name=payload[TOOL]),) if TOOL in payload else self.tools
+        """The one tool, under the name that the task gives it; or none."""
+        name = payload.get(TOOL, self.tools[0].name)
+        return (replace(self.tools[0], name=name),) if name else ()
 
     def check(self, payload: Mapping[str, Any]) -> None:
         path = payload[DATABASE]

@@ -20,9 +20,10 @@ class ReferenceTools:
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         llm = toolbox.llm(self.roles[0])
         messages: list[Any] = toolbox.prompts.messages(problem)
-        tools = [tool.definition for tool in toolbox.tools]
+        # Servers refuse an empty list.
+        offered = {"tools": [tool.definition for tool in toolbox.tools]} if toolbox.tools else {}
         for turn in range(toolbox.max_turns + 1):
-            reply = await llm.complete(toolbox.http_client, messages, tools=tools)
+            reply = await llm.complete(toolbox.http_client, messages, **offered)
             calls = [call for call in reply.get("tool_calls") or () if call.get("type") == "function"]
             if not calls or turn == toolbox.max_turns:
                 break

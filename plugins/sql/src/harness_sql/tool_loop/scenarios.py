@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from harness.programs import Scenario
@@ -29,8 +30,15 @@ def _query(*queries: str, text: str = "") -> Reply:
     return calling(*((TOOL, json.dumps({"sql": query}, ensure_ascii=False)) for query in queries), text=text)
 
 
-def _scenario(name: str, shows: str, *replies: Reply, question: str = sql.QUESTION, **more: Any) -> Scenario:
-    return Scenario(name, shows, replies, question, options={"environment": "sql"}, **more)
+def _scenario(
+    name: str,
+    shows: str,
+    *replies: Reply,
+    question: str = sql.QUESTION,
+    options: Mapping[str, Any] | None = None,
+    **more: Any,
+) -> Scenario:
+    return Scenario(name, shows, replies, question, options={"environment": "sql", **(options or {})}, **more)
 
 
 _COUNT = "SELECT count(*) FROM singer"
@@ -94,6 +102,9 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     _scenario(
         "call_after_the_limit", "called when no turn is left", *(_query(f"SELECT {n}") for n in range(4)), max_turns=2
+    ),
+    _scenario(
+        "no_tools", "there is no tool, and one is called all the same", _query(_COUNT), _DONE, options={"tool": ""}
     ),
     _scenario("empty_reply", "the model says nothing", Reply("")),
     _scenario("server_error", "500 after a call", _query(_COUNT), Reply.failure(500)),

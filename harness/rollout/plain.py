@@ -1,0 +1,79 @@
+"""What crosses between agents, tools and records: arguments, texts and states, each made fit to be stored."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from harness.environments import Tool
+from harness.records import JSON
+
+STATE_BYTES = 1 << 18
+"""Of the state that a session leaves behind, as JSON."""
+
+
+def parsed(given: Mapping[str, Any] | str) -> tuple[dict[str, Any], str]:
+    """Arguments as an object, and what is wrong where they are none."""
+    if not isinstance(given, str):
+        return _storable_in(dict(given)), ""
+    try:
+        read = json.loads(given)
+    except (ValueError, RecursionError) as error:
+        return {"": storable(given)}, f"are no JSON ({str(error)[:100]})"
+    if not isinstance(read, dict):
+        return {"": storable(given)}, "are no JSON object"
+    return _storable_in(read), ""
+
+
+def plain_state(left: Any) -> Mapping[str, JSON] | None:
+    """A session's state as it travels.
+
+    Raises:
+        TypeError: It is no JSON object.
+        ValueError: It is too large, or has a number that JSON has not.
+    """
+    if left is None:
+        return None
+    if not isinstance(left, Mapping):
+        raise TypeError(f"left {type(left).__name__} behind, not a mapping from names to plain data")
+    text = json.dumps(dict(left), allow_nan=False)
+    if len(text) > STATE_BYTES:
+        raise ValueError(f"left a state of {len(text):,} bytes behind, which is more than {STATE_BYTES:,}")
+    state: dict[str, JSON] = _storable_in(json.loads(text))
+    return state
+
+
+@cache
+def _validator(schema: str) -> Any:
+    """Of the arguments of a tool; made once a process, since every call is checked against it."""
+    from jsonschema import Draft202012Validator
+
+    return Draft202012Validator(json.loads(schema))
+
+
+def misfit(given: Mapping[str, Any], tool: Tool) -> str:
+    """What keeps arguments from fitting a tool's schema, or nothing."""
+    error = next(iter(_validator(json.dumps(tool.parameters)).iter_errors(dict(given))), None)
+    if error is None:
+        return ""
+    where = ".".join(map(str, error.absolute_path))
+    return f"do not fit{f' at {where}' if where else ''}: {error.message[:200]}"
+
+
+def _storable_in(value: Any) -> Any:
+    """The value with every text in it storable."""
+    if isinstance(value, str):
+        return storable(value)
+    if isinstance(value, dict):
+        return {storable(str(key)): _storable_in(one) for key, one in value.items()}
+    return [_storable_in(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def storable(text: str) -> str:
+    """Text that can be stored as UTF-8: a lone surrogate, which no encoding has, becomes its escape.
+
+    By `str`'s own method, whatever a subclass makes of it.
+    """
+    return str.encode(text, "utf-8", "backslashreplace").decode()

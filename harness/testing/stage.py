@@ -1,0 +1,120 @@
+"""What the contract of agents plays on: a scripted model behind a real gateway, and a look at what an agent leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from harness.gateway.client import GatewayControl
+from harness.gateway.server import GatewayServer
+from harness.parity.recorder import staged_request
+from harness.parity.tap import Tap
+from harness.plugins import program
+from harness.programs import Scenario
+from harness.records import Attempt
+from harness.rollout.host import run_attempt
+from harness.rollout.request import RolloutRequest
+from harness.scripted.server import ScriptedServer
+from harness.toolbox import Agent
+
+IDLE_S = 1.0
+"""For so long a process does next to nothing before it is idle; clients of telemetry gather for half a second."""
+WATCHED_S = 5.0
+"""How long after the answer an agent that is never idle is watched."""
+
+
+@dataclass
+class Stage:
+    """A scripted model behind a real gateway, with a tap in front of it."""
+
+    server: ScriptedServer
+    gateway: GatewayServer
+    tap: Tap
+    control: GatewayControl
+    http_client: httpx.AsyncClient
+    program: str
+    scenario: Scenario
+    folder: Path
+
+    def request(self, question: str | None = None, **changes: Any) -> RolloutRequest:
+        request = staged_request(self.program, self.scenario, self.folder, **{"timeout_s": 30.0, **changes})
+        return request if question is None else replace(request, problem=replace(request.problem, question=question))
+
+    async def attempt(self, agent: Agent, rollout_id: str, request: RolloutRequest) -> Attempt:
+        return await run_attempt(
+            agent, request, rollout_id, "1", self.control, self.gateway.key, "scripted", self.http_client
+        )
+
+
+@contextlib.asynccontextmanager
+async def staged(
+    of: str, scenario: Scenario, gateway: GatewayServer, folder: Path, script: Any = None
+) -> AsyncIterator[Stage]:
+    """The stage of a scenario of a program, whose replies `script` gives where it is not the scenario's own."""
+    with ScriptedServer(script or program(of).script(scenario)) as server:
+        async with (
+            gateway.control() as control,
+            Tap(gateway) as tap,
+            httpx.AsyncClient(trust_env=False, timeout=None) as http_client,
+        ):
+            await control.set_upstreams([server.base_url], model=server.model, token_ids=True)
+            async with tap.control() as tapped:
+                yield Stage(server, gateway, tap, tapped, http_client, of, scenario, folder)
+
+
+@contextlib.contextmanager
+def no_other_sockets(stage: Stage) -> Iterator[None]:
+    """Fails on what any thread sends neither to the tap, nor to the gateway, nor to the scripted model."""
+    ours = {int(url.split(":")[2].split("/")[0]) for url in (stage.tap.base_url, stage.gateway.base_url)}
+    ours.add(int(stage.server.base_url.split(":")[2].split("/")[0]))
+    strangers: dict[str, None] = {}
+    active = True
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if not active:
+            return
+        if event in ("socket.connect", "socket.sendto"):
+            where = arguments[1]
+            if isinstance(where, tuple) and (where[0] not in ("127.0.0.1", "::1") or where[1] not in ours):
+                strangers[f"{where[0]}:{where[1]}"] = None
+        elif event in ("socket.getaddrinfo", "socket.gethostbyname"):
+            name = arguments[0].decode(errors="replace") if isinstance(arguments[0], bytes) else arguments[0]
+            if name not in ("127.0.0.1", "localhost", "::1", None):
+                strangers[str(name)] = None
+
+    sys.addaudithook(watch)  # cannot be taken away again, only silenced
+    try:
+        yield
+        assert not strangers, f"spoke to {', '.join(strangers)}"
+    finally:
+        active = False
+
+
+async def until_idle() -> None:
+    """Until what the agent left to a thread is done: the process has used next to no processor time for a moment."""
+    ends = time.monotonic() + WATCHED_S
+    while time.monotonic() < ends:
+        used = time.process_time()
+        await asyncio.sleep(IDLE_S)
+        if time.process_time() - used < IDLE_S / 20:
+            return
+
+
+def agent_tasks(stage: Stage) -> set[Any]:
+    """What runs in the loop beside the stage's own connections, and threads beside its servers."""
+    own = ("aiohttp", "harness/testing", "harness/parity")
+    tasks = {
+        task
+        for task in asyncio.all_tasks()
+        if task is not asyncio.current_task()
+        and not any(part in str(getattr(task.get_coro(), "cr_code", "")) for part in own)
+    }
+    return {task for task in tasks if not task.done()}

@@ -1,0 +1,25 @@
+"""harness plugin mcp_tools. This module is read to list plugins, so it imports nothing else."""
+
+from __future__ import annotations
+
+from harness.hookspecs import EnvironmentSpec, TaskSetSpec, hookimpl
+
+HARNESS_API = 1
+
+
+@hookimpl
+def harness_environments() -> list[EnvironmentSpec]:
+    return [EnvironmentSpec("mcp", "harness_mcp_tools.environment:McpEnvironment", "the tools of MCP servers")]
+
+
+@hookimpl
+def harness_tasks() -> list[TaskSetSpec]:
+    return [
+        TaskSetSpec(
+            "mcp",
+            "harness_mcp_tools.tasks:McpTasks",
+            "your own questions, or another task set's, for agents with the tools of MCP servers",
+            splits=("train", "val", "test"),
+            environment="mcp",
+        )
+    ]

@@ -1,0 +1,251 @@
+"""One connection to a server, whose faults are typed where they happen and told from a tool that says no."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import Coroutine, Mapping
+from typing import TypeVar
+
+import anyio
+import httpx
+from mcp import ClientSession, McpError
+from mcp.types import CONNECTION_CLOSED, INVALID_PARAMS, CallToolResult, PaginatedRequestParams, TextResourceContents
+from pydantic import AnyUrl
+
+from harness.environments import Observation, Tool
+from harness.errors import EnvironmentFault
+from harness.records import JSON
+from harness_mcp_tools.contents import text_of
+from harness_mcp_tools.http import http
+from harness_mcp_tools.servers import Server
+from harness_mcp_tools.stdio import stdio
+from harness_mcp_tools.streams import MAX_BYTES, TOO_LONG, Streams
+
+START_S = 20.0
+"""How long a server may take to start, to shake hands and to list its tools."""
+PING_S = 1.5
+"""How long a server whose tool is late may take to say that it is there."""
+END_S = 5.0
+MOST_TOOLS = 512
+_NO_RESULT = (ValueError, RuntimeError, anyio.ClosedResourceError, anyio.BrokenResourceError)
+_OVER = (CONNECTION_CLOSED, 32600)
+"""Codes of the SDK's own: the connection broke, and the server has no such session (any more)."""
+_T = TypeVar("_T")
+
+# What goes wrong is typed here and told; the SDK's tracebacks would only repeat it, with what a server said.
+logging.getLogger("mcp").setLevel(logging.CRITICAL)
+
+
+class Connection:
+    """A session of the SDK in a task of its own, which no attempt's end cancels.
+
+    Args:
+        name: The server's, for messages.
+
+    Attributes:
+        title: What the server calls itself, with its version.
+        tools: Those that it offered when it was last asked.
+    """
+
+    def __init__(self, name: str, server: Server) -> None:
+        self._name, self._server = name, server
+        self._session: ClientSession | None = None
+        self._stop = asyncio.Event()
+        self._streams: Streams | None = None
+        self._why = "it ended"
+        self.title = ""
+        self.tools: tuple[Tool, ...] = ()
+
+    @property
+    def gone(self) -> bool:
+        """Whether it has ended, by whatever cause."""
+        return self._owner.done() or self._stop.is_set() or (self._streams is not None and self._streams.ended.is_set())
+
+    async def open(self) -> None:
+        """Start the server, or reach it, and ask what it offers.
+
+        Raises:
+            EnvironmentFault: It does not start, is no MCP server, or takes too long.
+        """
+        ready = asyncio.Event()
+        # Nothing of the attempt that happens to be the first one is handed to a task that outlives it.
+        self._owner = asyncio.create_task(self._own(ready), context=contextvars.Context())
+        try:
+            await self._ask(ready.wait(), START_S)
+            await self.list()
+        except TimeoutError:
+            self._why = f"it did not answer within {START_S:g} s"
+            await self.close()
+            raise self._fault() from None
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _own(self, ready: asyncio.Event) -> None:
+        transport = http(self._server) if self._server.url else stdio(self._server)
+        try:
+            async with (
+                transport as self._streams,
+                ClientSession(self._streams.read, self._streams.write, message_handler=self._handle) as session,
+            ):
+                found = (await session.initialize()).serverInfo
+                self.title, self._session = f"{found.name} {found.version}", session
+                ready.set()
+                over = [asyncio.ensure_future(event.wait()) for event in (self._stop, self._streams.ended)]
+                await asyncio.wait(over, return_when=asyncio.FIRST_COMPLETED)
+                for task in over:
+                    task.cancel()
+        except asyncio.CancelledError:
+            raise
+        except BaseException as error:  # a group, as a rule
+            self._why = _reason(error)
+
+    async def _handle(self, message: object) -> None:
+        """Of the messages that answer nothing, those matter that say why nothing comes any more."""
+        if isinstance(message, httpx.TransportError):
+            self._why = _reason(message)
+            self._stop.set()
+
+    async def list(self) -> None:
+        """Ask anew what the server offers.
+
+        Raises:
+            EnvironmentFault: It does not answer.
+        """
+        found: list[Tool] = []
+        cursor: str | None = None
+        while True:
+            page = await self._answer(self._live.list_tools(params=PaginatedRequestParams(cursor=cursor)), START_S)
+            found += [Tool(one.name, one.description or "", one.inputSchema) for one in page.tools]
+            cursor = page.nextCursor
+            if len(found) > MOST_TOOLS:
+                raise EnvironmentFault(f"server {self._name!r} lists more than {MOST_TOOLS} tools")
+            if not cursor or not page.tools:
+                break
+        wanted = self._server.tools
+        self.tools = tuple(tool for tool in found if not wanted or tool.name in wanted)
+
+    async def call(self, tool: str, arguments: Mapping[str, JSON], timeout_s: float, max_chars: int) -> Observation:
+        """Carry out a call.
+
+        Raises:
+            TimeoutError: The tool takes too long; the server is there.
+            EnvironmentFault: The server is gone, hangs, or answers what is no result.
+        """
+        try:
+            result: CallToolResult = await self._ask(self._live.call_tool(tool, dict(arguments)), timeout_s)
+        except TimeoutError:
+            await self.check()
+            raise
+        except McpError as error:
+            if error.error.code == TOO_LONG:
+                return Observation(f"{tool} gave more than {MAX_BYTES >> 20} MiB. Ask for less.", ok=False)
+            if error.error.code == INVALID_PARAMS:
+                return Observation(self._server.hide(error.error.message)[:max_chars], ok=False)
+            raise await self._refused(error) from None
+        except _NO_RESULT as error:
+            raise self._odd(error) from None
+        text = self._server.hide(text_of(result))
+        if len(text) > max_chars:
+            text = f"{text[:max_chars]}\n... ({len(text):,} characters in all)"
+        return Observation(text, not result.isError)
+
+    async def check(self) -> None:
+        """See whether the server is there; one that is not is ended.
+
+        Raises:
+            EnvironmentFault: It is not.
+        """
+        try:
+            await self._ask(self._live.send_ping(), PING_S)
+        except TimeoutError:
+            self._why = f"it did not answer a ping within {PING_S:g} s"
+            self._stop.set()
+            raise self._fault() from None
+        except McpError as error:
+            raise await self._refused(error) from None
+
+    async def state(self, uri: str, timeout_s: float) -> str:
+        """The text of a resource.
+
+        Raises:
+            EnvironmentFault: It cannot be read.
+        """
+        read = await self._answer(self._live.read_resource(AnyUrl(uri)), timeout_s)
+        return "\n".join(part.text for part in read.contents if isinstance(part, TextResourceContents))
+
+    def stop(self) -> None:
+        """Let the connection end; whoever waits for an answer gets a fault."""
+        self._stop.set()
+
+    async def close(self) -> None:
+        """End the connection, and the server's process where there is one."""
+        self.stop()
+        done, _ = await asyncio.wait({self._owner}, timeout=END_S)
+        if not done:
+            self._owner.cancel()
+            await asyncio.wait({self._owner}, timeout=END_S)
+
+    @property
+    def _live(self) -> ClientSession:
+        if self._session is None or self.gone:
+            raise self._fault()
+        return self._session
+
+    async def _answer(self, work: Coroutine[None, None, _T], timeout_s: float) -> _T:
+        """What the server answers to something that it may not refuse."""
+        try:
+            return await self._ask(work, timeout_s)
+        except TimeoutError:
+            self._why = f"it did not answer within {timeout_s:g} s"
+            self._stop.set()
+            raise self._fault() from None
+        except McpError as error:
+            raise await self._refused(error) from None
+        except _NO_RESULT as error:
+            raise self._odd(error) from None
+
+    async def _ask(self, work: Coroutine[None, None, _T], timeout_s: float) -> _T:
+        """Wait for an answer for as long as there is somebody to give it."""
+        asked = asyncio.ensure_future(work)
+        stopped = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait({asked, stopped, self._owner}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if asked.done():
+                return asked.result()
+            if self.gone:
+                await asyncio.wait({self._owner}, timeout=END_S)
+                raise self._fault()
+            raise TimeoutError
+        finally:
+            for task in (asked, stopped):
+                task.cancel()
+
+    async def _refused(self, error: McpError) -> EnvironmentFault:
+        """The fault of a server that answered with an error, or by ending."""
+        if error.error.code not in _OVER:  # of this call alone
+            return EnvironmentFault(self._server.hide(f"server {self._name!r}: {error.error.message}"))
+        self._why = error.error.message
+        self._stop.set()
+        await asyncio.wait({self._owner}, timeout=END_S)
+        return self._fault()
+
+    def _odd(self, error: Exception) -> EnvironmentFault:
+        if self.gone:
+            return self._fault()
+        return EnvironmentFault(
+            self._server.hide(f"server {self._name!r} answered what is no result: {_reason(error)}")
+        )
+
+    def _fault(self) -> EnvironmentFault:
+        said = f" (it said: {self._streams.said})" if self._streams is not None and self._streams.said else ""
+        return EnvironmentFault(self._server.hide(f"server {self._name!r}: {self._why}{said}"))
+
+
+def _reason(error: BaseException) -> str:
+    """The first cause, in a line."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

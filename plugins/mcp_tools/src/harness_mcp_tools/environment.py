@@ -1,0 +1,155 @@
+"""The environment `mcp`: tools that MCP servers carry out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from harness.environments import Environment, Observation, Tool, check_offered
+from harness.errors import EnvironmentFault, RolloutError
+from harness.records import JSON, Task
+from harness_mcp_tools.connection import Connection
+from harness_mcp_tools.servers import Server
+
+MCP = "mcp"
+"""Where a task's data has its servers, and the tools of each as they were when the tasks were loaded."""
+
+
+class Pool:
+    """Connections that attempts share: one a server, for as long as its process, and this one, live."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, Connection] = {}
+        self._starting: dict[str, asyncio.Lock] = {}
+
+    async def get(self, name: str, server: Server) -> Connection:
+        """The connection to a server, which is started where none is, or where it has ended.
+
+        Raises:
+            EnvironmentFault: It does not start.
+        """
+        key = f"{name} {server.model_dump_json()}"
+        async with self._starting.setdefault(key, asyncio.Lock()):
+            found = self._kept.get(key)
+            if found is None or found.gone:
+                found = Connection(name, server)
+                await found.open()
+                self._kept[key] = found
+        return found
+
+
+class McpEnvironment(Environment):
+    """Servers are named by the task set. What an agent is told of their tools was frozen when tasks were loaded."""
+
+    def __init__(self) -> None:
+        self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, Pool] = WeakKeyDictionary()
+
+    def payload(self, task: Task, limits: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {MCP: task.data[MCP], "limits": {name: limits[name] for name in ("timeout_s", "max_chars")}}
+
+    def tools_for(self, payload: Mapping[str, Any]) -> tuple[Tool, ...]:
+        """Those of all servers of a task, in the order of the servers."""
+        return tuple(Tool(**one) for server in payload[MCP] for one in server["tools"])
+
+    def check(self, payload: Mapping[str, Any]) -> None:
+        for one in payload[MCP]:
+            server = Server.model_validate(one["server"])
+            if missing := server.missing():
+                raise RolloutError(
+                    f"server {one['name']!r}: {missing[0]} names no variable that is set on this machine"
+                )
+
+    async def open(self, payload: Mapping[str, Any], attempt: str) -> McpSession:
+        """Connect to every server of a task, and see whether it still offers what the agent is told of."""
+        pool = self._pools.setdefault(asyncio.get_running_loop(), Pool())
+        session = McpSession(pool, payload)
+        try:
+            await session.open()
+        except BaseException:
+            await session.close(read=False)
+            raise
+        return session
+
+
+class McpSession:
+    """One attempt's connections: its own where a server keeps state, else those that all attempts share."""
+
+    def __init__(self, pool: Pool, payload: Mapping[str, Any]) -> None:
+        self._pool = pool
+        self._limits = payload["limits"]
+        self._servers = {one["name"]: Server.model_validate(one["server"]) for one in payload[MCP]}
+        self._tools = {one["name"]: [Tool(**tool) for tool in one["tools"]] for one in payload[MCP]}
+        self._own: dict[str, Connection] = {}
+        self._checked: dict[str, Connection] = {}
+        self._cut_off: set[str] = set()
+
+    async def open(self) -> None:
+        """Connect to all servers."""
+        for name, server in self._servers.items():
+            if server.own:
+                self._own[name] = Connection(name, server)
+                await self._own[name].open()
+                self._fit(name, self._own[name])
+            else:
+                connection = await self._pool.get(name, server)
+                await connection.list()
+                self._fit(name, connection)
+
+    def _fit(self, name: str, connection: Connection) -> Connection:
+        try:
+            check_offered(self._tools[name], connection.tools)
+        except EnvironmentFault as error:
+            raise EnvironmentFault(f"server {name!r}: {error}") from None
+        self._checked[name] = connection
+        return connection
+
+    async def call(self, tool: str, arguments: Mapping[str, JSON]) -> Observation:
+        name = next(name for name, tools in self._tools.items() if any(one.name == tool for one in tools))
+        connection = self._checked[name]
+        if connection.gone and not self._servers[name].own:  # ended by another attempt's call, and without state
+            connection = self._fit(name, await self._pool.get(name, self._servers[name]))
+        try:
+            return await connection.call(tool, arguments, self._limits["timeout_s"], self._limits["max_chars"])
+        except asyncio.CancelledError:
+            self._cut_off.add(name)
+            raise
+
+    async def close(self, read: bool = True) -> Mapping[str, JSON] | None:
+        """Close what is this attempt's own.
+
+        Args:
+            read: Whether its state is asked for first.
+
+        Raises:
+            EnvironmentFault: Its state cannot be read, or a server hung while the attempt waited for it.
+        """
+        try:
+            for name in self._cut_off:
+                await self._checked[name].check()
+            return await self._state() if read else None
+        finally:
+            for one in self._own.values():
+                one.stop()  # at once, whoever is cancelled then
+            await asyncio.gather(*(one.close() for one in self._own.values()))
+
+    async def _state(self) -> Mapping[str, JSON] | None:
+        """The text of each server's resource, by server; None where no server has one."""
+        uris = {name: server.state for name, server in self._servers.items() if server.state}
+        limit_s = self._limits["timeout_s"]
+        return {name: await self._own[name].state(uri, limit_s) for name, uri in uris.items()} or None
+
+
+async def listed(name: str, server: Server) -> tuple[str, Sequence[Tool]]:
+    """What a server calls itself, and its tools, asked of one that is started for it.
+
+    Raises:
+        EnvironmentFault: It does not start, or does not answer.
+    """
+    connection = Connection(name, server)
+    await connection.open()
+    try:
+        return connection.title, connection.tools
+    finally:
+        await connection.close()

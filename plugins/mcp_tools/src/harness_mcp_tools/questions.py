@@ -1,0 +1,69 @@
+"""The user's own questions for agents with tools, in JSON lines, a JSON list, CSV or Parquet."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from harness.errors import TaskSetError
+from harness.records import Task
+from harness_mcp_tools.environment import MCP
+from harness_sql.sqlite.environment import GOLD_IS
+from harness_sql.tasks.files.reading import Row, Table, missing, read
+
+COLUMNS = ("question", "answer", "id", "split", "cluster", "difficulty", "context", MCP)
+"""Columns that are looked at; those after `answer` may be missing."""
+
+
+def tasks_of(file: Path, split: str) -> list[Task]:
+    """The questions of a file, of the split that it is of, or, where that is empty, of those that its column names.
+
+    Raises:
+        TaskSetError: The file cannot be read, lacks a column, or a line is bad; the message has the place.
+    """
+    table = read(file)
+    wanted = ("question", "answer") if split else ("question", "answer", "split")
+    if lacking := [name for name in wanted if name not in table.columns]:
+        raise TaskSetError(
+            f"{file} has no column {lacking[0]!r}. Columns: {', '.join(wanted)}, and, if you like, "
+            f"{', '.join(name for name in COLUMNS if name not in wanted)}"
+        )
+    tasks = [_task(table, row, split) for row in table.rows]
+    ids: dict[str, str] = {}
+    for task, row in zip(tasks, table.rows, strict=True):
+        if task.id in ids:
+            raise TaskSetError(f"{file}, {row.where}: its id, or question and answer, are those of {ids[task.id]}, too")
+        ids[task.id] = row.where
+    return tasks
+
+
+def _task(table: Table, row: Row, split: str) -> Task:
+    place = f"{table.file}, {row.where}"
+    if row.problem:
+        raise TaskSetError(f"{place}: {row.problem}")
+    cells = {name: _cell(row.cells, name) for name in COLUMNS}
+    for name in ("question", "answer") if split else ("question", "answer", "split"):
+        if not cells[name]:
+            raise TaskSetError(f"{place}: {name!r} is empty. Write one, or remove the line")
+    made = hashlib.sha256(f"{cells['question']}\0{cells['answer']}".encode()).hexdigest()[:12]
+    return Task(
+        id=cells["id"] or made,
+        task_set=MCP,
+        split=split or cells["split"],
+        question=cells["question"],
+        gold=cells["answer"],
+        cluster=cells["cluster"] or cells["id"] or made,
+        difficulty=cells["difficulty"],
+        data={GOLD_IS: "answer", "context": cells["context"], MCP: cells[MCP]},
+    )
+
+
+def _cell(cells: Mapping[str, object], name: str) -> str:
+    value = cells.get(name)
+    if missing(value):
+        return ""
+    if name == MCP and isinstance(value, list):
+        return ",".join(map(str, value))
+    return value.strip() if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,174 @@
+"""The task set `mcp`: questions for agents with the tools of MCP servers, whose lists are frozen when it loads."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from harness.environments import Tool
+from harness.errors import ConfigError, EnvironmentFault, TaskSetError
+from harness.layers import digest
+from harness.plugins import make, task_set_spec
+from harness.records import Task
+from harness.tasks import TaskSet
+from harness_mcp_tools.environment import MCP, listed
+from harness_mcp_tools.questions import tasks_of
+from harness_mcp_tools.servers import Server, servers_of
+
+SPLITS = ("train", "val", "test")
+
+
+class McpTasks:
+    """Questions of a file, of a file for each split, or of another task set; one of the three.
+
+    Args:
+        servers: Servers by name: `command`, `args`, `env`, or `url`, `headers`; and `per_attempt`, `tools`, `state`.
+        path: One file of questions, with a column `split`.
+        train: The file of the split `train`.
+        val: The file of the split `val`.
+        test: The file of the split `test`.
+        tasks: A task set whose questions are asked, with these tools instead of its own.
+        options: That task set's.
+    """
+
+    def __init__(
+        self,
+        servers: dict[str, Any],
+        path: Path | None = None,
+        train: Path | None = None,
+        val: Path | None = None,
+        test: Path | None = None,
+        tasks: str | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> None:
+        self.servers = servers_of(servers, "task.options.servers")
+        if not self.servers:
+            raise ConfigError("task.options.servers is empty. Name a server; docs/mcp.md has an example")
+        splits = {name: file.expanduser() for name, file in zip(SPLITS, (train, val, test), strict=True) if file}
+        if sum((path is not None, bool(splits), tasks is not None)) != 1:
+            raise ConfigError(
+                "task set 'mcp' takes questions from one place: task.options.path, files of splits "
+                "(task.options.train, val, test), or another task set (task.options.tasks)"
+            )
+        self._files = splits if path is None else {"": path.expanduser()}
+        self._inner: TaskSet | None = None
+        if tasks is not None:
+            self._inner = make(task_set_spec(tasks), options or {}, "task.options.options")
+
+    def load(self, split: str) -> Sequence[Task]:
+        """All tasks of a split, each with its servers and what they offered when this was first called.
+
+        Raises:
+            TaskSetError: The split does not exist or is empty, or a server does not start or says nothing of use.
+        """
+        if split not in SPLITS:
+            raise TaskSetError(f"task set 'mcp' has no split {split!r}. Use one of: {', '.join(SPLITS)}")
+        if self._inner is not None:
+            return [self._equipped(replace(task, task_set=MCP), "") for task in self._inner.load(split)]
+        found = [self._equipped(task, task.data[MCP]) for task in self._questions if task.split == split]
+        if not found:
+            raise TaskSetError(f"{', '.join(map(str, self._files.values()))}: split {split!r} is empty. Add questions")
+        return found
+
+    @cached_property
+    def _questions(self) -> list[Task]:
+        return [task for split, file in self._files.items() for task in tasks_of(file, split)]
+
+    def _equipped(self, task: Task, wanted: str) -> Task:
+        """A task with its servers, those that it names or all, and their tools."""
+        names = [name.strip() for name in wanted.split(",") if name.strip()] or list(self.servers)
+        if unknown := [name for name in names if name not in self.servers]:
+            raise TaskSetError(
+                f"question {task.id!r} names server {unknown[0]!r}. There are: {', '.join(self.servers)}"
+            )
+        return replace(task, data={**task.data, MCP: [self._frozen[name] for name in names]})
+
+    @cached_property
+    def _offers(self) -> dict[str, tuple[str, Sequence[Tool]]]:
+        """By server, what it calls itself and its tools, asked once for all tasks."""
+        found = {}
+        for name, server in self.servers.items():
+            try:
+                found[name] = _offer(name, server)
+            except EnvironmentFault as error:
+                raise TaskSetError(
+                    f"task.options.servers.{name}: {error}. `harness data check` shows what it offers"
+                ) from error
+        taken: dict[str, str] = {}
+        for name, (_, tools) in found.items():
+            wanted = self.servers[name].tools
+            if lacking := set(wanted) - {tool.name for tool in tools}:
+                raise TaskSetError(f"task.options.servers.{name}.tools: it has no tool {min(lacking)!r}")
+            for tool in tools:
+                if tool.name in taken:
+                    raise TaskSetError(
+                        f"servers {taken[tool.name]!r} and {name!r} both have a tool {tool.name!r}. Choose those that "
+                        f"are offered: task.options.servers.{name}.tools"
+                    )
+                taken[tool.name] = name
+        return found
+
+    @cached_property
+    def _frozen(self) -> dict[str, dict[str, Any]]:
+        return {
+            name: {
+                "name": name,
+                "server": server.model_dump(mode="json", exclude_defaults=True),
+                "tools": [asdict(tool) for tool in self._offers[name][1]],
+            }
+            for name, server in self.servers.items()
+        }
+
+    def context(self, task: Task) -> Mapping[str, str]:
+        if self._inner is not None:
+            return self._inner.context(task)
+        return {"context": told} if (told := task.data["context"]) else {}
+
+    def describe(self) -> Mapping[str, Any]:
+        """What the servers are and offer, and hashes of the questions; no command, path or address of this machine."""
+        about = {
+            name: {
+                "server": title,
+                "tools_sha256": digest({"tools": [tool.definition for tool in tools]}),
+                "per_attempt": self.servers[name].own,
+            }
+            for name, (title, tools) in self._offers.items()
+        }
+        if self._inner is not None:
+            return {"name": MCP, "servers": about, "tasks": dict(self._inner.describe())}
+        asked = {split: [task for task in self._questions if task.split == split] for split in SPLITS}
+        return {
+            "name": MCP,
+            "servers": about,
+            "counts": {split: len(tasks) for split, tasks in asked.items() if tasks},
+            "questions_sha256": {split: _hash(tasks) for split, tasks in asked.items() if tasks},
+        }
+
+    def check(self) -> list[str]:
+        """Servers that now offer something else, and files that the other task set says have changed."""
+        changed = []
+        for name, server in self.servers.items():
+            try:
+                now = _offer(name, server)
+            except EnvironmentFault:
+                continue  # whether it is there says nothing of what it offered
+            changed += [] if now == self._offers[name] else [f"what server {name!r} offers"]
+        return changed + (self._inner.check() if self._inner is not None else [])
+
+
+def _offer(name: str, server: Server) -> tuple[str, Sequence[Tool]]:
+    """As `listed`, in a thread of its own: whoever loads tasks may be in an event loop."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(listed(name, server))).result()
+
+
+def _hash(tasks: Sequence[Task]) -> str:
+    asked = [[task.id, task.question, task.gold, task.cluster, task.data["context"], task.data[MCP]] for task in tasks]
+    return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
