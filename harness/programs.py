@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from harness.environments import Tool
 from harness.records import Attempt, Problem, Task
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Turn:
 
 
 class Program(Protocol):
-    """What agents of all frameworks do alike. Built once a process, without arguments.
+    """What agents of all frameworks do alike: a base class. Built once a process, without arguments.
 
     Attributes:
         reference: The agent in plain Python that others are compared with.
@@ -92,6 +93,10 @@ class Program(Protocol):
     @property
     def scenarios_hash(self) -> str: ...
 
+    def prompts_for(self, tools: Sequence[Tool]) -> Any:
+        """Its texts where a task offers these tools, maybe none; by default `prompts`."""
+        return self.prompts
+
     def turns(self, attempt: Attempt) -> Sequence[Turn]:
         """The turn of every call of the attempt, in order; empty where the program has no drafts."""
 
@@ -102,7 +107,7 @@ class Program(Protocol):
         """What the scripted model answers to one rollout's requests, in order, strict agent or idiomatic."""
 
 
-class Played:
+class Played(Program):
     """A program's scenarios from a module of its own, which is imported when they are played or counted.
 
     The module has `SCENARIOS`, `DATABASE`, `stage` and `Script`.

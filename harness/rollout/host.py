@@ -89,11 +89,11 @@ class HostToolbox:
     state: Mapping[str, JSON] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self.prompts: Any = program(self.request.program).prompts
         self._environment = environment(self.request.environment)
         self._session: EnvironmentSession | None = None
         self.broken: asyncio.Future[None] | None = None  # done once the environment has a fault
         self.tools: Sequence[Tool] = self._environment.tools_for(self.request.payload)
+        self.prompts: Any = program(self.request.program).prompts_for(self.tools)
 
     async def open(self, attempt: str) -> None:
         """Open the session of an attempt, by an id of its own, or note why there is none."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
+
+from harness.environments import Tool
 from harness.programs import Played, Turn
 from harness.records import Attempt
-from harness_sql.tool_loop.prompts import PROMPTS, ROLES
+from harness_sql.tool_loop.prompts import PROMPTS, ROLES, WITHOUT_TOOLS, Prompts
 
 
 class ToolLoop(Played):
@@ -17,8 +21,11 @@ class ToolLoop(Played):
     checkers: tuple[str, ...] = ()
     revisers: tuple[str, ...] = ()
     prompts = PROMPTS
-    prompts_hash = PROMPTS.hash
+    prompts_hash = hashlib.sha256(f"{PROMPTS.hash} {WITHOUT_TOOLS.hash}".encode()).hexdigest()[:16]
     scenes = "harness_sql.tool_loop.scenarios"
+
+    def prompts_for(self, tools: Sequence[Tool]) -> Prompts:
+        return PROMPTS if tools else WITHOUT_TOOLS
 
     def turns(self, attempt: Attempt) -> tuple[Turn, ...]:
         return ()

@@ -11,15 +11,22 @@ ROLES = ("assistant",)
 SYSTEM = """\
 You answer a question with the help of tools.
 Call tools until you know the answer. Then give the answer in words, without calling a tool."""
+SYSTEM_WITHOUT_TOOLS = """\
+You answer a question. Think it through, then give the answer."""
 _PART = "{name}:\n{text}\n\n"
 _QUESTION = "Question: {question}"
 
 
 class Prompts:
-    """Builds the first two messages, so that no framework does it differently."""
+    """Builds the first two messages, so that no framework does it differently.
 
-    hash = hashlib.sha256("\0".join((SYSTEM, _PART, _QUESTION)).encode()).hexdigest()[:16]
-    system = SYSTEM
+    Args:
+        system: The first.
+    """
+
+    def __init__(self, system: str = SYSTEM) -> None:
+        self.system = system
+        self.hash = hashlib.sha256("\0".join((system, _PART, _QUESTION)).encode()).hexdigest()[:16]
 
     def user(self, problem: Problem) -> str:
         """What the task set tells of the task, each under its name, and the question."""
@@ -32,3 +39,4 @@ class Prompts:
 
 
 PROMPTS = Prompts()
+WITHOUT_TOOLS = Prompts(SYSTEM_WITHOUT_TOOLS)

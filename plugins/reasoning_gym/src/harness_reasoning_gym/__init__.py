@@ -1,0 +1,38 @@
+"""reasoning_gym as a task set: questions generated from a seed, answered in words, graded by their own rules."""
+
+from __future__ import annotations
+
+from harness import EnvironmentSpec, RewardSpec, TaskSetSpec, hookimpl
+
+HARNESS_API = 1
+
+
+@hookimpl
+def harness_environments() -> list[EnvironmentSpec]:
+    return [
+        EnvironmentSpec("no_tools", "harness_reasoning_gym.environment:NoTools", "no tool: questions to think about")
+    ]
+
+
+@hookimpl
+def harness_tasks() -> list[TaskSetSpec]:
+    return [
+        TaskSetSpec(
+            "reasoning_gym",
+            "harness_reasoning_gym.tasks:ReasoningGymTasks",
+            "generated puzzles of reasoning_gym (task.options.dataset=NAME)",
+            environment="no_tools",
+        )
+    ]
+
+
+@hookimpl
+def harness_rewards() -> list[RewardSpec]:
+    return [
+        RewardSpec(
+            "reasoning_gym",
+            "harness_reasoning_gym.reward:ReasoningGym",
+            "what the data set's own rule gives for the text between <answer> and </answer>",
+            graded=True,
+        )
+    ]

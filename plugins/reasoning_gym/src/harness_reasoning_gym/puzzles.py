@@ -1,0 +1,50 @@
+"""reasoning_gym's data sets, made alike wherever a question is asked or graded."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping
+from difflib import get_close_matches
+from functools import lru_cache
+from typing import Any
+
+from harness import TaskSetError
+
+with warnings.catch_warnings():  # what it imports is older than Python's warnings
+    warnings.simplefilter("ignore")
+    from reasoning_gym.factory import CURRICULA, DATASETS
+    from reasoning_gym.utils import extract_answer as extract_answer
+
+
+@lru_cache(maxsize=8)
+def puzzles(dataset: str, level: int, parameters: str, seed: int, size: int) -> Any:
+    """A data set of so many puzzles.
+
+    Args:
+        level: Difficulty, as the data set's curriculum counts; 0 is its first.
+        parameters: Further parameters of its configuration, a JSON object.
+
+    Raises:
+        TaskSetError: There is no such data set, level or parameter.
+    """
+    if dataset not in DATASETS:
+        near = get_close_matches(dataset, DATASETS, 1)
+        meant = f" Did you mean {near[0]!r}?" if near else f" One of {len(DATASETS)}, for example 'chain_sum'"
+        raise TaskSetError(f"task.options.dataset={dataset!r}: reasoning_gym has no such data set.{meant}")
+    made, configuration = DATASETS[dataset]
+    given = {**json.loads(parameters), "seed": seed, "size": size}
+    try:
+        return made(_at_level(dataset, level, given) if level else configuration(**given))
+    except (TypeError, ValueError, AssertionError, AttributeError) as error:
+        raise TaskSetError(f"reasoning_gym's {dataset!r} does not take {given} at level {level}: {error}") from error
+
+
+def _at_level(dataset: str, level: int, given: Mapping[str, Any]) -> Any:
+    if dataset not in CURRICULA:
+        raise TaskSetError(f"task.options.level={level}: reasoning_gym has no levels of {dataset!r}; leave it out")
+    curriculum = CURRICULA[dataset]()
+    for name in curriculum.attributes:
+        most = len(curriculum.attributes[name].levels) - 1
+        curriculum.set_attr_level(name, min(level, most))
+    return curriculum.generate_configuration(dict(given))
