@@ -98,9 +98,7 @@ class McpTasks:
             try:
                 found[name] = _offer(name, server)
             except EnvironmentFault as error:
-                raise TaskSetError(
-                    f"task.options.servers.{name}: {error}. `harness data check` shows what it offers"
-                ) from error
+                raise TaskSetError(f"{error} (task.options.servers.{name}). Start it by hand to see more") from error
         taken: dict[str, str] = {}
         for name, (_, tools) in found.items():
             wanted = self.servers[name].tools
