@@ -62,8 +62,8 @@ def test_the_configuration_of_the_page_is_one(tmp_path: Path) -> None:
 def test_the_training_of_the_page(checkout: Path, shared: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in shared.items():
         monkeypatch.setenv(name, value)
-    (command,) = re.findall(r"^\.venv/bin/harness train .*$", PAGE, re.MULTILINE)
-    done = run(f"{command} --ci-fast", checkout)
+    (arguments,) = re.findall(r'^make train EXTRAS=cpu TRAIN_ARGS="(.*)"$', PAGE, re.MULTILINE)
+    done = run(f".venv/bin/harness train {arguments} --ci-fast", checkout)
     assert done.returncode == 0, done.stderr[-3000:]
     (file,) = checkout.glob("runs/*/episodes.parquet")
     rows = pyarrow.parquet.read_table(file).to_pylist()
