@@ -248,4 +248,5 @@ def _reason(error: BaseException) -> str:
     """The first cause, in a line."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    kind = "" if isinstance(error, McpError) else f"{type(error).__name__}: "
+    return f"{kind}{' '.join(str(error).split())[:300]}"

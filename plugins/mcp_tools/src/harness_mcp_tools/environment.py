@@ -46,7 +46,7 @@ class McpEnvironment(Environment):
     def __init__(self) -> None:
         self._pools: WeakKeyDictionary[asyncio.AbstractEventLoop, Pool] = WeakKeyDictionary()
 
-    def payload(self, task: Task, limits: Mapping[str, Any]) -> Mapping[str, Any]:
+    def payload(self, task: Task, limits: Mapping[str, object]) -> Mapping[str, Any]:
         return {MCP: task.data[MCP], "limits": {name: limits[name] for name in ("timeout_s", "max_chars")}}
 
     def tools_for(self, payload: Mapping[str, Any]) -> tuple[Tool, ...]:

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from harness.environments import Tool
 from harness.errors import ConfigError, EnvironmentFault, TaskSetError
@@ -40,13 +39,13 @@ class McpTasks:
 
     def __init__(
         self,
-        servers: dict[str, Any],
+        servers: dict[str, object],
         path: Path | None = None,
         train: Path | None = None,
         val: Path | None = None,
         test: Path | None = None,
         tasks: str | None = None,
-        options: dict[str, Any] | None = None,
+        options: dict[str, object] | None = None,
     ) -> None:
         self.servers = servers_of(servers, "task.options.servers")
         if not self.servers:
@@ -98,9 +97,7 @@ class McpTasks:
             try:
                 found[name] = _offer(name, server)
             except EnvironmentFault as error:
-                raise TaskSetError(
-                    f"task.options.servers.{name}: {error}. `harness data check` shows what it offers"
-                ) from error
+                raise TaskSetError(f"{error} (task.options.servers.{name}). Start it by hand to see more") from error
         taken: dict[str, str] = {}
         for name, (_, tools) in found.items():
             wanted = self.servers[name].tools
@@ -116,7 +113,7 @@ class McpTasks:
         return found
 
     @cached_property
-    def _frozen(self) -> dict[str, dict[str, Any]]:
+    def _frozen(self) -> dict[str, dict[str, object]]:
         return {
             name: {
                 "name": name,
@@ -131,7 +128,7 @@ class McpTasks:
             return self._inner.context(task)
         return {"context": told} if (told := task.data["context"]) else {}
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> Mapping[str, object]:
         """What the servers are and offer, and hashes of the questions; no command, path or address of this machine."""
         about = {
             name: {

@@ -63,6 +63,8 @@ def check(
 ) -> None:
     """Check your own questions and databases before `harness train --task files`; nothing is written.
 
+    Of another task set (--set task.name=NAME) it lists the tools that agents get and checks their schemas.
+
     Files of single splits instead of FILE: --set task.options.train=A --set task.options.val=B. Exit status 0 if a
     training could start, 1 if something is broken, 2 if the files cannot be read at all.
     """
@@ -72,7 +74,12 @@ def check(
     from harness_sql.tasks.files.checking import check, place
 
     named = [] if file is None else [f"task.options.path={json.dumps(str(file))}"]
-    resolved = load_config(None, config, ["task.name=files", *named, *(set_ or [])])
+    of = ["task.name=files"] if config is None or named else []
+    resolved = load_config(None, config, [*of, *named, *(set_ or [])])
+    if resolved.task.name != "files":
+        from harness_sql.cli.tools import check_tools
+
+        return check_tools(resolved, as_json)
     tasks = make(task_set_spec("files"), resolved.task.options, "task.options")
     with _progress() as progress:
         report = check(tasks, progress)

@@ -1,0 +1,113 @@
+"""What `harness data check` says of a task set other than `files`: its questions, and the tools that agents get."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import asdict, dataclass
+
+import typer
+
+from harness.cli.common import emit_json, say
+from harness.config import Config
+from harness.environments import Tool
+from harness.plugins import environment, environment_of, make, task_set_spec
+from harness.tasks import TaskSet
+
+_SHOWN = 100
+"""Characters of a description that a line shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedTool:
+    """A tool of some tasks.
+
+    Attributes:
+        problem: What is wrong with it, in words; empty: nothing.
+    """
+
+    name: str
+    description: str
+    arguments: tuple[str, ...]
+    tasks: int
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Questions of the splits that a training reads, and what their agents are offered."""
+
+    ok: bool
+    counts: dict[str, int]
+    without_tools: int
+    tools: tuple[OfferedTool, ...]
+
+
+def offered(config: Config) -> Offer:
+    """Load the splits of a configuration's task set and look at every tool of their tasks.
+
+    Raises:
+        TaskSetError: They do not load.
+    """
+    task_set: TaskSet = make(task_set_spec(config.task.name), config.task.options, "task.options")
+    where, limits = environment(environment_of(config.task.name)), config.sandbox.model_dump()
+    counts: Counter[str] = Counter()
+    seen: dict[str, tuple[Tool, int]] = {}
+    none = 0
+    for split in dict.fromkeys((config.task.train_split, config.task.val_split)):
+        for task in task_set.load(split):
+            counts[split] += 1
+            tools = where.tools_for(where.payload(task, limits))
+            none += not tools
+            for tool in tools:
+                key = str(tool.definition)
+                seen[key] = tool, seen.get(key, (tool, 0))[1] + 1
+    found = tuple(
+        OfferedTool(tool.name, tool.description, tuple(tool.parameters.get("properties", ())), tasks, _problem(tool))
+        for tool, tasks in seen.values()
+    )
+    return Offer(not any(one.problem for one in found), dict(counts), none, found)
+
+
+def _problem(tool: Tool) -> str:
+    """Why servers or frameworks would refuse a tool's definition; empty where they would not."""
+    from jsonschema import Draft202012Validator, SchemaError
+
+    if not re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", tool.name):
+        return "its name is not 1 to 64 letters, digits, _ and -"
+    if tool.parameters.get("type") != "object":
+        return f"its arguments are of type {tool.parameters.get('type')!r}, not an object"
+    try:
+        Draft202012Validator.check_schema(dict(tool.parameters))
+    except SchemaError as error:
+        return f"its schema is none: {error.message[:200]}"
+    return "" if tool.description.strip() else "it says nothing of itself"
+
+
+def check_tools(config: Config, as_json: bool) -> None:
+    """Print what is offered, a line a tool.
+
+    Raises:
+        typer.Exit: Something is wrong with a tool; status 1.
+        TaskSetError: The tasks do not load.
+    """
+    offer = offered(config)
+    if as_json:
+        emit_json(asdict(offer), indent=None)
+    else:
+        _print(config, offer)
+    if not offer.ok:
+        raise typer.Exit(1)
+
+
+def _print(config: Config, offer: Offer) -> None:
+    say(f"{config.task.name}: {', '.join(f'{split} {count:,}' for split, count in offer.counts.items())} questions")
+    for tool in offer.tools:
+        first = " ".join(tool.description.split())
+        said = first if len(first) <= _SHOWN else f"{first[: _SHOWN - 1]}…"
+        say(f"tool {tool.name}({', '.join(tool.arguments)}), of {tool.tasks:,} questions: {said}")
+        if tool.problem:
+            say(f"broken: tool {tool.name}: {tool.problem}")
+    if offer.without_tools:
+        say(f"without any tool: {offer.without_tools:,} questions")
+    say("ok" if offer.ok else "NOT ok")
