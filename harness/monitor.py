@@ -7,12 +7,12 @@ import statistics
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from harness.errors import RunFailed
 from harness.records import AGENT_OUTCOMES
 from harness.results import renamed
-from harness.results.folder import RunFolder
+from harness.results.folder import Kind, RunFolder
 from harness.results.model import Episode, LoggedStep, RunRecord
 from harness.results.signal import least_to_train, teaches
 from harness.trainers import Progress
@@ -46,7 +46,8 @@ class Follower:
         self._least = least
         self._folder = folder
         self._expected = expected
-        self._offsets: dict[Path, int] = {}
+        self.offsets: dict[Path, int] = {}
+        """How much of each file has been read, in bytes."""
         self._rewards: dict[tuple[str, int], list[float]] = defaultdict(list)
         self._groups: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         self._flat: list[int] = []
@@ -81,20 +82,22 @@ class Follower:
         return state
 
     def _read(self) -> None:
-        for path in sorted(self._folder.logs.glob("episodes-*.jsonl")):
-            for row in self._new(path):
-                self._episode(row)
-        for path in sorted(self._folder.logs.glob("steps-*.jsonl")):
-            for row in self._new(path):
-                self._logged(row)
+        for row in self.new_rows("episodes"):
+            self._episode(row)
+        for row in self.new_rows("steps"):
+            self._logged(row)
 
-    def _new(self, path: Path) -> list[Any]:
-        with path.open("rb") as file:
-            file.seek(self._offsets.get(path, 0))
-            data = file.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offsets[path] = self._offsets.get(path, 0) + len(whole)
-        return [json.loads(line) for line in whole.splitlines()]
+    def new_rows(self, kind: Kind) -> list[Any]:
+        """Rows that were written since the last call, file by file; half a line is left for the next."""
+        rows = []
+        for path in sorted(self._folder.logs.glob(f"{kind}-*.jsonl")):
+            with path.open("rb") as file:
+                file.seek(self.offsets.get(path, 0))
+                data = file.read()
+            whole = data[: data.rfind(b"\n") + 1]
+            self.offsets[path] = self.offsets.get(path, 0) + len(whole)
+            rows += [json.loads(line) for line in whole.splitlines()]
+        return rows
 
     def _episode(self, row: Episode) -> None:
         state = self.progress
@@ -216,7 +219,10 @@ class Monitor(Follower):
         return state
 
 
-def follower(folder: RunFolder, record: RunRecord) -> Follower:
+Kept = TypeVar("Kept", bound=Follower)
+
+
+def follower(folder: RunFolder, record: RunRecord, kind: type[Kept]) -> Kept:
     """Follows a run from outside, by what its record says of it."""
     identity = record["identity"]
     train = identity["train"]
@@ -224,7 +230,7 @@ def follower(folder: RunFolder, record: RunRecord) -> Follower:
         "train": train.get("batch_size", 0) * identity["group_size"],
         "val": record["tasks"]["val"] * identity.get("samples", 1),
     }
-    return Follower(
+    return kind(
         folder,
         identity["steps"],
         rollouts,

@@ -377,7 +377,7 @@ def _follow(one: _Active) -> None:
             folder = RunFolder(one.run)
             record = folder.read()
             if len(record["launches"]) > one.launches:  # by then the run has set aside what it does again
-                one.follower = follower(folder, record)
+                one.follower = follower(folder, record, Follower)
         if one.follower is not None:
             one.standing.progress = one.follower.look()
     except (UserError, OSError, ValueError, LookupError):
