@@ -256,6 +256,18 @@ def so_far(progress: Progress) -> str:
     return f"{mean(progress.val_so_far, progress.graded)} so far ({progress.done} of {progress.expected})"
 
 
+def cells(progress: Progress) -> dict[str, str]:
+    """Where a run stands as cells of a table, by column: step, reward, accuracy (or mean reward) and time left."""
+    last = max(progress.val_curve, default=None)
+    return {
+        "step": steps_of(progress),
+        "reward": "" if progress.reward is None else f"{progress.reward:.3f}",
+        measured(progress.graded): so_far(progress)
+        or ("" if last is None else mean(progress.val_curve[last], progress.graded)),
+        "left": "" if progress.remaining_s is None else duration(progress.remaining_s),
+    }
+
+
 def standing(progress: Progress) -> str:
     """Where a run stands: `step 12 of 20, reward 0.412, accuracy 53.4 % after step 10, left 3 min 20 s`."""
     trained = bool(progress.total_steps)

@@ -377,7 +377,9 @@ def _band(
     arm: str, index: int, x: Sequence[float], values: Sequence[Sequence[float]], *, band: bool = True, form: str = ".1%"
 ) -> list[Figure]:
     means = [sum(found) / len(found) for found in values]
-    line = _trace(arm, "lines+markers" if band or len(x) == 1 else "lines", x, means, f"%{{y:{form}}} at step %{{x}}") | {
+    line = _trace(
+        arm, "lines+markers" if band or len(x) == 1 else "lines", x, means, f"%{{y:{form}}} at step %{{x}}"
+    ) | {
         "legendgroup": arm,
         "line": {"color": _colour(index), "width": 2.5, "dash": _dash(index)},
         "marker": {"size": 6 if len(x) > 1 else 10},
@@ -426,6 +428,9 @@ def _figure(
     categories: bool = False,
 ) -> Figure:
     layout: Figure = {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}}, "barmode": "group"}
+    if x == "step":
+        last = max((step for trace in data for step in trace["x"]), default=0)
+        layout["xaxis"] |= {"rangemode": "nonnegative", **({"dtick": 1} if last <= 10 else {})}
     if percent:
         layout["yaxis"] |= {"tickformat": ".0%", "rangemode": "tozero"}
     if categories:

@@ -88,7 +88,9 @@ def opened(run: Run, name: str, calls: Sequence[Call] | None = None) -> dict[str
     rows = rows.filter(attempt_id=name) if "attempt_id" in rows.columns else rows[int(name) : int(name) + 1]
     row, texts = rows.row(0, named=True), dict[str, int]()
     found = _calls(run, rows).get(name, []) if calls is None else calls
-    known = {} if run.record["status"] == "running" else _golds(run.record["config"]["task"])  # none within reach of agents
+    known = (
+        {} if run.record["status"] == "running" else _golds(run.record["config"]["task"])
+    )  # none within reach of agents
     steps = _steps(tool_calls(row["tool_calls"]), found, texts)
     return {"steps": steps, "texts": list(texts), "gold": _cut(known.get(row["question"]))}
 

@@ -19,15 +19,14 @@ from harness.compare.references import reference_rows
 from harness.compare.verdicts import verdict_text
 from harness.errors import NoSuchArm, NotComparable, UserError
 from harness.layers import flatten
-from harness.monitor import so_far, standing, steps_of
+from harness.monitor import cells, standing, steps_of
 from harness.report.charts import charts
-from harness.wording import duration, mean, measured
+from harness.wording import duration, mean
 
 if TYPE_CHECKING:
     from jinja2 import Template
 
-    from harness.compare.model import Comparison
-    from harness.compare.references import Reference
+    from harness.compare.model import Comparison, Reference
     from harness.compare.runs import Run, Selection
 
 HERE = Path(__file__).parent
@@ -172,11 +171,10 @@ def _template() -> Template:
 
 
 def matrix(selection: Selection) -> list[dict[str, str]]:
-    """Where each run of a study stands, planned ones too, or each of several runs: cells by column, and its `folder`."""
+    """Where each run of a study stands, planned ones too, or each of several: cells by column, and its `folder`."""
     runs = {run.folder.id: run for run in selection.runs}
-    jobs = selection.jobs
-    seen = {str(job["run"]) for job in jobs}
-    planned = [(job["arm"], job["seed"], job.get("state", "planned"), job["run"]) for job in jobs]
+    seen = {str(job["run"]) for job in selection.jobs}
+    planned = [(job["arm"], job["seed"], job.get("state", "planned"), job["run"]) for job in selection.jobs]
     planned += [(run.arm, run.seed, run.record["status"], name) for name, run in runs.items() if name not in seen]
     rows = []
     for arm, seed, state, name in planned if len(planned) > 1 else ():
@@ -186,19 +184,11 @@ def matrix(selection: Selection) -> list[dict[str, str]]:
 
 
 def stands(run: Run) -> dict[str, str]:
-    """State, step, reward, accuracy and time left of a run, as cells by column; without those that it has not."""
-    now = run.progress
-    last = max(now.val_curve, default=None)
-    value = so_far(now) or ("" if last is None else mean(now.val_curve[last], now.graded))
-    rewards = run.logged("rollout/reward")
-    cells = {
-        "state": run.record["status"],
-        "step": steps_of(now),
-        "reward": f"{rewards[max(rewards)]:.3f}" if rewards else "",
-        measured(now.graded): value,
-        "left": "" if now.remaining_s is None else duration(now.remaining_s),
-    }
-    return {name: cell for name, cell in cells.items() if cell}
+    """State of a run, and what `harness.monitor.cells` has of it."""
+    found, rewards = cells(run.progress), run.logged("rollout/reward")
+    if rewards and not found["reward"]:  # of a finished run
+        found["reward"] = f"{rewards[max(rewards)]:.3f}"
+    return {"state": run.record["status"], **found}
 
 
 def _sections(found: Sequence[Table], manifest: Sequence[Table]) -> dict[str, list[Table]]:
@@ -256,7 +246,7 @@ def _cards(run: Run) -> list[dict[str, Any]]:
     now, failed = run.progress, measure(run)["failures"]
     doing = f"{now.phase}: {now.done} of {now.expected} rollouts" if run.record["status"] == "running" else ""
     first = {**_card(run.arm, run), "more": [*filter(None, (run.record.get("reason"), doing, now.warning, now.remark))]}
-    told = [(name, *cell.partition(" so far")) for name, cell in stands(run).items() if name != "state"]
+    told = [(name, *cell.partition(" so far")) for name, cell in stands(run).items() if cell and name != "state"]
     lines = [f"{name.replace('_', ' ')} {count}" for name, count in failed.items()]
     rows = {"label": "failures", "value": str(sum(failed.values())), "more": lines}
     return [first, *({"label": a, "value": b, "more": [f"so far{d}"] if c else []} for a, b, c, d in told), rows]

@@ -73,7 +73,9 @@ def _place(target: Path | None, runs_dir: Path) -> tuple[Path, str]:
 
     if target is not None:
         folder = located(target, runs_dir)
-        if not any(next(folder.glob(where), None) for where in ("run.json", "study.json", "*/run.json", "*/study.json")):
+        if not any(
+            next(folder.glob(where), None) for where in ("run.json", "study.json", "*/run.json", "*/study.json")
+        ):
             raise UserError(f"{target} holds no run and no study. `harness runs list` shows what there is")
         return folder, "."
     found = [file for pattern in ("*/run.json", "*/*/run.json") for file in runs_dir.glob(pattern)]

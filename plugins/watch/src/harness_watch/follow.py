@@ -65,8 +65,18 @@ class Feed(Follower):
 
     @property
     def steps(self) -> pl.DataFrame:
-        """One row a step, as `harness.results.tables` makes it."""
-        return pl.DataFrame(steps_table([self._steps[step] for step in sorted(self._steps)]))
+        """One row a step, as `harness.results.tables` makes it; of the step under way no figures of its rollouts."""
+        rows = [self._steps[step] for step in sorted(self._steps)]
+        over = [{name: of for name, of in row.items() if not name.startswith("rollout/")} for row in rows]
+        whole = self.whole
+        return pl.DataFrame(steps_table([a if a["step"] <= whole else b for a, b in zip(rows, over, strict=True)]))
+
+    @property
+    def whole(self) -> int:
+        """The last step whose rollouts have all ended: those that end first are the short ones, which say little."""
+        ended = {step: row["rollout/rollouts"] for step, row in self._steps.items() if "rollout/rollouts" in row}
+        last = max(ended, default=0)
+        return last if ended.get(last, 0) >= self._expected["train"] else last - 1
 
     @property
     def rewritten(self) -> bool:
@@ -132,6 +142,7 @@ class Followed:
                 self._feed, self.era = follower(folder, record, Feed), self.era + 1
             run.progress = self._feed.look()
             run.episodes, run.steps, run.transitions = self._feed.episodes, self._feed.steps, None
+            run.training = run.episodes.filter(pl.col("phase") == "train", pl.col("step") <= self._feed.whole)
         else:
             self._feed = None
         self._launches = len(record["launches"])
@@ -140,7 +151,7 @@ class Followed:
         self.run = run
 
     def _ask_who_holds_it(self) -> None:
-        """Whether the process that writes a run still does; asked by its lock, which is free for the blink of an eye."""
+        """Whether the process that writes a run still does: by its lock, held here for the blink of an eye."""
         running = self.run is not None and self.run.record["status"] == "running"
         if not running or time.monotonic() - self._quiet_since < QUIET_S or not (self.path / ".lock").is_file():
             return

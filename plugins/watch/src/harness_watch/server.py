@@ -91,7 +91,7 @@ def application(view: View, start: str = HERE, over: Callable[[], bool] = lambda
     routes = [Route("/", show), Route("/events", events), Route("/calls", calls)]
     guarded = Middleware(TrustedHostMiddleware, allowed_hosts=NAMES, www_redirect=False)
     handlers = dict.fromkeys((LookupError, ValueError, UserError), missing)
-    return Starlette(routes=routes, middleware=[guarded], exception_handlers=handlers)  # type: ignore[arg-type]
+    return Starlette(routes=routes, middleware=[guarded], exception_handlers=handlers)
 
 
 def change(sent: State | None, now: State) -> str:

@@ -129,13 +129,11 @@ class View:
         if _held(path, STUDY_FILE):
             found = self._compare(at, self._study(path, runs), runs)
         elif path in self._followed:
-            (one,) = runs or [None]
-            if one is None:
+            if (run := self._followed[path].run) is None:
                 raise UserError(self._followed[path].trouble)
-            assert one.run is not None
-            if not one.run.arm:
-                name_arms([one.run])
-            found = self._compare(at, Selection([one.run], one.run.id), runs)
+            if not run.arm:
+                name_arms([run])
+            found = self._compare(at, Selection([run], run.id), runs)
         else:
             found = _folder(path, runs)
         above = None if at == HERE else str(PurePosixPath(at).parent)
