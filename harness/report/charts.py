@@ -429,8 +429,10 @@ def _figure(
 ) -> Figure:
     layout: Figure = {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}}, "barmode": "group"}
     if x == "step":
-        last = max((step for trace in data for step in trace["x"]), default=0)
-        layout["xaxis"] |= {"rangemode": "nonnegative", **({"dtick": 1} if last <= 10 else {})}
+        steps = [step for trace in data for step in trace["x"]] or [0]
+        first, last = min(steps), max(steps)
+        room = max(0.3, 0.03 * (last - first))
+        layout["xaxis"] |= {"range": [first - room, last + room], **({"dtick": 1} if last - first <= 10 else {})}
     if percent:
         layout["yaxis"] |= {"tickformat": ".0%", "rangemode": "tozero"}
     if categories:

@@ -146,7 +146,7 @@
   // What is shown stays the same element, so that nothing that is read closes or moves.
   const cards = new Map(), key = (one) => (one.id ? `${one.run}/${one.id}` : one);
   const render = () => {
-    const found = matching(), wanted = found.slice(0, shown);
+    const found = matching(), wanted = found.filter((one, index) => index < shown || cards.get(key(one))?.open);
     let at = list.firstElementChild;
     for (const one of wanted) {
       if (!cards.has(key(one))) cards.set(key(one), card(one));
