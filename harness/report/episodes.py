@@ -86,6 +86,8 @@ def opened(run: Run, name: str, calls: Sequence[Call] | None = None) -> dict[str
     """
     rows = run.episodes
     rows = rows.filter(attempt_id=name) if "attempt_id" in rows.columns else rows[int(name) : int(name) + 1]
+    if not len(rows):
+        raise LookupError(name)
     row, texts = rows.row(0, named=True), dict[str, int]()
     found = _calls(run, rows).get(name, []) if calls is None else calls
     known = (

@@ -187,16 +187,18 @@ def _said(found: Contents, runs: Sequence[Followed]) -> tuple[str, str]:
         again = f", launch {launches}" if launches > 1 else ""
         where = standing(runs[0].run.progress)
         return record["status"], f"{record['status']}{again}{', ' if where else ''}{where}"
-    states = [row["state"] for row in found["matrix"]]
-    counts = {state: states.count(state) for state in dict.fromkeys(states)}
-    running = "running" in records
-    return "running" if running else "finished", ", ".join(f"{count} {state}" for state, count in counts.items())
+    states = records if "run" in found["columns"] else [row["state"] for row in found["matrix"]]
+    return "running" if "running" in records else "finished", _counted(states) or "no run has begun"
+
+
+def _counted(states: Sequence[str]) -> str:
+    return ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
 
 
 def _folder(path: Path, runs: Sequence[Followed]) -> Contents:
     """A list to choose from, newest first."""
     rows = [*_studies(path), *_listed(runs)]
-    columns = ("run", "agent", "trained roles", *COLUMNS[1:])
+    columns = ("run", *COLUMNS[2:], "agent", "trained roles", "seed")
     found = contents(Selection([], str(path)), None, [], {}, {"episodes": [], "texts": [], "total": 0, "shown": 0})
     found["matrix"] = [dict.fromkeys(columns, "") | row for row in rows]
     found["columns"] = [name for name in columns if any(row.get(name) for row in rows)]
@@ -218,5 +220,4 @@ def _studies(path: Path) -> Iterator[dict[str, str]]:
         except UserError as error:
             yield {"folder": "", "run": file.parent.name, "state": str(error)}
             continue
-        counted = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-        yield {"folder": file.parent.name, "run": file.parent.name, "agent": "a study", "state": counted}
+        yield {"folder": file.parent.name, "run": file.parent.name, "agent": "a study", "state": _counted(states)}
