@@ -7,7 +7,7 @@ import statistics
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self
 
 from harness.errors import RunFailed
 from harness.records import AGENT_OUTCOMES
@@ -61,6 +61,18 @@ class Follower:
         self._fresh = 0
         self._spans: dict[int, tuple[float, float]] = {}  # of validations: from the first start to the last end
         self.progress = Progress(total_steps=total_steps, graded=graded)
+
+    @classmethod
+    def of(cls, folder: RunFolder, record: RunRecord) -> Self:
+        """Follows a run from outside, by what its record says of it."""
+        identity = record["identity"]
+        train = identity["train"]
+        rollouts = {
+            "train": train.get("batch_size", 0) * identity["group_size"],
+            "val": record["tasks"]["val"] * identity.get("samples", 1),
+        }
+        graded, least = record.get("graded", False), least_to_train(train)
+        return cls(folder, identity["steps"], rollouts, graded=graded, least=least)
 
     def look(self) -> Progress:
         """Take in what is new."""
@@ -217,26 +229,6 @@ class Monitor(Follower):
                     f"Details: `detail` in {self._folder.path / 'episodes.parquet'}"
                 )
         return state
-
-
-Kept = TypeVar("Kept", bound=Follower)
-
-
-def follower(folder: RunFolder, record: RunRecord, kind: type[Kept]) -> Kept:
-    """Follows a run from outside, by what its record says of it."""
-    identity = record["identity"]
-    train = identity["train"]
-    rollouts = {
-        "train": train.get("batch_size", 0) * identity["group_size"],
-        "val": record["tasks"]["val"] * identity.get("samples", 1),
-    }
-    return kind(
-        folder,
-        identity["steps"],
-        rollouts,
-        graded=record.get("graded", False),
-        least=least_to_train(train),
-    )
 
 
 def over_the_limit(max_failed_share: float, reasons: Counter[str]) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from harness.compare.model import Asked, Entry, StudyState, Trained
 from harness.errors import NoSuchArm, UserError, nearest
 from harness.layers import differing, flatten, parse_yaml
-from harness.monitor import Follower, follower
+from harness.monitor import Follower
 from harness.records import AGENT_OUTCOMES
 from harness.results import renamed
 from harness.results.folder import Kind, RunFolder, read_json
@@ -202,7 +202,7 @@ class Run:
                 val_curve=curve,
                 graded=result.get("graded", record.get("graded", False)),
             )
-        found = follower(self.folder, record, Follower).look()
+        found = Follower.of(self.folder, record).look()
         found.step = max(found.step, known)
         if record["status"] != "running":
             found.remaining_s = None

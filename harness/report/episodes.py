@@ -7,6 +7,7 @@ import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from harness.plugins import make, task_set_spec
@@ -37,13 +38,10 @@ def sample(arms: Mapping[str, Sequence[Run]], cap: int) -> dict[str, Any]:
     total = sum(len(run.episodes) for _, run in runs)
     texts: dict[str, int] = {}
     rows: list[dict[str, Any]] = []
-    known: dict[str, dict[str, str]] = {}
     if runs:
         each = max(1, cap // len(runs))
         for arm, run in runs:
-            task = run.record["config"]["task"]
-            key = json.dumps(task, sort_keys=True)
-            golds = known[key] = known[key] if key in known else _golds(task)
+            golds = golds_of(run)
             for table in shown(run, each):
                 calls = _calls(run, table)
                 for row in cast("list[Episode]", table.rows(named=True)):
@@ -90,9 +88,7 @@ def opened(run: Run, name: str, calls: Sequence[Call] | None = None) -> dict[str
         raise LookupError(name)
     row, texts = rows.row(0, named=True), dict[str, int]()
     found = _calls(run, rows).get(name, []) if calls is None else calls
-    known = (
-        {} if run.record["status"] == "running" else _golds(run.record["config"]["task"])
-    )  # none within reach of agents
+    known = {} if run.record["status"] == "running" else golds_of(run)  # none within reach of agents
     steps = _steps(tool_calls(row["tool_calls"]), found, texts)
     return {"steps": steps, "texts": list(texts), "gold": _cut(known.get(row["question"]))}
 
@@ -119,8 +115,14 @@ def _rank(task: str) -> str:
     return hashlib.sha256(str(task).encode()).hexdigest()
 
 
-def _golds(task: Mapping[str, Any]) -> dict[str, str]:
-    """Golds of a configuration's tasks by question, where the task set is here and a question has but one."""
+def golds_of(run: Run) -> Mapping[str, str]:
+    """Golds of a run's tasks by question, where the task set is here and a question has but one."""
+    return _golds(json.dumps(run.record["config"]["task"], sort_keys=True))
+
+
+@cache
+def _golds(described: str) -> dict[str, str]:
+    task = json.loads(described)
     found: dict[str, set[str]] = {}
     try:
         task_set = make(task_set_spec(task["name"]), task["options"], "task.options")

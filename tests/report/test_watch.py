@@ -119,10 +119,12 @@ def test_events_follow_rows_and_ctrl_c_ends_it_quietly(growing: Growing) -> None
             one = next(one for one in second["episodes"] if one["phase"] == "train")
             asked = {"run": one["run"], "id": one["id"]}
             calls = client.get("/calls", params=asked).json()
-            assert [call.get("role") for call in calls["steps"] if "role" in call][0] == "write_query"
+            assert next(call["role"] for call in calls["steps"] if "role" in call) == "write_query"
             assert any("Schema: t(a)" in text for text in calls["texts"])
+            assert calls["gold"] == ""  # while agents run, nobody is told
             assert client.get("/calls", params=asked | {"id": "none"}).status_code == 404
             growing.finish()
+            assert client.get("/calls", params=asked).json()["steps"] == calls["steps"]
             while "finished, step 4 of 4" not in (last := next(news))["blocks"].get("head", ""):
                 assert not last["reset"]
         process.send_signal(signal.SIGINT)
@@ -277,9 +279,9 @@ def test_an_episode_of_a_published_copy_opens_too() -> None:
     copy = next((Path(__file__).parents[2] / "results" / "studies" / "frameworks").glob("*/run.json")).parent
     view = View(copy)
     listed = view.look(".").found["browser"]["episodes"]
-    assert len(listed) == 200 and {one["id"] for one in listed} >= {"100"}  # which name no attempts
+    assert len(listed) == 200 and all(one["id"].isdecimal() for one in listed)  # which name no attempts
     opened = [view.opened(".", one["run"], one["id"]) for one in listed[:20]]
-    assert any(step["tool"] for one in opened for step in one["steps"]) and all(one["gold"] for one in opened)
+    assert any(step["tool"] for one in opened for step in one["steps"]) and any(one["gold"] for one in opened)
 
 
 def test_a_page_that_is_quiet_is_not_built_again(growing: Growing) -> None:

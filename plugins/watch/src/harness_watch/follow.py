@@ -14,7 +14,7 @@ import polars as pl
 from harness.compare.runs import Run
 from harness.errors import UserError
 from harness.layers import parse_json
-from harness.monitor import Follower, follower
+from harness.monitor import Follower
 from harness.results.folder import Kind, RunFolder
 from harness.results.model import Call, Episode, LoggedStep
 from harness.results.tables import episodes_table, step_rows, steps_table
@@ -139,7 +139,7 @@ class Followed:
         run = Run(folder, record, name=folder.id)
         if record["status"] == "running":
             if self._feed is None or self._feed.rewritten or len(record["launches"]) != self._launches:
-                self._feed, self.era = follower(folder, record, Feed), self.era + 1
+                self._feed, self.era = Feed.of(folder, record), self.era + 1
             run.progress = self._feed.look()
             run.episodes, run.steps, run.transitions = self._feed.episodes, self._feed.steps, None
             run.training = run.episodes.filter(pl.col("phase") == "train", pl.col("step") <= self._feed.whole)
