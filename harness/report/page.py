@@ -177,7 +177,7 @@ def matrix(selection: Selection) -> list[dict[str, str]]:
     planned = [(job["arm"], job["seed"], job.get("state", "planned"), job["run"]) for job in selection.jobs]
     planned += [(run.arm, run.seed, run.record["status"], name) for name, run in runs.items() if name not in seen]
     rows = []
-    for arm, seed, state, name in planned if len(planned) > 1 else ():
+    for arm, seed, state, name in planned if selection.jobs or len(planned) > 1 else ():
         row = dict.fromkeys(COLUMNS, "") | {"folder": name or "", "arm": arm, "seed": str(seed), "state": state}
         rows.append({**row, **stands(runs[name])} if name in runs else row)
     return rows
@@ -246,7 +246,11 @@ def _cards(run: Run) -> list[dict[str, Any]]:
     now, failed = run.progress, measure(run)["failures"]
     doing = f"{now.phase}: {now.done} of {now.expected} rollouts" if run.record["status"] == "running" else ""
     first = {**_card(run.arm, run), "more": [*filter(None, (run.record.get("reason"), doing, now.warning, now.remark))]}
-    told = [(name, *cell.partition(" so far")) for name, cell in stands(run).items() if cell and name != "state"]
+    told = [
+        (name, *cell.partition(" so far"))
+        for name, cell in stands(run).items()
+        if cell not in ("", "-") and name != "state"
+    ]
     lines = [f"{name.replace('_', ' ')} {count}" for name, count in failed.items()]
     rows = {"label": "failures", "value": str(sum(failed.values())), "more": lines}
     return [first, *({"label": a, "value": b, "more": [f"so far{d}"] if c else []} for a, b, c, d in told), rows]

@@ -204,6 +204,16 @@ def test_a_damaged_row_is_said_and_not_left_out(growing: Growing) -> None:
         assert "cannot be read" in view.look(".").blocks["head"]
 
 
+def test_a_damaged_table_leaves_what_was_shown(growing: Growing) -> None:
+    view = View(growing.folder.path)
+    growing.finish()
+    total = view.look(".").found["browser"]["total"]
+    (growing.folder.path / "steps.parquet").write_text("no table")
+    state = view.look(".")
+    assert "is damaged" in state.blocks["head"] and state.found["browser"]["total"] == total
+    assert "is damaged" in View(growing.folder.path.parent).look(".").blocks["result"]
+
+
 def test_words_of_models_and_tasks_are_text(growing: Growing, browse: Callable[..., Any], tmp_path: Path) -> None:
     from harness.report.page import page
 
@@ -241,6 +251,11 @@ def test_a_study_has_a_matrix_of_its_runs(tmp_path: Path, write_run: Callable[..
     assert f'href="?at=small/{under_way.folder.id}"' in found.blocks["result"] and "<img" not in found.blocks["head"]
     assert {trace["name"] for trace in found.found["charts"][0]["data"]} == {"plain", "graph"}
     assert any(line.startswith("graph: seed 0, state running, step 2 of 4") for line in lines(found.found))
+    waiting = study.with_name("waiting")
+    waiting.mkdir()
+    (waiting / "study.json").write_text(json.dumps({"name": "waiting", "jobs": jobs[2:]}))
+    assert [row["state"] for row in view.look("waiting").found["matrix"]] == ["planned"]
+    shutil.rmtree(waiting)
     listed = {row["run"]: row["state"] for row in view.look(".").found["matrix"]}
     assert listed == {"small": "1 finished, 1 running, 1 planned"}
     assert view.look(f"small/{under_way.folder.id}").found["live"].up == "small"
@@ -254,7 +269,10 @@ def test_no_place_is_outside(runs: Path, place: str) -> None:
 
 def test_a_folder_is_a_list_to_choose_from(runs: Path) -> None:
     state = View(runs).look(".")
-    assert len(state.found["matrix"]) == 5 and sorted(state.found["live"].said.split(", ")) == ["1 failed", "4 finished"]
+    assert len(state.found["matrix"]) == 5 and sorted(state.found["live"].said.split(", ")) == [
+        "1 failed",
+        "4 finished",
+    ]
     for row in state.found["matrix"]:
         assert f'href="?at={row["folder"]}"' in state.blocks["result"]
 

@@ -22,6 +22,8 @@ from harness.trainers import Progress
 
 QUIET_S = 10.0
 """Between looks at whether a process holds a run that writes nothing."""
+MOST_CHUNKS = 100
+"""Of a table that grows, before it is laid out anew."""
 GROWING = ("logs/episodes-*.jsonl", "logs/steps-*.jsonl")
 TABLES = ("*.parquet",)
 GONE = "The folder is gone; this is what it held."
@@ -54,7 +56,8 @@ class Feed(Follower):
         state = super().look()
         episodes = cast("list[Episode]", self._fresh_rows["episodes"])
         if episodes:
-            self.episodes = pl.concat([self.episodes, pl.DataFrame(episodes_table(episodes))])
+            more = pl.DataFrame(episodes_table(episodes))
+            self.episodes = pl.concat([self.episodes, more], rechunk=self.episodes.n_chunks() > MOST_CHUNKS)
         for row in cast("list[LoggedStep]", self._fresh_rows["steps"]):
             self._logs[row["step"]].append(row)
         touched = {row["step"] for rows in self._fresh_rows.values() for row in rows}

@@ -83,7 +83,13 @@ class View:
         runs, jobs = self._runs(path)
         mark = (*((one.path, one.version, one.trouble) for one in runs), jobs)
         if known is None or known[0] != mark:
-            state = self._state(at, path, [one for one in runs if one.run is not None])
+            try:
+                state = self._state(at, path, [one for one in runs if one.run is not None])
+            except UserError as error:  # a table is damaged, or half replaced
+                if known is None:
+                    raise
+                found = {**known[1].found, "live": known[1].found["live"]._replace(state="lost", said=str(error))}
+                state = replace(known[1], found=found, blocks=blocks(found))
             self._known[at] = (mark, state)
         self._looked[at] = now
         return self._known[at][1]
@@ -210,7 +216,10 @@ def _listed(runs: Sequence[Followed]) -> Iterator[dict[str, str]]:
         if one.run is not None:
             record = one.run.record
             what = {"agent": record["agent"], "trained roles": record["agent_match"], "seed": str(record["seed"])}
-            yield {"folder": one.path.name, "run": one.path.name, **what, **stands(one.run)}
+            try:
+                yield {"folder": one.path.name, "run": one.path.name, **what, **stands(one.run)}
+            except UserError as error:
+                yield {"folder": "", "run": one.path.name, **what, "state": str(error)}
 
 
 def _studies(path: Path) -> Iterator[dict[str, str]]:
