@@ -174,7 +174,7 @@
     if (query.has("open") && list.firstElementChild) list.firstElementChild.open = true;
     document.getElementById("episodes").scrollIntoView();
   };
-  // Live: what ended meanwhile waits while an episode is open.
+  // Live: what ended meanwhile waits while somebody reads: an episode is open, pointed at, or scrolled to.
   const fresh = document.getElementById("fresh");
   const merge = () => {
     const known = new Set(waiting.map(key));
@@ -185,11 +185,13 @@
     fresh.hidden = true;
   };
   const settle = () => {
-    if (waiting.length && !list.querySelector("details[open]")) merge();
+    const read = list.querySelector("details[open]") || list.matches(":hover") || list.getBoundingClientRect().top < 0;
+    if (waiting.length && !read) merge();
     fresh.hidden = !waiting.length;
     fresh.textContent = `${waiting.length} more ended: show them`;
   };
   fresh.addEventListener("click", merge);
+  list.addEventListener("mouseleave", settle);
   const swap = (name, html) => {
     const old = document.querySelector(`[data-block="${name}"]`), made = old.cloneNode(false);
     made.innerHTML = html;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
@@ -10,11 +11,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import httpx
 import pytest
 
@@ -187,6 +189,7 @@ def test_a_killed_and_a_removed_run_are_said(growing: Growing, monkeypatch: pyte
     growing.kill()
     state = view.look(".")
     assert state.found["live"].state == "lost" and "harness train --resume" in state.blocks["head"]
+    assert "killed" in state.blocks["result"] and ">running<" not in state.blocks["result"]
     total = state.found["browser"]["total"]
     shutil.rmtree(growing.folder.path)
     state = view.look(".")
@@ -310,3 +313,69 @@ def test_a_page_that_is_quiet_is_not_built_again(growing: Growing) -> None:
     time.sleep(0.01)
     growing.until(3)
     assert view.look(".") is not states[0]
+
+
+@asynccontextmanager
+async def tab(address: str, folder: Path) -> AsyncIterator[Callable[[str], Awaitable[Any]]]:
+    """A page in headless Chromium at a phone's width; gives what evaluates an expression in it."""
+    named = (os.environ.get("CHROMIUM", ""), "chromium", "chromium-browser", "google-chrome")
+    binary = next((path for name in named if name and (path := shutil.which(name))), None)
+    if binary is None:
+        pytest.skip("no Chromium here: install chromium, or name one in CHROMIUM")
+    options = ("--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--window-size=500,900")
+    command = [binary, *options, f"--user-data-dir={folder}", "about:blank"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        async with asyncio.timeout(60):
+            while not (told := folder / "DevToolsActivePort").exists() or "\n" not in told.read_text():
+                if process.poll() is not None:
+                    pytest.skip("this Chromium does not start headless")
+                await asyncio.sleep(0.1)
+        port = told.read_text().split()[0]
+        async with aiohttp.ClientSession() as session:
+            async with session.put(f"http://127.0.0.1:{port}/json/new?{address}") as answer:
+                place = json.loads(await answer.text())["webSocketDebuggerUrl"]
+            async with session.ws_connect(place, max_msg_size=0) as socket:
+
+                async def evaluate(expression: str) -> Any:
+                    asked = {"expression": expression, "returnByValue": True, "awaitPromise": True}
+                    await socket.send_json({"id": 1, "method": "Runtime.evaluate", "params": asked})
+                    while (said := await socket.receive_json()).get("id") != 1:
+                        pass
+                    return said["result"]["result"].get("value")
+
+                yield evaluate
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def test_an_open_episode_stays_where_it_is_while_others_end(growing: Growing, tmp_path: Path) -> None:
+    growing.rows["episodes"] = [row | {"question": EVIL} for row in growing.rows["episodes"]]
+    growing.until(0)
+
+    async def until(expression: str) -> None:
+        async with asyncio.timeout(60):
+            while not await evaluate(expression):
+                await asyncio.sleep(0.1)
+
+    with served(growing.folder.path) as (address, process):
+        async with tab(address, tmp_path / "profile") as evaluate:
+            await until("document.querySelectorAll('#list details').length === 20 && document.body.dataset.charts > 3")
+            await evaluate(
+                "mine = document.querySelectorAll('#list details')[3]; mine.open = true; mine.scrollIntoView()"
+            )
+            await until("mine.querySelectorAll('.call').length >= 3")
+            top = await evaluate("mine.getBoundingClientRect().top")
+            growing.until(2, "train")
+            await until("document.querySelector('[data-block=head]').textContent.includes('step 1 of 4')")
+            await until("!document.getElementById('fresh').hidden")
+            assert await evaluate("mine.open && mine.isConnected")
+            assert abs(await evaluate("mine.getBoundingClientRect().top") - top) < 2
+            await evaluate("document.getElementById('fresh').click()")
+            assert await evaluate("mine.open && mine.isConnected && document.getElementById('fresh').hidden")
+            assert "train step 2" in await evaluate("document.querySelector('#list details').textContent")
+            assert await evaluate("document.documentElement.scrollWidth <= innerWidth")
+            assert await evaluate("document.images.length") == 0 and EVIL in await evaluate("mine.textContent")
+            process.kill()
+            await until("'cut' in document.body.dataset")

@@ -163,6 +163,7 @@ class Followed:
         try:
             with self.run.folder.locked():
                 self.trouble = LEFT
+                self.run.record["status"], self.run.progress.remaining_s = "killed", None
         except UserError:
             self.trouble = ""
 

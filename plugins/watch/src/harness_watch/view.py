@@ -14,7 +14,7 @@ from harness.errors import UserError
 from harness.monitor import standing
 from harness.report.episodes import newest, opened
 from harness.report.page import COLUMNS, Contents, blocks, by_arm, compared, contents, stands
-from harness_watch.follow import GONE, Followed
+from harness_watch.follow import GONE, LEFT, Followed
 
 if TYPE_CHECKING:
     from harness.compare.model import Comparison
@@ -185,7 +185,7 @@ def _said(found: Contents, runs: Sequence[Followed]) -> tuple[str, str]:
     """Of what kind the state of a place is, and what is said of it."""
     trouble = next((one.trouble for one in runs if one.trouble), "")
     records = [one.run.record["status"] for one in runs if one.run is not None]
-    if trouble and (len(runs) == 1 or trouble != GONE):
+    if trouble and (len(runs) == 1 or trouble not in (GONE, LEFT)):  # of several each has its state in a row
         return "lost", trouble
     if len(runs) == 1 and not found["matrix"]:
         assert runs[0].run is not None
