@@ -7,12 +7,12 @@ import statistics
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from harness.errors import RunFailed
 from harness.records import AGENT_OUTCOMES
 from harness.results import renamed
-from harness.results.folder import RunFolder
+from harness.results.folder import Kind, RunFolder
 from harness.results.model import Episode, LoggedStep, RunRecord
 from harness.results.signal import least_to_train, teaches
 from harness.trainers import Progress
@@ -46,7 +46,8 @@ class Follower:
         self._least = least
         self._folder = folder
         self._expected = expected
-        self._offsets: dict[Path, int] = {}
+        self.offsets: dict[Path, int] = {}
+        """How much of each file has been read, in bytes."""
         self._rewards: dict[tuple[str, int], list[float]] = defaultdict(list)
         self._groups: dict[int, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
         self._flat: list[int] = []
@@ -60,6 +61,18 @@ class Follower:
         self._fresh = 0
         self._spans: dict[int, tuple[float, float]] = {}  # of validations: from the first start to the last end
         self.progress = Progress(total_steps=total_steps, graded=graded)
+
+    @classmethod
+    def of(cls, folder: RunFolder, record: RunRecord) -> Self:
+        """Follows a run from outside, by what its record says of it."""
+        identity = record["identity"]
+        train = identity["train"]
+        rollouts = {
+            "train": train.get("batch_size", 0) * identity["group_size"],
+            "val": record["tasks"]["val"] * identity.get("samples", 1),
+        }
+        graded, least = record.get("graded", False), least_to_train(train)
+        return cls(folder, identity["steps"], rollouts, graded=graded, least=least)
 
     def look(self) -> Progress:
         """Take in what is new."""
@@ -81,20 +94,22 @@ class Follower:
         return state
 
     def _read(self) -> None:
-        for path in sorted(self._folder.logs.glob("episodes-*.jsonl")):
-            for row in self._new(path):
-                self._episode(row)
-        for path in sorted(self._folder.logs.glob("steps-*.jsonl")):
-            for row in self._new(path):
-                self._logged(row)
+        for row in self.new_rows("episodes"):
+            self._episode(row)
+        for row in self.new_rows("steps"):
+            self._logged(row)
 
-    def _new(self, path: Path) -> list[Any]:
-        with path.open("rb") as file:
-            file.seek(self._offsets.get(path, 0))
-            data = file.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offsets[path] = self._offsets.get(path, 0) + len(whole)
-        return [json.loads(line) for line in whole.splitlines()]
+    def new_rows(self, kind: Kind) -> list[Any]:
+        """Rows that were written since the last call, file by file; half a line is left for the next."""
+        rows = []
+        for path in sorted(self._folder.logs.glob(f"{kind}-*.jsonl")):
+            with path.open("rb") as file:
+                file.seek(self.offsets.get(path, 0))
+                data = file.read()
+            whole = data[: data.rfind(b"\n") + 1]
+            self.offsets[path] = self.offsets.get(path, 0) + len(whole)
+            rows += [json.loads(line) for line in whole.splitlines()]
+        return rows
 
     def _episode(self, row: Episode) -> None:
         state = self.progress
@@ -216,23 +231,6 @@ class Monitor(Follower):
         return state
 
 
-def follower(folder: RunFolder, record: RunRecord) -> Follower:
-    """Follows a run from outside, by what its record says of it."""
-    identity = record["identity"]
-    train = identity["train"]
-    rollouts = {
-        "train": train.get("batch_size", 0) * identity["group_size"],
-        "val": record["tasks"]["val"] * identity.get("samples", 1),
-    }
-    return Follower(
-        folder,
-        identity["steps"],
-        rollouts,
-        graded=record.get("graded", False),
-        least=least_to_train(train),
-    )
-
-
 def over_the_limit(max_failed_share: float, reasons: Counter[str]) -> str:
     """That more rollouts failed than may, and the commonest reason, as the end of one sentence and another."""
     return f"more than rollout.max_failed_share={max_failed_share:g} allows. {most_often(reasons)}"
@@ -248,6 +246,18 @@ def so_far(progress: Progress) -> str:
     if progress.validating is None:
         return ""
     return f"{mean(progress.val_so_far, progress.graded)} so far ({progress.done} of {progress.expected})"
+
+
+def cells(progress: Progress) -> dict[str, str]:
+    """Where a run stands as cells of a table, by column: step, reward, accuracy (or mean reward) and time left."""
+    last = max(progress.val_curve, default=None)
+    return {
+        "step": steps_of(progress),
+        "reward": "" if progress.reward is None else f"{progress.reward:.3f}",
+        measured(progress.graded): so_far(progress)
+        or ("" if last is None else mean(progress.val_curve[last], progress.graded)),
+        "left": "" if progress.remaining_s is None else duration(progress.remaining_s),
+    }
 
 
 def standing(progress: Progress) -> str:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NotRequired, Self, TypedDict
 
 from harness.cli.common import table
-from harness.monitor import standing, steps_of
-from harness.wording import duration, mean, measured, printable, with_cores
+from harness.monitor import cells, standing
+from harness.wording import duration, printable, with_cores
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -159,15 +159,8 @@ def _cells(one: Standing) -> dict[str, str]:
     shown = {"arm": one.job.arm, "seed": str(one.job.seed), "state": one.state}
     shown["time"] = "" if spent_s is None else duration(spent_s)
     if state is not None:
-        last = max(state.val_curve, default=None)
-        value = "" if last is None else mean(state.val_curve[last], state.graded)
-        if state.validating is not None:
-            value = f"{mean(state.val_so_far, state.graded)} so far ({state.done})"
-        shown["step"] = steps_of(state)
-        shown["reward"] = "" if state.reward is None else f"{state.reward:.3f}"
-        shown[measured(state.graded)] = value
-        if one.state == "running" and state.remaining_s is not None:
-            shown["left"] = duration(state.remaining_s)
+        shown |= {name: cell.replace(f" of {state.expected})", ")") for name, cell in cells(state).items()}
+        shown["left"] = shown["left"] if one.state == "running" else ""
     return shown | {"": one.line}
 
 

@@ -79,7 +79,7 @@ def signal(run: Run) -> tuple[float | None, Signal]:
     shared = run.record["config"].get("train", {}).get("credit", "shared") == "shared"
     if not (run.trained and shared and wanted <= set(run.episodes.columns)):
         return None, {"signal_by_step": {}, "no_signal": ""}
-    rows = run.episodes.filter(phase="train")
+    rows = run.training
     least = least_to_train(run.record["identity"]["train"])
     counted = mixed_groups(rows.select("step", "task_id", "used_reward").rows(), least)
     share = share_mixed(counted.values())

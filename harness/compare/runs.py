@@ -10,10 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from harness.compare.model import Asked, StudyState, Trained
+from harness.compare.model import Asked, Entry, StudyState, Trained
 from harness.errors import NoSuchArm, UserError, nearest
 from harness.layers import differing, flatten, parse_yaml
-from harness.monitor import follower
+from harness.monitor import Follower
 from harness.records import AGENT_OUTCOMES
 from harness.results import renamed
 from harness.results.folder import Kind, RunFolder, read_json
@@ -100,11 +100,15 @@ class Run:
     @cached_property
     def gradients(self) -> dict[int, float]:
         """The norm of the gradient by step."""
-        norm = self.columns("gradient_norm")
-        if not norm:
+        return self.logged("gradient_norm")
+
+    def logged(self, measure: str) -> dict[int, float]:
+        """One of `harness.trainers.MEASURES`, or another column of `steps`, by step; empty where it was not logged."""
+        names = self.columns(measure)
+        if not names:
             return {}
-        rows = self.steps.drop_nulls(norm)
-        return dict(zip(rows["step"].to_list(), rows.select(norm).sum_horizontal().to_list(), strict=True))
+        rows = self.steps.drop_nulls(names)
+        return dict(zip(rows["step"].to_list(), rows.select(names).sum_horizontal().to_list(), strict=True))
 
     def columns(self, measure: str) -> list[str]:
         """The columns of `steps` that add up to one of `harness.trainers.MEASURES`; empty where it was not logged."""
@@ -198,7 +202,7 @@ class Run:
                 val_curve=curve,
                 graded=result.get("graded", record.get("graded", False)),
             )
-        found = follower(self.folder, record).look()
+        found = Follower.of(self.folder, record).look()
         found.step = max(found.step, known)
         if record["status"] != "running":
             found.remaining_s = None
@@ -252,6 +256,7 @@ class Selection:
     Attributes:
         study: The study's description where the runs come from one.
         arms: Those that a study has, whether they ran or not.
+        jobs: Of a study, planned ones too.
         missing: What a study asked for and no run stands for, in words.
         varied: Configuration keys that the study varies on purpose.
     """
@@ -260,6 +265,7 @@ class Selection:
     name: str = ""
     study: Asked = field(default_factory=Asked)
     arms: list[str] = field(default_factory=list)
+    jobs: list[Entry] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     varied: list[str] = field(default_factory=list)
 
@@ -276,7 +282,7 @@ def select(paths: Iterable[Path], runs_dir: Path = Path("runs")) -> Selection:
     chosen = Selection([])
     empty = []
     for path in paths:
-        found = _find(path, runs_dir)
+        found = located(path, runs_dir)
         if (found / STUDY_FILE).is_file():
             _add_study(chosen, found)
         elif (found / "run.json").is_file():
@@ -391,7 +397,8 @@ def other_names(runs: Iterable[Run]) -> dict[str, set[str]]:
     return found
 
 
-def _find(path: Path, runs_dir: Path) -> Path:
+def located(path: Path, runs_dir: Path) -> Path:
+    """The folder that is meant: its path, a run's id, or a study's file."""
     if path.is_dir():
         return path
     if path.suffix in (".yaml", ".yml") and path.is_file():
@@ -414,6 +421,7 @@ def _find(path: Path, runs_dir: Path) -> Path:
 def _add_study(chosen: Selection, folder: Path) -> None:
     data = read_state(folder)
     chosen.study, chosen.name = data, data["name"]
+    chosen.jobs += data["jobs"]
     chosen.varied += [key for key in data.get("varied", []) if key not in chosen.varied]
     for job in data["jobs"]:
         if data.get("evaluate") and job.get("kind") != "eval":

@@ -18,6 +18,8 @@ DASHES = ("solid", "dash", "dot", "dashdot")
 PARTS = {"rollout": "#2a7de1", "update": "#e07b00", "weights": "#1a9c6b", "other": "#8d99a6"}
 Arms = Mapping[str, Sequence["Run"]]
 Figure = dict[str, Any]
+Curves = Mapping[str, Sequence[Mapping[int, float]]]
+"""Values by step of every run of an arm."""
 
 
 def charts(arms: Arms, comparison: Comparison | None, figures: Mapping[str, list[Figures]]) -> list[Figure]:
@@ -30,6 +32,7 @@ def charts(arms: Arms, comparison: Comparison | None, figures: Mapping[str, list
         validation_curve(arms),
         training_curve(arms),
         signal(figures),
+        *logged(arms),
         differences(comparison),
         cost_split(figures),
         rewrites(arms),
@@ -72,23 +75,20 @@ def _measured(arms: Arms) -> str:
 
 
 def validation_curve(arms: Arms) -> Figure:
-    """Mean over seeds with the range of seeds as a band."""
-    data: list[Figure] = []
-    for index, (arm, runs) in enumerate(arms.items()):
-        curves = [run.val_curve() for run in runs]
-        steps = sorted(set().union(*curves)) if curves else []
-        values = [[curve[step] for curve in curves if step in curve] for step in steps]
-        if len(steps) > 1:
-            data += _band(arm, index, steps, values)
-    return _figure(
-        "validation",
-        f"Validation {_measured(arms)}",
-        "Mean over seeds; the band reaches from the worst to the best seed.",
-        data,
-        "step",
-        _measured(arms),
-        percent=True,
-    )
+    """Mean over seeds with the range of seeds as a band; a ring where a validation is under way."""
+    trained = {arm: [run for run in runs if run.trained] for arm, runs in arms.items()}
+    asked = max((run.validated_tasks() for runs in trained.values() for run in runs), default=0)
+    caption = f"Mean over seeds, of {asked} questions; the band reaches from the worst to the best seed."
+    curves = {arm: [run.val_curve() for run in runs] for arm, runs in trained.items()}
+    figure = by_step("validation", f"Validation {_measured(arms)}", caption, _measured(arms), curves)
+    for index, (arm, runs) in enumerate(trained.items()):
+        for now in (run.progress for run in runs):
+            if now.validating is not None and now.val_so_far is not None:
+                said = f"%{{y:.1%}} so far, {now.done} of {now.expected}"
+                ring = {"size": 10, "symbol": "circle-open", "color": _colour(index), "line": {"width": 2}}
+                trace = _trace(arm, "markers", [now.validating], [now.val_so_far], said)
+                figure["data"].append(trace | {"marker": ring, "legendgroup": arm, "showlegend": False})
+    return figure
 
 
 def training_curve(arms: Arms) -> Figure:
@@ -98,9 +98,7 @@ def training_curve(arms: Arms) -> Figure:
     for index, (arm, runs) in enumerate(arms.items()):
         by_step: dict[int, list[float]] = {}
         for run in runs:
-            if "rollout/reward" not in run.steps.columns:
-                continue
-            for step, value in run.steps.select("step", "rollout/reward").drop_nulls().rows():
+            for step, value in run.logged("rollout/reward").items():
                 by_step.setdefault(step, []).append(value)
         if not by_step:
             continue
@@ -125,17 +123,54 @@ def training_curve(arms: Arms) -> Figure:
 
 def signal(figures: Mapping[str, list[Figures]]) -> Figure:
     """The share of every step's groups that training can learn from, mean over seeds."""
-    data: list[Figure] = []
-    for index, (arm, runs) in enumerate(figures.items()):
-        shares = [run["signal_by_step"] for run in runs]
-        steps = sorted(set().union(*shares)) if shares else []
-        if steps:
-            data += _band(arm, index, steps, [[one[step] for one in shares if step in one] for step in steps])
     caption = (
         "Groups of rollouts of one task in which rewards differ, or with train.algorithm=rejection one that is trained "
         "on; others give no gradient. Mean over seeds, the band reaches from the least to the most."
     )
-    return _figure("signal", "Groups with signal", caption, data, "step", "share of groups", percent=True)
+    shares = {arm: [run["signal_by_step"] for run in runs] for arm, runs in figures.items()}
+    return by_step("signal", "Groups with signal", caption, "share of groups", shares)
+
+
+def logged(arms: Arms) -> list[Figure]:
+    """What a trainer logs of the policy's course, and what its rollouts take; only of what it logs."""
+
+    def of(measure: str) -> Curves:
+        return {arm: [run.logged(measure) for run in runs] for arm, runs in arms.items()}
+
+    clipped = "Tokens whose update is clipped, by the bound on the ratio of probabilities. Dotted: replies cut at the "
+    figure = by_step("clipped", "Clipped share", f"{clipped}token limit.", "share", of("clipped"), ".2%")
+    for trace in by_step("cut", "", "", "", of("cut"), ".2%")["data"]:
+        figure["data"].append(trace | {"showlegend": False, "line": {**trace["line"], "dash": "dot"}})
+    figure["layout"]["yaxis"] |= {"tickformat": ".2~%"}
+    said = "Tokens that the policy wrote in a training rollout, over all its calls; mean of the step."
+    speeds = {arm: [_tokens_per_s(run) for run in runs] for arm, runs in arms.items()}
+    speed = "Tokens that the policy wrote in a step's training rollouts, by the seconds that these took."
+    lengths = of("rollout/response_tokens_per_rollout")
+    return [
+        by_step("entropy", "Entropy", "Of the policy, mean over trained tokens.", "nats a token", of("entropy"), ".3f"),
+        figure,
+        by_step("lengths", "Response length", said, "tokens a rollout", lengths, ".1f"),
+        by_step("speed", "Tokens per second", speed, "tokens/s", speeds, ",.0f"),
+    ]
+
+
+def by_step(key: str, title: str, caption: str, y: str, curves: Curves, form: str = ".1%") -> Figure:
+    """Means of an arm's runs by step, with the range of its runs as a band.
+
+    Args:
+        form: Of a value, as d3 has it.
+    """
+    data: list[Figure] = []
+    for index, (arm, found) in enumerate(curves.items()):
+        if steps := sorted(set().union(*found)):
+            data += _band(arm, index, steps, [[one[step] for one in found if step in one] for step in steps], form=form)
+    return _figure(key, title, caption, data, "step", y, percent=form.endswith("%"))
+
+
+def _tokens_per_s(run: Run) -> dict[int, float]:
+    names = ("rollout/response_tokens_per_rollout", "rollout/rollouts", "rollout_s")
+    tokens, rollouts, seconds = map(run.logged, names)
+    return {step: tokens[step] * rollouts[step] / spent for step, spent in seconds.items() if step in tokens and spent}
 
 
 def differences(comparison: Comparison | None) -> Figure:
@@ -339,10 +374,12 @@ def _ended(run: Run, column: str) -> list[Any]:
 
 
 def _band(
-    arm: str, index: int, x: Sequence[float], values: Sequence[Sequence[float]], *, band: bool = True
+    arm: str, index: int, x: Sequence[float], values: Sequence[Sequence[float]], *, band: bool = True, form: str = ".1%"
 ) -> list[Figure]:
     means = [sum(found) / len(found) for found in values]
-    line = _trace(arm, "lines+markers" if band or len(x) == 1 else "lines", x, means, "%{y:.1%} at step %{x}") | {
+    line = _trace(
+        arm, "lines+markers" if band or len(x) == 1 else "lines", x, means, f"%{{y:{form}}} at step %{{x}}"
+    ) | {
         "legendgroup": arm,
         "line": {"color": _colour(index), "width": 2.5, "dash": _dash(index)},
         "marker": {"size": 6 if len(x) > 1 else 10},
@@ -391,6 +428,11 @@ def _figure(
     categories: bool = False,
 ) -> Figure:
     layout: Figure = {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}}, "barmode": "group"}
+    if x == "step":
+        steps = [step for trace in data for step in trace["x"]] or [0]
+        first, last = min(steps), max(steps)
+        room = max(0.3, 0.03 * (last - first))
+        layout["xaxis"] |= {"range": [first - room, last + room], **({"dtick": 1} if last - first <= 10 else {})}
     if percent:
         layout["yaxis"] |= {"tickformat": ".0%", "rangemode": "tozero"}
     if categories:

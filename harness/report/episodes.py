@@ -7,6 +7,7 @@ import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from harness.plugins import make, task_set_spec
@@ -37,21 +38,59 @@ def sample(arms: Mapping[str, Sequence[Run]], cap: int) -> dict[str, Any]:
     total = sum(len(run.episodes) for _, run in runs)
     texts: dict[str, int] = {}
     rows: list[dict[str, Any]] = []
-    known: dict[str, dict[str, str]] = {}
     if runs:
         each = max(1, cap // len(runs))
         for arm, run in runs:
-            task = run.record["config"]["task"]
-            key = json.dumps(task, sort_keys=True)
-            golds = known[key] = known[key] if key in known else _golds(task)
+            golds = golds_of(run)
             for table in shown(run, each):
                 calls = _calls(run, table)
-                rows += [
-                    _episode(arm, run, row, calls, texts, golds)
-                    for row in cast("list[Episode]", table.rows(named=True))
-                ]
+                for row in cast("list[Episode]", table.rows(named=True)):
+                    steps = _steps(tool_calls(row["tool_calls"]), calls.get(row.get("attempt_id", ""), []), texts)
+                    rows.append({**_episode(arm, run, row), "gold": _cut(golds.get(row["question"])), "steps": steps})
     rows.sort(key=lambda row: (row["phase"] == "train", _rank(row["task"]), row["seed"]))  # one question side by side
     return {"episodes": rows[:cap], "texts": list(texts), "total": total, "shown": min(len(rows), cap)}
+
+
+def newest(arms: Mapping[str, Sequence[Run]], cap: int) -> dict[str, Any]:
+    """The `cap` episodes that ended last, newest first, each without its calls: `opened` has them.
+
+    Returns:
+        What `sample` does; a row's `id` is its attempt's, or its place among the run's rows where those name none.
+    """
+    import polars as pl
+
+    found: list[tuple[float, dict[str, Any]]] = []
+    for arm, run in ((arm, run) for arm, group in arms.items() for run in group):
+        rows = run.episodes.with_row_index("id")
+        timed = {"attempt_id", "started_s", "elapsed_s"} <= set(rows.columns)  # not of published copies
+        rows = rows.with_columns(ended=pl.col("started_s") + pl.col("elapsed_s") if timed else pl.col("id").cast(float))
+        for row in rows.top_k(cap, by="ended").rows(named=True):
+            name = str(row["attempt_id"] if timed else row["id"])
+            found.append((row["ended"], {**_episode(arm, run, cast("Episode", row)), "id": name, "steps": None}))
+    found.sort(key=lambda one: -one[0])
+    total = sum(len(run.episodes) for group in arms.values() for run in group)
+    return {"episodes": [row for _, row in found[:cap]], "texts": [], "total": total, "shown": min(len(found), cap)}
+
+
+def opened(run: Run, name: str, calls: Sequence[Call] | None = None) -> dict[str, Any]:
+    """What one of `newest` says when it is opened: `steps`, and the `texts` that they refer to.
+
+    Args:
+        name: Its `id`.
+        calls: Its calls in order, where the run does not hold them.
+
+    Raises:
+        LookupError: The run has no such episode.
+    """
+    rows = run.episodes
+    rows = rows.filter(attempt_id=name) if "attempt_id" in rows.columns else rows[int(name) : int(name) + 1]
+    if not len(rows):
+        raise LookupError(name)
+    row, texts = rows.row(0, named=True), dict[str, int]()
+    found = _calls(run, rows).get(name, []) if calls is None else calls
+    known = {} if run.record["status"] == "running" else golds_of(run)  # none within reach of agents
+    steps = _steps(tool_calls(row["tool_calls"]), found, texts)
+    return {"steps": steps, "texts": list(texts), "gold": _cut(known.get(row["question"]))}
 
 
 def shown(run: Run, count: int) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -76,8 +115,14 @@ def _rank(task: str) -> str:
     return hashlib.sha256(str(task).encode()).hexdigest()
 
 
-def _golds(task: Mapping[str, Any]) -> dict[str, str]:
-    """Golds of a configuration's tasks by question, where the task set is here and a question has but one."""
+def golds_of(run: Run) -> Mapping[str, str]:
+    """Golds of a run's tasks by question, where the task set is here and a question has but one."""
+    return _golds(json.dumps(run.record["config"]["task"], sort_keys=True))
+
+
+@cache
+def _golds(described: str) -> dict[str, str]:
+    task = json.loads(described)
     found: dict[str, set[str]] = {}
     try:
         task_set = make(task_set_spec(task["name"]), task["options"], "task.options")
@@ -99,14 +144,7 @@ def _calls(run: Run, table: pl.DataFrame) -> dict[str, list[Call]]:
     return found
 
 
-def _episode(
-    arm: str,
-    run: Run,
-    row: Episode,
-    calls: Mapping[str, list[Call]],
-    texts: dict[str, int],
-    golds: Mapping[str, str],
-) -> dict[str, Any]:
+def _episode(arm: str, run: Run, row: Episode) -> dict[str, Any]:
     reward, first = row["reward"], row["first_reward"]
     return {
         "arm": arm,
@@ -121,7 +159,6 @@ def _episode(
         "outcome": row["outcome"],
         "detail": _cut(row["detail"]),
         "answer": _cut(row["answer"]),
-        "gold": _cut(golds.get(_text(row["question"]))),
         "reward": reward,
         "first": first,
         "reason": _cut(row["reward_reason"]),
@@ -129,7 +166,6 @@ def _episode(
         "by_role": json.loads(_text(row.get("reward_by_role")) or "{}"),
         "verdict": "unscored" if reward is None else "right" if reward >= 1 else "wrong" if reward <= 0 else "partly",
         "rewrite": "" if reward is None or first is None or reward == first else "helped" if reward > first else "hurt",
-        "steps": _steps(tool_calls(_text(row["tool_calls"])), calls.get(row.get("attempt_id", ""), []), texts),
     }
 
 

@@ -1,5 +1,6 @@
 "use strict";
 (async () => {
+  const live = document.body.dataset.live, nonce = document.currentScript.nonce;
   // Data and the chart library come deflated, in base 85.
   const unpack = async (id) => {
     const digits = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;/=>?@^_`{|}~";
@@ -16,7 +17,7 @@
     return new Response(stream).text();
   };
   const data = JSON.parse(await unpack("data"));
-  document.head.append(Object.assign(document.createElement("script"), { textContent: await unpack("plotly") }));
+  document.head.append(Object.assign(document.createElement("script"), { nonce, textContent: await unpack("plotly") }));
   const root = document.documentElement;
   const css = (name) => getComputedStyle(root).getPropertyValue(name).trim();
   const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -65,10 +66,10 @@
     const now = Math.round(entry.contentRect.width);
     if (width && now !== width) draw();
     width = now;
-  }).observe(document.querySelector(".charts"));
+  }).observe(document.querySelector("main"));
 
   // Episodes: filters, kept in the address so that a view can be linked.
-  const { episodes, texts } = data.browser;
+  let { episodes } = data.browser, waiting = [];
   const form = document.getElementById("filters"), list = document.getElementById("list");
   const count = document.getElementById("count"), more = document.getElementById("more");
   const PAGE = 20, selects = ["arm", "seed", "phase", "verdict", "rewrite", "difficulty"];
@@ -79,21 +80,24 @@
     made.append(...children);
     return made;
   };
-  for (const name of selects) {
-    const values = [...new Set(episodes.map((one) => String(one[name])))].filter((value) => value !== "");
-    for (const value of values) form.elements[name].append(element("option", { value }, value));
-    if (values.length < 2 && name !== "arm" && name !== "verdict") form.elements[name].parentElement.hidden = true;
-  }
-  const haystacks = episodes.map((one) => [one.question, one.cluster, one.task, one.answer, ...one.steps.map((step) => step.arguments || "")].join("\n").toLowerCase());
+  const options = () => {
+    for (const name of selects) {
+      const values = [...new Set(episodes.map((one) => String(one[name])))].filter((value) => value !== "");
+      const known = new Set([...form.elements[name].options].map((option) => option.value));
+      for (const value of values) if (!known.has(value)) form.elements[name].append(element("option", { value }, value));
+      form.elements[name].parentElement.hidden = values.length < 2 && name !== "arm" && name !== "verdict";
+    }
+  };
+  const haystack = (one) => one.hay ??= [one.question, one.cluster, one.task, one.answer, ...(one.steps || []).map((step) => step.arguments || "")].join("\n").toLowerCase();
   const matching = () => {
     const words = form.elements.q.value.toLowerCase().split(/\s+/).filter(Boolean);
-    return episodes.filter((one, index) => selects.every((name) => !form.elements[name].value || String(one[name]) === form.elements[name].value)
-      && words.every((word) => haystacks[index].includes(word)));
+    return episodes.filter((one) => selects.every((name) => !form.elements[name].value || String(one[name]) === form.elements[name].value)
+      && words.every((word) => haystack(one).includes(word)));
   };
   const tool = (one) => element("div", { class: "call" },
     element("div", { class: "head" }, element("strong", {}, one.tool), element("span", { class: one.failed ? "small wrong" : "small" }, one.said)),
     element("pre", {}, one.arguments), element("pre", {}, one.text));
-  const call = (one) => {
+  const call = (one, texts) => {
     if (one.tool) return tool(one);
     const prompt = element("details", {}, element("summary", {}, "prompt"),
       ...one.messages.map(([role, text]) => element("div", {}, element("span", { class: "small" }, role), element("pre", {}, texts[text]))));
@@ -105,11 +109,11 @@
     if (one.text || one.finish !== "tool_calls") made.append(element("pre", {}, one.text));
     return made;
   };
-  const body = (one) => {
+  const body = (one, { steps, texts, gold }) => {
     const made = element("div", { class: "body" });
-    made.append(...one.steps.map(call));
+    made.append(...steps.map((step) => call(step, texts)));
     made.append(element("p", { class: "small" }, "answer"), element("pre", {}, one.answer || "none"));
-    if (one.gold && one.verdict !== "right") made.append(element("p", { class: "small" }, "gold, which no agent sees"), element("pre", {}, one.gold));
+    if (gold && one.verdict !== "right") made.append(element("p", { class: "small" }, "gold, which no agent sees"), element("pre", {}, gold));
     const verdict = element("p", {}, element("span", { class: `verdict ${one.verdict}` }, one.verdict), ` · reward ${one.reward === null ? "none" : one.reward}`);
     if (one.first !== null && one.rewrite) verdict.append(` (first answer: ${one.first})`);
     verdict.append(` · ${one.reason || one.detail || one.outcome}`);
@@ -123,12 +127,34 @@
     const made = element("details", { class: "episode" }, element("summary", {},
       element("span", { class: `verdict ${one.verdict}` }, one.verdict), element("span", {}, one.question),
       element("span", { class: "what" }, what.filter(Boolean).join(" · "))));
-    made.addEventListener("toggle", () => { if (made.open && made.children.length === 1) made.append(body(one)); });
+    made.addEventListener("toggle", async () => {
+      if (made.open && made.children.length === 1) {
+        made.append(element("div", { class: "body small" }, "reading its calls"));
+        made.lastChild.replaceWith(body(one, one.steps ? { steps: one.steps, texts: data.browser.texts, gold: one.gold } : await calls(one)));
+      }
+      settle();
+    });
     return made;
   };
+  const calls = async (one) => {
+    try {
+      const answer = await fetch(`calls?${new URLSearchParams({ at: live, run: one.run, id: one.id })}`);
+      if (answer.ok) return await answer.json();
+    } catch { /* said below */ }
+    return { steps: [], texts: [one.detail] };
+  };
+  // What is shown stays the same element, so that nothing that is read closes or moves.
+  const cards = new Map(), key = (one) => (one.id ? `${one.run}/${one.id}` : one);
   const render = () => {
-    const found = matching();
-    list.replaceChildren(...found.slice(0, shown).map(card));
+    const found = matching(), wanted = found.filter((one, index) => index < shown || cards.get(key(one))?.open);
+    let at = list.firstElementChild;
+    for (const one of wanted) {
+      if (!cards.has(key(one))) cards.set(key(one), card(one));
+      const made = cards.get(key(one));
+      if (made === at) at = at.nextElementSibling; else list.insertBefore(made, at);
+    }
+    while (at) { const next = at.nextElementSibling; at.remove(); at = next; }
+    for (const [name, made] of cards) if (!made.isConnected) cards.delete(name);
     count.textContent = `${found.length} episodes${found.length > shown ? `, the first ${shown} shown` : ""}`;
     more.hidden = found.length <= shown;
     document.body.dataset.found = String(found.length);
@@ -148,9 +174,59 @@
     if (query.has("open") && list.firstElementChild) list.firstElementChild.open = true;
     document.getElementById("episodes").scrollIntoView();
   };
+  // Live: what ended meanwhile waits while somebody reads: an episode is open, pointed at, or scrolled to.
+  const fresh = document.getElementById("fresh");
+  const merge = () => {
+    const known = new Set(waiting.map(key));
+    episodes = [...waiting, ...episodes.filter((one) => !known.has(key(one)))].slice(0, 1000);
+    waiting = [];
+    options();
+    render();
+    fresh.hidden = true;
+  };
+  const settle = () => {
+    const read = list.querySelector("details[open]") || list.matches(":hover") || list.getBoundingClientRect().top < 0;
+    if (waiting.length && !read) merge();
+    fresh.hidden = !waiting.length;
+    fresh.textContent = `${waiting.length} more ended: show them`;
+  };
+  fresh.addEventListener("click", merge);
+  list.addEventListener("mouseleave", settle);
+  const swap = (name, html) => {
+    const old = document.querySelector(`[data-block="${name}"]`), made = old.cloneNode(false);
+    made.innerHTML = html;
+    for (const plot of made.querySelectorAll(".plot")) {
+      const drawn = document.getElementById(plot.id);
+      if (!drawn) continue;
+      drawn.setAttribute("aria-label", plot.getAttribute("aria-label"));
+      plot.replaceWith(drawn);
+    }
+    const moved = [...old.querySelectorAll(".scroll")].map((box) => box.scrollLeft);
+    old.replaceWith(made);
+    made.querySelectorAll(".scroll").forEach((box, index) => { box.scrollLeft = moved[index] || 0; });
+  };
+  const take = (found) => {
+    for (const [name, html] of Object.entries(found.blocks)) swap(name, html);
+    data.charts = found.charts || data.charts;
+    if (found.charts || found.blocks.curves !== undefined) draw();
+    cue();
+    if (found.reset) { episodes = []; waiting = []; list.replaceChildren(); }
+    if (found.episodes.length) document.getElementById("episodes").hidden = false;
+    const known = new Set([...episodes, ...waiting].map(key));
+    waiting = [...found.episodes.filter((one) => !known.has(key(one))), ...waiting].slice(0, 1000);
+    settle();
+  };
+  if (live !== undefined) {
+    const source = new EventSource(`events?${new URLSearchParams({ at: live })}`);
+    source.onopen = () => { delete document.body.dataset.cut; };
+    source.onerror = () => { document.body.dataset.cut = ""; };
+    source.onmessage = (event) => take(JSON.parse(event.data));
+  }
+  form.addEventListener("submit", (event) => event.preventDefault());
   form.addEventListener("input", apply);
   more.addEventListener("click", () => { shown += PAGE; render(); });
   addEventListener("hashchange", fromAddress);
+  options();
   render();
   fromAddress();
 })();

@@ -6,6 +6,7 @@ import json
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +19,14 @@ from harness.compare.references import reference_rows
 from harness.compare.verdicts import verdict_text
 from harness.errors import NoSuchArm, NotComparable, UserError
 from harness.layers import flatten
-from harness.monitor import standing, steps_of
+from harness.monitor import cells, standing, steps_of
 from harness.report.charts import charts
 from harness.wording import duration, mean
 
 if TYPE_CHECKING:
-    from harness.compare.model import Comparison
+    from jinja2 import Template
+
+    from harness.compare.model import Comparison, Reference
     from harness.compare.runs import Run, Selection
 
 HERE = Path(__file__).parent
@@ -31,6 +34,10 @@ DIGITS = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()
 """Those of base 85, but `/` for `<`, on which elements end; `unpack` in page.js has the same."""
 EPISODES = 240
 """Episodes in a report unless told otherwise."""
+COLUMNS = ("arm", "seed", "state", "step", "reward", "accuracy", "mean reward", "left")
+"""Of the table of runs."""
+Contents = dict[str, Any]
+"""What a page says, by the names of its template."""
 
 
 def write_report(
@@ -68,54 +75,120 @@ def render(
     references: bool | None = None,
 ) -> str:
     """The report as text."""
-    import jinja2
-    from plotly.offline import get_plotlyjs
-
-    from harness.compare.comparison import compare
     from harness.report.episodes import sample
 
-    comparison: Comparison | None = None
-    remarks: list[str] = []
+    comparison, remarks = compared(selection, baseline, allow, margin)
+    names = {arm["name"] for arm in comparison["arms"]} if comparison else None
+    shown = [run for run in selection.runs if names is None or (run.finished and run.arm in names)]
+    arms = by_arm(shown, comparison)
+    task_sets = {str(run.record["identity"]["task_set"].get("name")) for run in selection.runs}
+    published = [] if references is False else reference_rows(None if references else min(task_sets))
+    found = contents(selection, comparison, remarks, arms, sample(arms, episodes), published)
+    return page({**found, "matrix": found["matrix"] if selection.missing or len(shown) < len(selection.runs) else []})
+
+
+def compared(
+    selection: Selection, baseline: str | None = None, allow: Iterable[str] = (), margin: float | None = None
+) -> tuple[Comparison | None, list[str]]:
+    """The comparison of what has finished, and what there is to say of it."""
+    from harness.compare.comparison import compare
+
     try:
         comparison = compare(selection, baseline, allow, margin)
-        remarks = sentences(comparison)
     except (NotComparable, NoSuchArm):
         raise
     except UserError as error:  # nothing has finished yet; what there is can still be looked at
-        remarks = [f"No comparison: {error}."]
-    arms: dict[str, list[Run]] = {}
-    shown = {arm["name"]: set(arm["seeds"]) for arm in comparison["arms"]} if comparison else {}
-    for run in sorted(selection.runs, key=lambda run: run.seed):
-        if len(run.episodes) and (not shown or (run.finished and run.arm in shown)):
+        return None, [f"No comparison: {error}."]
+    return comparison, sentences(comparison)
+
+
+def by_arm(runs: Iterable[Run], comparison: Comparison | None) -> dict[str, list[Run]]:
+    """Runs that have episodes by arm and seed, arms in the comparison's order."""
+    arms: dict[str, list[Run]] = {arm["name"]: [] for arm in comparison["arms"]} if comparison else {}
+    for run in sorted(runs, key=lambda run: run.seed):
+        if len(run.episodes):
             arms.setdefault(run.arm, []).append(run)
-    arms = {name: arms[name] for name in shown if name in arms} if shown else arms
+    return {name: runs for name, runs in arms.items() if runs}
+
+
+def contents(
+    selection: Selection,
+    comparison: Comparison | None,
+    remarks: Sequence[str],
+    arms: Mapping[str, list[Run]],
+    browser: Mapping[str, Any],
+    published: Sequence[Reference] = (),
+) -> Contents:
+    """What a page says, by the names of its template."""
     figures = {arm: [measure(run) for run in runs] for arm, runs in arms.items()}
-    task_sets = {str(run.record["identity"]["task_set"].get("name")) for run in selection.runs}
-    published = [] if references is False else reference_rows(None if references else min(task_sets))
     found = tables(comparison, published) if comparison else []
-    manifest = [_runs(selection.runs), _identity(selection.runs), _parity(selection.runs)]
-    browsed = sample(arms, episodes)
-    data = {"charts": charts(arms, comparison, figures), "browser": browsed}
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE), autoescape=True, undefined=jinja2.StrictUndefined
-    )
-    environment.filters["inline"] = lambda text: _safe(inline(text))
-    markup = {name: _safe(html_tables(chosen)) for name, chosen in _sections(found, manifest).items()}
-    return environment.get_template("page.html.j2").render(
-        title=selection.name,
-        about=_about(selection.runs),
-        question=selection.study.get("question", ""),
-        headline=_headline(comparison, arms),
-        remarks=remarks,
-        charts=data["charts"],
-        tables=markup,
-        browser={"shown": browsed["shown"], "total": browsed["total"]},
-        trained=any(run.trained for run in selection.runs),
+    manifest = [_runs(selection.runs), _identity(selection.runs), _parity(selection.runs)] if selection.runs else []
+    return {
+        "title": selection.name,
+        "about": _about(selection.runs) if selection.runs else {},
+        "question": selection.study.get("question", ""),
+        "headline": _headline(comparison, arms),
+        "matrix": (rows := matrix(selection)),
+        "columns": [name for name in COLUMNS if any(row[name] for row in rows)],
+        "remarks": remarks,
+        "charts": charts(arms, comparison, figures),
+        "tables": {name: _safe(html_tables(chosen)) for name, chosen in _sections(found, manifest).items()},
+        "browser": browser,
+        "trained": any(run.trained for run in selection.runs),
+        "live": None,
+    }
+
+
+def page(found: Contents) -> str:
+    """The page, whole and by itself."""
+    from plotly.offline import get_plotlyjs
+
+    data = {name: found[name] for name in ("charts", "browser")}
+    return _template().render(
+        found,
         data=_safe(packed(json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=str, allow_nan=False))),
         style=_safe((HERE / "page.css").read_text(encoding="utf-8")),
         script=_safe((HERE / "page.js").read_text(encoding="utf-8")),
         plotly=_safe(packed(get_plotlyjs())),
     )
+
+
+def blocks(found: Contents) -> dict[str, str]:
+    """The parts of a page that change while a run goes on, by name."""
+    template = _template()
+    return {name: "".join(block(template.new_context(found))) for name, block in template.blocks.items()}
+
+
+@cache
+def _template() -> Template:
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters["inline"] = lambda text: _safe(inline(text))
+    return environment.get_template("page.html.j2")
+
+
+def matrix(selection: Selection) -> list[dict[str, str]]:
+    """Where each run of a study stands, planned ones too, or each of several: cells by column, and its `folder`."""
+    runs = {run.folder.id: run for run in selection.runs}
+    seen = {str(job["run"]) for job in selection.jobs}
+    planned = [(job["arm"], job["seed"], job.get("state", "planned"), job["run"]) for job in selection.jobs]
+    planned += [(run.arm, run.seed, run.record["status"], name) for name, run in runs.items() if name not in seen]
+    rows = []
+    for arm, seed, state, name in planned if selection.jobs or len(planned) > 1 else ():
+        row = dict.fromkeys(COLUMNS, "") | {"folder": name or "", "arm": arm, "seed": str(seed), "state": state}
+        rows.append({**row, **stands(runs[name])} if name in runs else row)
+    return rows
+
+
+def stands(run: Run) -> dict[str, str]:
+    """State of a run, and what `harness.monitor.cells` has of it."""
+    found, rewards = cells(run.progress), run.logged("rollout/reward")
+    if rewards and not found["reward"]:  # of a finished run
+        found["reward"] = f"{rewards[max(rewards)]:.3f}"
+    return {"state": run.record["status"], **found}
 
 
 def _sections(found: Sequence[Table], manifest: Sequence[Table]) -> dict[str, list[Table]]:
@@ -140,14 +213,8 @@ def _first(table: Table) -> Table:
 def _headline(comparison: Comparison | None, arms: Mapping[str, list[Run]]) -> list[dict[str, Any]]:
     """A few numbers that a reader looks for first."""
     if comparison is None:
-        return [
-            {
-                "label": arm,
-                "value": runs[0].record["status"],
-                "more": list(filter(None, (runs[0].record.get("reason"), standing(runs[0].progress)))),
-            }
-            for arm, runs in arms.items()
-        ]
+        alone = len(arms) == 1
+        return [card for arm, runs in arms.items() for card in (_cards(runs[0]) if alone else [_card(arm, runs[0])])]
     by_arm = {pair["arm"]: pair for pair in comparison["pairs"]}
     cards = []
     for arm in comparison["arms"]:
@@ -167,6 +234,26 @@ def _headline(comparison: Comparison | None, arms: Mapping[str, list[Run]]) -> l
             more.append("one seed")
         cards.append({"label": arm["name"], "value": mean(arm["accuracy_final"]["mean"], graded), "more": more})
     return cards
+
+
+def _card(arm: str, run: Run) -> dict[str, Any]:
+    more = (run.record.get("reason"), standing(run.progress))
+    return {"label": arm, "value": run.record["status"], "more": list(filter(None, more))}
+
+
+def _cards(run: Run) -> list[dict[str, Any]]:
+    """Where a run that has not finished stands, a card for each figure."""
+    now, failed = run.progress, measure(run)["failures"]
+    doing = f"{now.phase}: {now.done} of {now.expected} rollouts" if run.record["status"] == "running" else ""
+    first = {**_card(run.arm, run), "more": [*filter(None, (run.record.get("reason"), doing, now.warning, now.remark))]}
+    told = [
+        (name, *cell.partition(" so far"))
+        for name, cell in stands(run).items()
+        if cell not in ("", "-") and name != "state"
+    ]
+    lines = [f"{name.replace('_', ' ')} {count}" for name, count in failed.items()]
+    rows = {"label": "failures", "value": str(sum(failed.values())), "more": lines}
+    return [first, *({"label": a, "value": b, "more": [f"so far{d}"] if c else []} for a, b, c, d in told), rows]
 
 
 def _runs(runs: Sequence[Run]) -> Table:

@@ -21,6 +21,9 @@ STEPS: Mapping[str, tuple[str, ...]] = {
     "weights_s": ("timing_s/update_weights",),
     "checkpoint_s": ("timing_s/save_checkpoint",),
     "gradient_norm": ("actor/grad_norm",),
+    "entropy": ("actor/entropy",),
+    "clipped": ("actor/pg_clipfrac",),
+    "cut": ("response_length/clip_ratio",),
     "rollout_probs_diff": ("training/rollout_probs_diff_max",),
     **{name: (f"training/{name}",) for name in ("calls", "merged_calls", "tokens", "saved_tokens", "chosen_tokens")},
 }

@@ -62,11 +62,20 @@ def write_tables(folder: RunFolder) -> None:
 def logged_table(folder: RunFolder, kind: Kind) -> pa.Table:
     """`episodes`, `transitions` or `steps` as the row logs have them, with every column of its kind."""
     if kind == "steps":
-        steps = step_rows(list(folder.rows("steps")), list(folder.rows("episodes")))
-        names = sorted({name for row in steps for name in row} - {"step"})
-        return _table(steps, {"step": "int64", **dict.fromkeys(names, "double")})
+        return steps_table(step_rows(list(folder.rows("steps")), list(folder.rows("episodes"))))
     rows = [{OLDER.get(name, name): value for name, value in row.items()} for row in folder.rows(kind)]
     return _table(rows, columns(Episode if kind == "episodes" else Call))
+
+
+def episodes_table(rows: Sequence[Episode]) -> pa.Table:
+    """Rows of episodes with every column."""
+    return _table(rows, columns(Episode))
+
+
+def steps_table(steps: Sequence[Mapping[str, float]]) -> pa.Table:
+    """What `step_rows` gives, with a column for every figure of any step."""
+    names = sorted({name for row in steps for name in row} - {"step"})
+    return _table(steps, {"step": "int64", **dict.fromkeys(names, "double")})
 
 
 def _table(rows: Sequence[Mapping[str, Any]], kinds: Mapping[str, str]) -> pa.Table:

@@ -18,7 +18,7 @@ import yaml
 
 from harness.compare.runs import read_run
 from harness.errors import UserError
-from harness.monitor import Follower, follower
+from harness.monitor import Follower
 from harness.plugins import make_trainer
 from harness.record import STUDY_VARIABLE
 from harness.results.folder import RunFolder, now, undisturbed
@@ -377,7 +377,7 @@ def _follow(one: _Active) -> None:
             folder = RunFolder(one.run)
             record = folder.read()
             if len(record["launches"]) > one.launches:  # by then the run has set aside what it does again
-                one.follower = follower(folder, record)
+                one.follower = Follower.of(folder, record)
         if one.follower is not None:
             one.standing.progress = one.follower.look()
     except (UserError, OSError, ValueError, LookupError):

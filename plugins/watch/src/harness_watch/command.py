@@ -1,0 +1,84 @@
+"""`harness watch`."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli import complete
+from harness.cli.common import one_thread, results
+from harness.errors import UserError
+
+app = typer.Typer(add_completion=False)
+
+NICE = 5
+"""How far this process stands back behind the training that it watches."""
+
+
+@app.command()
+def watch(
+    target: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A run, a study (file or folder), or a folder of runs; by default the newest run.",
+            autocompletion=complete.runs,
+        ),
+    ] = None,
+    text: Annotated[bool, typer.Option("--text", help="Plain lines instead of a page, until the run ends.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Of this machine alone; by default a free one.")] = 0,
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    runs_dir: Annotated[Path, typer.Option(help="Where runs are looked for.")] = Path("runs"),
+) -> None:
+    """Show a run, a study or a folder of runs while it is written, and after: the report's page, live.
+
+    It reads the folder alone, and answers on this machine alone, until Ctrl-C.
+    """
+    from harness_watch.view import View
+
+    one_thread()
+    root, start = _place(target, runs_dir)
+    with suppress(OSError):
+        os.nice(NICE)
+    view = View(root)
+    view.look(start)  # what cannot be read is said here
+    if text:
+        from harness_watch.text import show
+
+        show(view, start, results())
+        return
+    from harness_watch.server import serve
+
+    def opened(address: str) -> None:
+        results().print(f"{root if start == '.' else root / start}: {address} until Ctrl-C", soft_wrap=True)
+        if open_:
+            import webbrowser
+
+            webbrowser.open(address)
+
+    with suppress(KeyboardInterrupt):
+        serve(view, start, port, opened)
+
+
+def _place(target: Path | None, runs_dir: Path) -> tuple[Path, str]:
+    """A folder, and what below it is shown first.
+
+    Raises:
+        UserError: There is nothing to look at.
+    """
+    from harness.compare.runs import located
+
+    if target is not None:
+        folder = located(target, runs_dir)
+        if not any(
+            next(folder.glob(where), None) for where in ("run.json", "study.json", "*/run.json", "*/study.json")
+        ):
+            raise UserError(f"{target} holds no run and no study. `harness runs list` shows what there is")
+        return folder, "."
+    found = [file for pattern in ("*/run.json", "*/*/run.json") for file in runs_dir.glob(pattern)]
+    if not found:
+        raise UserError(f"there is no run below {runs_dir} yet. Start one: harness train. Or name a folder of runs")
+    return runs_dir.absolute(), max(found, key=lambda file: file.parent.name).parent.relative_to(runs_dir).as_posix()

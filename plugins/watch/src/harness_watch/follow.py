@@ -1,0 +1,188 @@
+"""One run folder, read as it grows: rows from where reading stopped, the record where it changed."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, cast
+
+import polars as pl
+
+from harness.compare.runs import Run
+from harness.errors import UserError
+from harness.layers import parse_json
+from harness.monitor import Follower
+from harness.results.folder import Kind, RunFolder
+from harness.results.model import Call, Episode, LoggedStep
+from harness.results.tables import episodes_table, step_rows, steps_table
+from harness.trainers import Progress
+
+QUIET_S = 10.0
+"""Between looks at whether a process holds a run that writes nothing."""
+MOST_CHUNKS = 100
+"""Of a table that grows, before it is laid out anew."""
+GROWING = ("logs/episodes-*.jsonl", "logs/steps-*.jsonl")
+TABLES = ("*.parquet",)
+GONE = "The folder is gone; this is what it held."
+LEFT = "No process on this machine holds the run: it was killed, or runs on another. harness train --resume goes on."
+
+
+class Feed(Follower):
+    """Follows a run and keeps its rows as tables, which grow by what is new."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        total_steps: int,
+        expected: dict[str, int],
+        *,
+        graded: bool = False,
+        least: float | None = None,
+    ) -> None:
+        super().__init__(folder, total_steps, expected, graded=graded, least=least)
+        self.episodes = pl.DataFrame(episodes_table([]))
+        self._logs: dict[int, list[LoggedStep]] = defaultdict(list)
+        self._steps: dict[int, dict[str, float]] = {}
+        self._fresh_rows: dict[Kind, list[Any]] = {}
+
+    def new_rows(self, kind: Kind) -> list[Any]:
+        self._fresh_rows[kind] = super().new_rows(kind)
+        return self._fresh_rows[kind]
+
+    def look(self) -> Progress:
+        state = super().look()
+        episodes = cast("list[Episode]", self._fresh_rows["episodes"])
+        if episodes:
+            more = pl.DataFrame(episodes_table(episodes))
+            self.episodes = pl.concat([self.episodes, more], rechunk=self.episodes.n_chunks() > MOST_CHUNKS)
+        for row in cast("list[LoggedStep]", self._fresh_rows["steps"]):
+            self._logs[row["step"]].append(row)
+        touched = {row["step"] for rows in self._fresh_rows.values() for row in rows}
+        again = self.episodes.filter(pl.col("step").is_in(list(touched))).drop("tool_calls").to_dicts()
+        logged = [row for step in touched for row in self._logs.get(step, ())]
+        self._steps |= {int(row["step"]): row for row in step_rows(logged, cast("list[Episode]", again))}
+        return state
+
+    @property
+    def steps(self) -> pl.DataFrame:
+        """One row a step, as `harness.results.tables` makes it; of the step under way no figures of its rollouts."""
+        rows = [self._steps[step] for step in sorted(self._steps)]
+        over = [{name: of for name, of in row.items() if not name.startswith("rollout/")} for row in rows]
+        whole = self.whole
+        return pl.DataFrame(steps_table([a if a["step"] <= whole else b for a, b in zip(rows, over, strict=True)]))
+
+    @property
+    def whole(self) -> int:
+        """The last step whose rollouts have all ended: those that end first are the short ones, which say little."""
+        ended = {step: row["rollout/rollouts"] for step, row in self._steps.items() if "rollout/rollouts" in row}
+        last = max(ended, default=0)
+        return last if ended.get(last, 0) >= self._expected["train"] else last - 1
+
+    @property
+    def rewritten(self) -> bool:
+        """Whether a file holds less than was read of it: rows were set aside for a resumption."""
+        return any(not path.exists() or path.stat().st_size < read for path, read in self.offsets.items())
+
+
+class Followed:
+    """A run folder; `look` gives the same `Run` until something changes in it.
+
+    Attributes:
+        run: As it was last read; None where it never could be.
+        trouble: What keeps it from being read, or who no longer writes it; empty where nothing does.
+        version: How often it was read.
+        era: How often reading began anew, since rows that were read are no longer there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        self.run: Run | None = None
+        self.trouble = ""
+        self.version = self.era = 0
+        self._feed: Feed | None = None
+        self._launches = 0
+        self._stamp: list[tuple[str, int, int]] = []
+        self._quiet_since = -math.inf
+
+    def look(self) -> Run | None:
+        """The run as its folder has it now."""
+        try:
+            stamp = self._state()
+        except OSError:
+            self.trouble, self._stamp, self._feed = GONE, [], None
+            return self.run
+        if stamp != self._stamp:
+            try:
+                self._read()
+            except (UserError, ValueError, LookupError, OSError) as error:  # halfway through a change, or damaged
+                self.trouble = str(error) if isinstance(error, UserError) else f"{self.path} cannot be read: {error!r}"
+                self._feed = None
+                return self.run
+            self._quiet_since = time.monotonic() if self._stamp else -math.inf  # asked at once at first
+            self._stamp, self.trouble, self.version = stamp, "", self.version + 1
+        self._ask_who_holds_it()
+        return self.run
+
+    def calls(self, attempt: str) -> list[Call] | None:
+        """The calls of an attempt, from the row logs of a run under way; None where its tables hold them."""
+        return None if self._feed is None else calls_of(self.path / "logs", attempt)
+
+    def _state(self) -> list[tuple[str, int, int]]:
+        """Name, time and size of every file that what is shown is made of."""
+        record = self.path / "run.json"
+        files = [record, *(file for pattern in (*TABLES, *GROWING) for file in sorted(self.path.glob(pattern)))]
+        return [(file.name, (at := file.stat()).st_mtime_ns, at.st_size) for file in files]
+
+    def _read(self) -> None:
+        folder = RunFolder.open(self.path)
+        record = folder.read()
+        run = Run(folder, record, name=folder.id)
+        if record["status"] == "running":
+            if self._feed is None or self._feed.rewritten or len(record["launches"]) != self._launches:
+                self._feed, self.era = Feed.of(folder, record), self.era + 1
+            run.progress = self._feed.look()
+            run.episodes, run.steps, run.transitions = self._feed.episodes, self._feed.steps, None
+            run.training = run.episodes.filter(pl.col("phase") == "train", pl.col("step") <= self._feed.whole)
+        else:
+            self._feed = None
+        self._launches = len(record["launches"])
+        if self.run is not None:
+            run.arm, run.name = self.run.arm, self.run.name
+        self.run = run
+
+    def _ask_who_holds_it(self) -> None:
+        """Whether the process that writes a run still does: by its lock, held here for the blink of an eye."""
+        running = self.run is not None and self.run.record["status"] == "running"
+        if not running or time.monotonic() - self._quiet_since < QUIET_S or not (self.path / ".lock").is_file():
+            return
+        self._quiet_since = time.monotonic()
+        assert self.run is not None
+        try:
+            with self.run.folder.locked():
+                self.trouble = LEFT
+                self.run.record["status"], self.run.progress.remaining_s = "killed", None
+        except UserError:
+            self.trouble = ""
+
+
+def calls_of(logs: Path, attempt: str) -> list[Call]:
+    """The calls of an attempt in order, found in row logs that may be many gigabytes: they are searched, not read."""
+    found: list[Call] = []
+    name = f'"{attempt}"'.encode()
+    for path in sorted(logs.glob("transitions-*.jsonl")):
+        with path.open("rb") as file:
+            if not path.stat().st_size:
+                continue
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
+                at = text.find(name)
+                while at >= 0:
+                    begin, end = text.rfind(b"\n", 0, at) + 1, text.find(b"\n", at)
+                    if end < 0:  # half a line
+                        break
+                    row = cast(Call, parse_json(text[begin:end]))
+                    found += [row] if row["attempt_id"] == attempt else []
+                    at = text.find(name, end)
+    return sorted(found, key=lambda row: row["index"])

@@ -1,0 +1,132 @@
+"""The page and what changes of it, on loopback: HTML, then server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import secrets
+import socket
+from collections.abc import AsyncIterator, Callable
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from harness.errors import EnvironmentProblem, UserError
+from harness.report.page import page
+from harness.serving import BoundedServer, Limits
+from harness_watch.view import EVERY_S, HERE, State, View
+
+log = logging.getLogger(__name__)
+
+HOST = "127.0.0.1"
+NAMES = [HOST, "localhost"]
+"""What a request may call this server: another name is a page of somewhere else that was led here."""
+BEAT = 15
+"""Looks without news after which a line is sent all the same, so that a browser that went away is noticed."""
+POLICY = (
+    "default-src 'none'; connect-src 'self'; img-src data:; style-src 'unsafe-inline'; script-src 'nonce-{}'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+def application(view: View, start: str = HERE, over: Callable[[], bool] = lambda: False) -> Starlette:
+    """The ASGI application.
+
+    Args:
+        start: The place that is shown where none is named.
+        over: Whether the server is about to end, and with it every stream of events.
+    """
+    lock = asyncio.Lock()
+
+    async def state(at: str) -> State:
+        async with lock:  # one look at a time, whoever asks
+            return await asyncio.to_thread(view.look, at)
+
+    def asked(request: Request) -> str:
+        return request.query_params.get("at", start)
+
+    async def show(request: Request) -> Response:
+        found = (await state(asked(request))).found
+        nonce = secrets.token_urlsafe(16)
+        text = await asyncio.to_thread(page, {**found, "live": found["live"]._replace(nonce=nonce)})
+        headers = {"content-security-policy": POLICY.format(nonce), "cache-control": "no-store"}
+        return HTMLResponse(text.encode("utf-8", "replace"), headers=headers)
+
+    async def events(request: Request) -> Response:
+        at = asked(request)
+        await state(at)  # what is not there is refused before anything is sent
+        return StreamingResponse(stream(at), media_type="text/event-stream", headers={"cache-control": "no-store"})
+
+    async def stream(at: str) -> AsyncIterator[str]:
+        sent: State | None = None
+        silent = 0
+        while not over():
+            now = await state(at)
+            silent = 0 if now is not sent else silent + 1
+            if now is not sent:
+                yield f"data: {change(sent, now)}\n\n"
+            elif silent % BEAT == 0:
+                yield ":\n\n"
+            sent = now
+            await asyncio.sleep(EVERY_S / 2)
+
+    async def calls(request: Request) -> Response:
+        asks = request.query_params
+
+        def found() -> dict[str, object]:
+            return view.opened(asked(request), asks.get("run", ""), asks.get("id", ""))
+
+        async with lock:
+            return JSONResponse(await asyncio.to_thread(found))
+
+    async def missing(request: Request, error: Exception) -> Response:
+        said = str(error) if isinstance(error, UserError) else "there is no such run"
+        return PlainTextResponse(f"{said}\n", 404)
+
+    routes = [Route("/", show), Route("/events", events), Route("/calls", calls)]
+    guarded = Middleware(TrustedHostMiddleware, allowed_hosts=NAMES, www_redirect=False)
+    handlers = dict.fromkeys((LookupError, ValueError, UserError), missing)
+    return Starlette(routes=routes, middleware=[guarded], exception_handlers=handlers)
+
+
+def change(sent: State | None, now: State) -> str:
+    """What a page that shows one state needs for the next, as JSON."""
+    old = {} if sent is None else sent.blocks
+    reset = sent is not None and sent.era != now.era
+    shown = set() if sent is None or reset else {(one["run"], one["id"]) for one in sent.found["browser"]["episodes"]}
+    new = [one for one in now.found["browser"]["episodes"] if (one["run"], one["id"]) not in shown]
+    blocks = {name: html for name, html in now.blocks.items() if old.get(name) != html}
+    news: dict[str, object] = {"blocks": blocks, "episodes": new, "reset": reset}
+    if sent is None or sent.charts != now.charts:
+        news["charts"] = now.found["charts"]
+    return json.dumps(news, default=str, allow_nan=False)
+
+
+def serve(view: View, start: str, port: int, opened: Callable[[str], None]) -> None:
+    """Serve until Ctrl-C.
+
+    Args:
+        port: 0 takes a free one.
+        opened: Given the page's address once it can be had.
+
+    Raises:
+        EnvironmentProblem: The port is taken.
+    """
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((HOST, port))
+    except OSError as error:
+        raise EnvironmentProblem(f"cannot listen on {HOST}:{port}: {error.strerror}. Leave --port out") from error
+    server: BoundedServer | None = None
+    app = application(view, start, lambda: server is not None and server.should_exit)
+    server = BoundedServer(app, Limits(connections=256), log_config=None, lifespan="off")
+    with listening:
+        listening.listen()
+        opened(f"http://{HOST}:{listening.getsockname()[1]}/")
+        server.run(sockets=[listening])

@@ -1,0 +1,87 @@
+"""The same facts as the page's, in plain lines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from harness.cli.common import table
+from harness.report.page import Contents
+from harness.wording import printable
+from harness_watch.view import EVERY_S, State, View
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+EPISODES = 8
+"""Of the newest, as many lines."""
+
+
+def show(view: View, at: str, console: Console) -> None:
+    """Show a place until what is there has ended: refreshed on a terminal, a line for each change elsewhere."""
+    if console.is_terminal:
+        from rich.live import Live
+
+        with Live(console=console, auto_refresh=False) as live:
+            for state in _states(view, at):
+                live.update(_screen(state.found), refresh=True)
+        return
+    said: set[str] = set()
+    for state in _states(view, at):
+        for line in lines(state.found):
+            if line not in said:
+                said.add(line)
+                console.print(printable(line), markup=False, soft_wrap=True)
+
+
+def _states(view: View, at: str) -> Iterator[State]:
+    last: State | None = None
+    while True:
+        state = view.look(at)
+        if state is not last:
+            yield state
+        if state.found["live"].state != "running":
+            return
+        last = state
+        time.sleep(EVERY_S)
+
+
+def lines(found: Contents) -> Iterator[str]:
+    """What there is to say, a line for each fact, the same as long as the fact is."""
+    if not found["matrix"]:
+        yield f"{found['title']}: {found['live'].said}"
+    for row in found["matrix"]:
+        cells = [f"{name} {row[name]}" for name in found["columns"][1:] if row[name] and name != "left"]
+        yield f"{row[found['columns'][0]]}: {', '.join(cells)}"
+    for card in found["headline"]:
+        if card["label"] == "failures" and card["more"]:
+            yield f"failures: {', '.join(card['more'])}"
+    yield from (f"{remark}" for remark in found["remarks"] if found["live"].state == "finished")
+
+
+def _screen(found: Contents) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = [Text(printable(f"{found['title']}: {found['live'].said}"), style="bold")]
+    if found["matrix"]:
+        rows = table(*found["columns"], overflow="fold")
+        for row in found["matrix"]:
+            rows.add_row(*(Text(printable(row[name])) for name in found["columns"]))
+        parts.append(rows)
+    for card in found["headline"]:
+        parts.append(Text(printable(f"{card['label']:>12}  {card['value']}  {'; '.join(card['more'])}")))
+    for chart in found["charts"]:
+        if chart["layout"]["xaxis"]["title"]["text"] == "step" and (last := _last(chart["data"])) is not None:
+            parts.append(Text(printable(f"{chart['title']:>24}  {last}")))
+    for one in found["browser"]["episodes"][:EPISODES]:
+        what = f"{one['verdict']:>12}  {one['phase']} step {one['step']}  {one['question']}"
+        parts.append(Text(printable(" ".join(what.split("\n"))), no_wrap=True, overflow="ellipsis"))
+    return Group(*parts)
+
+
+def _last(traces: list[dict[str, list[float]]]) -> str | None:
+    """The newest value of a curve, of its first arm."""
+    line = next((trace for trace in traces if len(trace["x"])), None)
+    return None if line is None else f"{line['y'][-1]:.4g} at step {line['x'][-1]}"

@@ -1,0 +1,232 @@
+"""A run, a study or a folder of runs, as the report's page has it, built anew where something changed."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, NamedTuple
+
+from harness.compare.runs import STUDY_FILE, Run, Selection, name_arms, read_state, select
+from harness.errors import UserError
+from harness.monitor import standing
+from harness.report.episodes import newest, opened
+from harness.report.page import COLUMNS, Contents, blocks, by_arm, compared, contents, stands
+from harness_watch.follow import GONE, LEFT, Followed
+
+if TYPE_CHECKING:
+    from harness.compare.model import Comparison
+
+EVERY_S = 1.0
+"""Between looks at the files."""
+NEWEST = 200
+"""Episodes that are listed."""
+HERE = "."
+"""The place that everything else is below."""
+Mark = tuple[object, ...]
+"""Equal as long as nothing changed."""
+
+
+class Live(NamedTuple):
+    """What the page says of itself; `at` and `up` are places, `below` is what begins those below."""
+
+    at: str
+    state: str
+    said: str
+    up: str | None
+    below: str
+    nonce: str = ""
+
+
+@dataclass(frozen=True)
+class State:
+    """What a place shows.
+
+    Attributes:
+        charts: As JSON.
+        era: Changes where episodes that were shown are no longer there.
+    """
+
+    found: Contents
+    blocks: Mapping[str, str]
+    charts: str
+    era: int
+
+
+class View:
+    """What is below a folder; places are its folders by their path from there.
+
+    Args:
+        root: A run, a study, or a folder of runs.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+        self._followed: dict[Path, Followed] = {}
+        self._compared: dict[str, tuple[Mark, Comparison | None, list[str]]] = {}
+        self._known: dict[str, tuple[Mark, State]] = {}
+        self._looked: dict[str, float] = {}
+
+    def look(self, at: str) -> State:
+        """What a place shows now, as it was a moment ago where that is less than a second.
+
+        Raises:
+            LookupError: There is no such place.
+            UserError: It cannot be read, and never could.
+        """
+        now, known = time.monotonic(), self._known.get(at)
+        if known and now - self._looked[at] < EVERY_S:
+            return known[1]
+        path = self._path(at)
+        runs, jobs = self._runs(path)
+        mark = (*((one.path, one.version, one.trouble) for one in runs), jobs)
+        if known is None or known[0] != mark:
+            try:
+                state = self._state(at, path, [one for one in runs if one.run is not None])
+            except UserError as error:  # a table is damaged, or half replaced
+                if known is None:
+                    raise
+                found = {**known[1].found, "live": known[1].found["live"]._replace(state="lost", said=str(error))}
+                state = replace(known[1], found=found, blocks=blocks(found))
+            self._known[at] = (mark, state)
+        self._looked[at] = now
+        return self._known[at][1]
+
+    def opened(self, at: str, run: str, episode: str) -> dict[str, object]:
+        """The calls of an episode, as `harness.report.episodes.opened` gives them.
+
+        Raises:
+            LookupError: There is none such.
+        """
+        for one in self._runs(self._path(at))[0]:
+            if one.run is not None and one.run.id == run:
+                return opened(one.run, episode, one.calls(episode))
+        raise LookupError(run)
+
+    def _path(self, at: str) -> Path:
+        pure, path = PurePosixPath(at), self.root / at
+        inside = at == HERE or (at and not pure.is_absolute() and ".." not in pure.parts)
+        if inside and (at == HERE or path in self._followed or _held(path, "run.json") or _held(path, STUDY_FILE)):
+            return path
+        raise LookupError(at)
+
+    def _runs(self, path: Path) -> tuple[list[Followed], Mark]:
+        """The runs of a place, each looked at, and a mark of what else it shows."""
+        if _held(path, STUDY_FILE):
+            try:
+                names = [job["run"] for job in read_state(path)["jobs"]]
+                extra: Mark = ((path / STUDY_FILE).stat().st_mtime_ns,)
+            except (UserError, OSError) as error:
+                names, extra = [], (str(error),)
+            folders = [path / name for name in names if name and (path / name / "run.json").is_file()]
+        elif path in self._followed or _held(path, "run.json"):
+            folders, extra = [path], ()
+        else:
+            folders = [file.parent for file in path.glob("*/run.json")]
+            extra = tuple((file, file.stat().st_mtime_ns) for file in path.glob(f"*/{STUDY_FILE}"))
+        found = [self._followed.setdefault(folder, Followed(folder)) for folder in sorted(folders, reverse=True)]
+        for one in found:
+            one.look()
+        return found, extra
+
+    def _state(self, at: str, path: Path, runs: Sequence[Followed]) -> State:
+        if _held(path, STUDY_FILE):
+            found = self._compare(at, self._study(path, runs), runs)
+        elif path in self._followed:
+            if (run := self._followed[path].run) is None:
+                raise UserError(self._followed[path].trouble)
+            if not run.arm:
+                name_arms([run])
+            found = self._compare(at, Selection([run], run.id), runs)
+        else:
+            found = _folder(path, runs)
+        above = None if at == HERE else str(PurePosixPath(at).parent)
+        state, said = _said(found, runs)
+        found["live"] = Live(at, state, said, above, "" if at == HERE else f"{at}/")
+        charts = json.dumps(found["charts"], default=str, allow_nan=False)
+        return State(found, blocks(found), charts, sum(one.era for one in runs if one.run and len(one.run.episodes)))
+
+    def _study(self, path: Path, runs: Sequence[Followed]) -> Selection:
+        try:
+            chosen = select([path])
+        except UserError:  # none of its runs has begun
+            state = read_state(path)
+            chosen = Selection([], state["name"], state, jobs=state["jobs"])
+        followed = {one.path: one.run for one in runs}
+        kept: list[Run] = []
+        for run in chosen.runs:
+            if (one := followed.get(run.folder.path)) is not None:
+                one.arm, one.name = run.arm, run.name
+                kept.append(one)
+        return replace(chosen, runs=kept)
+
+    def _compare(self, at: str, chosen: Selection, runs: Sequence[Followed]) -> Contents:
+        """What a page says of runs; compared again where another has finished."""
+        mark = tuple((one.path, one.version) for one in runs if one.run is not None and one.run.finished)
+        known = self._compared.get(at)
+        if known is None or known[0] != mark:
+            try:
+                known = (mark, *compared(chosen))
+            except UserError as error:
+                known = (mark, None, [f"No comparison: {error}."])
+            self._compared[at] = known
+        _, comparison, remarks = known
+        arms = by_arm(chosen.runs, comparison)
+        return contents(chosen, comparison, remarks, arms, newest(arms, NEWEST))
+
+
+def _held(path: Path, name: str) -> bool:
+    return (path / name).is_file()
+
+
+def _said(found: Contents, runs: Sequence[Followed]) -> tuple[str, str]:
+    """Of what kind the state of a place is, and what is said of it."""
+    trouble = next((one.trouble for one in runs if one.trouble), "")
+    records = [one.run.record["status"] for one in runs if one.run is not None]
+    if trouble and (len(runs) == 1 or trouble not in (GONE, LEFT)):  # of several each has its state in a row
+        return "lost", trouble
+    if len(runs) == 1 and not found["matrix"]:
+        assert runs[0].run is not None
+        record, launches = runs[0].run.record, len(runs[0].run.record["launches"])
+        again = f", launch {launches}" if launches > 1 else ""
+        where = standing(runs[0].run.progress)
+        return record["status"], f"{record['status']}{again}{', ' if where else ''}{where}"
+    states = records if "run" in found["columns"] else [row["state"] for row in found["matrix"]]
+    return "running" if "running" in records else "finished", _counted(states) or "no run has begun"
+
+
+def _counted(states: Sequence[str]) -> str:
+    return ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+
+
+def _folder(path: Path, runs: Sequence[Followed]) -> Contents:
+    """A list to choose from, newest first."""
+    rows = [*_studies(path), *_listed(runs)]
+    columns = ("run", *COLUMNS[2:], "agent", "trained roles", "seed")
+    found = contents(Selection([], str(path)), None, [], {}, {"episodes": [], "texts": [], "total": 0, "shown": 0})
+    found["matrix"] = [dict.fromkeys(columns, "") | row for row in rows]
+    found["columns"] = [name for name in columns if any(row.get(name) for row in rows)]
+    return found
+
+
+def _listed(runs: Sequence[Followed]) -> Iterator[dict[str, str]]:
+    for one in runs:
+        if one.run is not None:
+            record = one.run.record
+            what = {"agent": record["agent"], "trained roles": record["agent_match"], "seed": str(record["seed"])}
+            try:
+                yield {"folder": one.path.name, "run": one.path.name, **what, **stands(one.run)}
+            except UserError as error:
+                yield {"folder": "", "run": one.path.name, **what, "state": str(error)}
+
+
+def _studies(path: Path) -> Iterator[dict[str, str]]:
+    for file in sorted(path.glob(f"*/{STUDY_FILE}"), reverse=True):
+        try:
+            states = [job.get("state", "planned") for job in read_state(file.parent)["jobs"]]
+        except UserError as error:
+            yield {"folder": "", "run": file.parent.name, "state": str(error)}
+            continue
+        yield {"folder": file.parent.name, "run": file.parent.name, "agent": "a study", "state": _counted(states)}
