@@ -22,6 +22,7 @@ def harness_tasks() -> list[TaskSetSpec]:
             "harness_reasoning_gym.tasks:ReasoningGymTasks",
             "generated puzzles of reasoning_gym (task.options.dataset=NAME)",
             environment="no_tools",
+            presets=(("cpu", "reasoning-gym"), ("cuda", "reasoning-gym"), ("npu", "reasoning-gym")),
         )
     ]
 
