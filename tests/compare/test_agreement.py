@@ -20,6 +20,7 @@ class Recorded:
     steps: pl.DataFrame
 
     gradients = vars(Run)["gradients"]
+    logged = Run.logged
 
     def columns(self, measure: str) -> list[str]:
         return [measure]

@@ -45,8 +45,8 @@ OLDER = "results/renamed.py"
 
 
 BOUNDS = {
-    "code lines of the core": 18_430,
-    "code lines of core and plugins": 28_730,
+    "code lines of the core": 18_345,
+    "code lines of core and plugins": 28_350,
     "floors of the core": 15,
     "circles of rooms": 0,
     "circles of modules": 0,

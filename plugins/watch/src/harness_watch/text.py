@@ -14,6 +14,8 @@ from harness_watch.view import EVERY_S, State, View
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+SO_FAR_S = 15.0
+"""Between lines on a validation under way, which changes with every rollout."""
 EPISODES = 8
 """Of the newest, as many lines."""
 
@@ -28,10 +30,13 @@ def show(view: View, at: str, console: Console) -> None:
                 live.update(_screen(state.found), refresh=True)
         return
     said: set[str] = set()
+    counted_s = -SO_FAR_S
     for state in _states(view, at):
         for line in lines(state.found):
-            if line not in said:
+            counts, now = " so far (" in line, time.monotonic()
+            if line not in said and not (counts and now - counted_s < SO_FAR_S):
                 said.add(line)
+                counted_s = now if counts else counted_s
                 console.print(printable(line), markup=False, soft_wrap=True)
 
 
