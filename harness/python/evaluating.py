@@ -201,7 +201,7 @@ class Evaluation:
         from harness.gateway.client import Endpoint
         from harness.policies import fetched
         from harness.policies.export import checkpoint_dir, checkpoint_model
-        from harness.policies.serve import served
+        from harness.policies.servers import server
         from harness.run import check_device
 
         config, label = self.config, f"eval-{self.config.agent}"
@@ -222,7 +222,8 @@ class Evaluation:
             parser = parser_of(config, policy)
             work.enter_context(folder.dropped_without_record())
             log = folder.logs / "policy.log"
-            url = work.enter_context(served(policy, resolve_device(config.device), length, log, parser))
+            device = resolve_device(config.device)
+            url = work.enter_context(server(device)(policy, device, length, log, parser))
             endpoint = Endpoint(url, policy, None, token_ids=True)
             if self.trained is not None:
                 parent = {"run": self.trained.id, "step": checkpoint_dir(self.trained, self.step)[0]}
