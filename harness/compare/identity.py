@@ -218,7 +218,7 @@ def _sources(runs: Iterable[Run]) -> dict[str, dict[str, bool]]:
         certificate = run.parity
         source = run.record.get("agent_source")
         if not source and certificate is not None:
-            source = certificate["fingerprint"].get("agent_source") or certificate["fingerprint"].get("plugin")
+            source = certificate["fingerprint"].get("agent_source")
         if source:
             of = found.setdefault(run.record["agent"], {})
             of[source] = of.get(source, False) or bool(certificate and certificate["strict"])

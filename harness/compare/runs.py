@@ -15,7 +15,6 @@ from harness.errors import NoSuchArm, UserError, nearest
 from harness.layers import differing, flatten, parse_yaml
 from harness.monitor import follower
 from harness.records import AGENT_OUTCOMES
-from harness.results import renamed
 from harness.results.folder import Kind, RunFolder, read_json
 from harness.results.model import Certificate, RunRecord, fault
 from harness.trainers import Progress
@@ -100,15 +99,9 @@ class Run:
     @cached_property
     def gradients(self) -> dict[int, float]:
         """The norm of the gradient by step."""
-        norm = self.columns("gradient_norm")
-        if not norm:
+        if "gradient_norm" not in self.steps.columns:
             return {}
-        rows = self.steps.drop_nulls(norm)
-        return dict(zip(rows["step"].to_list(), rows.select(norm).sum_horizontal().to_list(), strict=True))
-
-    def columns(self, measure: str) -> list[str]:
-        """The columns of `steps` that add up to one of `harness.trainers.MEASURES`; empty where it was not logged."""
-        return renamed.columns(measure, self.steps.columns)
+        return dict(self.steps.drop_nulls("gradient_norm").select("step", "gradient_norm").rows())
 
     @cached_property
     def transitions(self) -> pl.DataFrame | None:
@@ -236,7 +229,6 @@ class Run:
                 from harness.results.tables import logged_table
 
                 table = pl.DataFrame(logged_table(self.folder, kind)).drop(drop)
-            table.columns = [renamed.OLDER.get(name, name) for name in table.columns]
             if missing := _NEEDED[kind].difference(table.columns):
                 raise UserError(f"{path} has no column {', '.join(sorted(missing))}. {advice}")
             return table.with_columns(pl.col(pl.Float32, pl.Float64).fill_nan(None))

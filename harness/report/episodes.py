@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from harness.plugins import make, task_set_spec
 from harness.records import arguments_text
-from harness.results.renamed import tool_calls
 
 if TYPE_CHECKING:
     import polars as pl
@@ -129,7 +128,7 @@ def _episode(
         "by_role": json.loads(_text(row.get("reward_by_role")) or "{}"),
         "verdict": "unscored" if reward is None else "right" if reward >= 1 else "wrong" if reward <= 0 else "partly",
         "rewrite": "" if reward is None or first is None or reward == first else "helped" if reward > first else "hurt",
-        "steps": _steps(tool_calls(_text(row["tool_calls"])), calls.get(row.get("attempt_id", ""), []), texts),
+        "steps": _steps(json.loads(_text(row["tool_calls"]) or "[]"), calls.get(row.get("attempt_id", ""), []), texts),
     }
 
 

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 
 from harness.results.folder import ROWS, Kind, RunFolder
 from harness.results.model import Call, Episode, LoggedStep, RunRecord, columns
-from harness.results.renamed import OLDER
 from harness.results.signal import mixed_groups
 
 _TYPES: dict[str, pa.DataType] = {
@@ -65,8 +64,7 @@ def logged_table(folder: RunFolder, kind: Kind) -> pa.Table:
         steps = step_rows(list(folder.rows("steps")), list(folder.rows("episodes")))
         names = sorted({name for row in steps for name in row} - {"step"})
         return _table(steps, {"step": "int64", **dict.fromkeys(names, "double")})
-    rows = [{OLDER.get(name, name): value for name, value in row.items()} for row in folder.rows(kind)]
-    return _table(rows, columns(Episode if kind == "episodes" else Call))
+    return _table(list(folder.rows(kind)), columns(Episode if kind == "episodes" else Call))
 
 
 def _table(rows: Sequence[Mapping[str, Any]], kinds: Mapping[str, str]) -> pa.Table:

@@ -204,18 +204,6 @@ def test_arms_of_trained_roles_compare_whatever_the_credit(write_run: Write, cre
     assert compare(select([runs[0].path, other.path]), allow=["train.credit"])["exceptions"][0]["key"] == "train.credit"
 
 
-def test_a_run_from_before_there_was_a_choice_of_credit_shared_it(write_run: Write) -> None:
-    older, now, turn = (
-        write_run("reference_sql", seed, overrides=over) for seed, over in enumerate(([], [], ["train.credit=turn"]))
-    )
-    record = json.loads((older.path / "run.json").read_text())
-    del record["identity"]["train"]["credit"], record["config"]["train"]["credit"]
-    (older.path / "run.json").write_text(json.dumps(record))
-    compare(select([older.path, now.path]))
-    with pytest.raises(NotComparable, match=r"train\.credit differs: 'shared' in .*, 'turn' in "):
-        compare(select([older.path, turn.path]))
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
     [

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ConfigDict, TypeAdapter, with_config
 
-from harness.config import load_config
-from harness.results import model, renamed
+from harness.results import model
 from harness.results.folder import RunFolder
 from harness.results.tables import _TYPES
 
@@ -48,11 +47,3 @@ def test_every_column_and_field_says_what_it_is() -> None:
         assert set(model.columns(row).values()) <= set(_TYPES)
     for part in (*model.PARTS, model.Episode, model.Call, model.LoggedStep):
         assert part.__doc__ and all(meaning for _, _, meaning in model.fields(part)), part
-
-
-def test_a_run_of_before_a_choice_is_named_as_one_that_chose_what_was_done_then() -> None:
-    config = load_config("cpu", agent="reference_sql").dump()
-    older = {**config, "train": {key: value for key, value in config["train"].items() if "rejection" not in key}}
-    del older["train"]["algorithm"]
-    found = renamed.record({"config": older, "identity": {"train": older["train"]}})
-    assert found["config"] == config and found["identity"]["train"] == config["train"]
