@@ -12,7 +12,7 @@ from typing import Any
 from harness.errors import RunFailed
 from harness.records import AGENT_OUTCOMES
 from harness.results.folder import RunFolder
-from harness.results.model import Episode, LoggedStep, RunRecord
+from harness.results.schema import Episode, LoggedStep, RunRecord
 from harness.results.signal import least_to_train, teaches
 from harness.trainers import Progress
 from harness.wording import duration, is_graded, mean, measured, most_often, unread

@@ -35,12 +35,12 @@ from harness.plugins import (
 from harness.policies import fetched, resolve
 from harness.policies.roles import Answerer, answerers, answering
 from harness.policies.roles import check as check_roles
-from harness.record import changed_data, closed, graded, model_hash, role_models, run_record, training_result
 from harness.records import Task
 from harness.results.folder import FULL, RunFolder, undisturbed
-from harness.results.model import Parent, RunRecord, Scores
+from harness.results.schema import Parent, RunRecord, Scores
 from harness.results.signal import least_to_train
 from harness.results.tables import conclude
+from harness.run_record import changed_data, closed, graded, model_hash, role_models, run_record, training_result
 from harness.tasks import TaskSet
 from harness.trainers import Progress
 

@@ -27,13 +27,13 @@ import polars as pl
 
 from harness.compare.comparison import compare
 from harness.compare.formats import markdown_tables
+from harness.compare.keys import Comparison
 from harness.compare.layout import sentences, tables
-from harness.compare.model import Comparison
 from harness.compare.runs import select
 from harness.compare.statistics import cluster_bootstrap
 from harness.errors import HarnessError
 from harness.results.folder import RunFolder
-from harness.results.model import Result, RunRecord
+from harness.results.schema import Result, RunRecord
 from harness.wording import mean, percent
 
 ROOT = Path(__file__).resolve().parent.parent

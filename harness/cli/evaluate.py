@@ -9,6 +9,7 @@ import typer
 
 from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results
+from harness.python.asking import without
 from harness.wording import spoilt
 
 app = typer.Typer(add_completion=False)
@@ -52,31 +53,15 @@ def evaluate(
         str | None, typer.Option(help="A preset of `harness config list`.", autocompletion=complete.presets)
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file.")] = None,
-    set_: complete.Settings = None,
+    settings: complete.Settings = None,
     runs_dir: Annotated[Path, typer.Option(help="Where the evaluation's folder is made.")] = Path("runs"),
     json_: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Measure accuracy: of a run's checkpoint, of a policy served here (--model), or of any endpoint."""
+    given = without(locals(), "json_")
     from harness.python.evaluating import ask
 
-    asked = ask(
-        run,
-        agent=agent,
-        endpoint=endpoint,
-        model=model,
-        api_key_env=api_key_env,
-        step=step,
-        task=task,
-        split=split,
-        read_reserved=read_reserved,
-        limit=limit,
-        samples=samples,
-        temperature=temperature,
-        preset=preset,
-        config=config,
-        settings=set_ or [],
-        runs_dir=runs_dir,
-    )
+    asked = ask(**given)
     measured = asked.carry_out(progress_console())
     if json_:
         emit_json(measured.record)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, get_args
 
-from harness.compare.model import Exempt
+from harness.compare.keys import Exempt
 from harness.errors import NotComparable, PluginError
 from harness.layers import flatten
-from harness.results.model import Certificate, Group, Launch, keys
+from harness.results.schema import Certificate, Group, Launch, keys
 from harness.wording import with_cores
 
 if TYPE_CHECKING:

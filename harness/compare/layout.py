@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from harness.compare.model import Arm, Comparison, Reference, View
+from harness.compare.keys import Arm, Comparison, Reference, View
 from harness.compare.numbers import interval, number, p_value, points, with_interval
 from harness.compare.references import reference_note
 from harness.compare.sampled import title

@@ -6,10 +6,10 @@ import math
 from typing import TYPE_CHECKING, cast
 from weakref import WeakKeyDictionary
 
-from harness.compare.model import Behaviour, Cost, Figures, Signal
+from harness.compare.keys import Behaviour, Cost, Figures, Signal
 from harness.compare.runs import Run
 from harness.records import AGENT_OUTCOMES
-from harness.results.model import Accuracy, RunRecord
+from harness.results.schema import Accuracy, RunRecord
 from harness.results.signal import least_to_train, mixed_groups, share_mixed, why_flat
 
 if TYPE_CHECKING:

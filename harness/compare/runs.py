@@ -10,13 +10,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from harness.compare.model import Asked, StudyState, Trained
+from harness.compare.keys import Asked, StudyState, Trained
 from harness.errors import NoSuchArm, UserError, nearest
 from harness.layers import differing, flatten, parse_yaml
 from harness.monitor import follower
 from harness.records import AGENT_OUTCOMES
 from harness.results.folder import Kind, RunFolder, read_json
-from harness.results.model import Certificate, RunRecord, fault
+from harness.results.schema import Certificate, RunRecord, fault
 from harness.trainers import Progress
 from harness.wording import is_graded, printable
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from harness.compare.runs import Run
-    from harness.results.model import Call, Episode
+    from harness.results.schema import Call, Episode
 
 log = logging.getLogger(__name__)
 

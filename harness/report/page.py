@@ -23,7 +23,7 @@ from harness.report.charts import charts
 from harness.wording import duration, mean
 
 if TYPE_CHECKING:
-    from harness.compare.model import Comparison
+    from harness.compare.keys import Comparison
     from harness.compare.runs import Run, Selection
 
 HERE = Path(__file__).parent

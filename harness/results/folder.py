@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args, overload
 
 from harness.errors import EnvironmentProblem, UserError
 from harness.layers import parse_json
-from harness.results.model import SCHEMA_VERSION, Call, Episode, LoggedStep, RunRecord, fault
+from harness.results.schema import SCHEMA_VERSION, Call, Episode, LoggedStep, RunRecord, fault
 
 if TYPE_CHECKING:
     from harness.config import Config

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.results.folder import ROWS, Kind, RunFolder
-from harness.results.model import Call, Episode, LoggedStep, RunRecord, columns
+from harness.results.schema import Call, Episode, LoggedStep, RunRecord, columns
 from harness.results.signal import mixed_groups
 
 _TYPES: dict[str, pa.DataType] = {

@@ -20,8 +20,8 @@ from rich.console import Console
 
 from harness.compare.comparison import compare
 from harness.compare.formats import render, show
+from harness.compare.keys import Arm, Comparison, Pair
 from harness.compare.layout import tables
-from harness.compare.model import Arm, Comparison, Pair
 from harness.compare.references import reference_rows
 from harness.compare.runs import select
 from harness.errors import NotComparable, UserError

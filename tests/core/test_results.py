@@ -17,7 +17,7 @@ from harness.monitor import Monitor
 from harness.records import Attempt, Task, Transition, Verdict
 from harness.results.episodes import episode_row
 from harness.results.folder import RowLog, RunFolder
-from harness.results.model import Episode, columns
+from harness.results.schema import Episode, columns
 from harness.results.signal import least_to_train, mixed_groups, share_mixed, why_flat
 from harness.results.tables import conclude, step_rows, write_tables
 from harness.testing.calls import transition

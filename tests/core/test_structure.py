@@ -15,7 +15,19 @@ SQL = REPO / "plugins" / "sql" / "src" / "harness_sql"
 ROOMS = (
     *("__init__", "errors", "clock", "deadlines", "timeline", "serving", "layers", "wording", "config", "records"),
     *("environments", "toolbox", "scripted", "programs", "tasks", "rewards", "hookspecs", "gateway", "results"),
-    *("trainers", "plugins", "scoring", "ledger", "rollout", "policies", "order", "monitor", "parity", "record", "run"),
+    *(
+        "trainers",
+        "plugins",
+        "scoring",
+        "ledger",
+        "rollout",
+        "policies",
+        "order",
+        "monitor",
+        "parity",
+        "run_record",
+        "run",
+    ),
     *("compare", "evaluation", "study", "report", "diagnosis", "testing", "python", "cli", "__main__"),
 )
 """From the bottom up: a room may import those before it, also inside functions and for types alone."""
@@ -36,7 +48,7 @@ SHARED = (
     "report",
     "run",
 )
-SHARED_PARTS = ("parity/recorder", "parity/comparison", "parity/tap", "parity/certificate", "record", "evaluation")
+SHARED_PARTS = ("parity/recorder", "parity/comparison", "parity/tap", "parity/certificate", "run_record", "evaluation")
 WORDS = re.compile(
     r"\bsql\b|_sql\b|\bquer(?:y|ies)\b|\bdb_|(?:write|check|rewrite)_query|\bschema of a database", re.IGNORECASE
 )

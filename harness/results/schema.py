@@ -1,7 +1,7 @@
 """What `run.json` holds and what a row of a run is: the one place where each field is explained.
 
 Plain dictionaries with types: they are JSON as they stand, and nothing has to be imported to list a hundred runs.
-`docs/records.md` is made of this module (`python -m harness.results.model`), and a test holds every published record
+`docs/records.md` is made of this module (`python -m harness.results.schema`), and a test holds every published record
 against it.
 """
 
@@ -445,7 +445,7 @@ PARTS = (
 INTRODUCTION = f"""\
 # What a run leaves behind
 
-Made of `harness/results/model.py` by `python -m harness.results.model > docs/records.md`; a test compares.
+Made of `harness/results/schema.py` by `python -m harness.results.schema > docs/records.md`; a test compares.
 
 A run's folder has `run.json` (schema version {SCHEMA_VERSION}), `config.yaml` (runs again as it stands), and three
 tables:

@@ -37,7 +37,7 @@ from harness.policies import revision_of
 from harness.policies.roles import Answerer
 from harness.records import AGENT_OUTCOMES, Task
 from harness.results.folder import RunFolder, now
-from harness.results.model import (
+from harness.results.schema import (
     SCHEMA_VERSION,
     Commit,
     Episode,
