@@ -26,26 +26,11 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def train(
-    agent: Annotated[
-        str | None,
-        typer.Option(
-            "--agent",
-            "--plugin",
-            help="The agent to train, for example langgraph_sql.",
-            autocompletion=complete.agents,
-        ),
-    ] = None,
-    preset: Annotated[
-        str | None, typer.Option(help="A preset of `harness config list`.", autocompletion=complete.presets)
-    ] = None,
+    agent: Annotated[str | None, complete.agent("The agent to train, for example langgraph_sql.")] = None,
+    preset: complete.Preset = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file, for example a run's config.yaml.")] = None,
     settings: complete.Settings = None,
-    task: Annotated[
-        str | None,
-        typer.Option(
-            help="The task set: pocket, spider, bird, files (your own), ...", autocompletion=complete.task_sets
-        ),
-    ] = None,
+    task: Annotated[str | None, complete.task("The task set: pocket, spider, bird, files (your own), ...")] = None,
     model: Annotated[
         str | None, typer.Option(help="The policy: bundled, a folder, or a Hugging Face id (policy.path).")
     ] = None,
