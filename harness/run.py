@@ -292,8 +292,6 @@ def same_parts(folder: RunFolder, config: Config, task_set: TaskSet) -> None:
     began = record["identity"]
     reward = reward_identity(reward_spec(config.reward.name), config.reward.options, "reward.options")
     model = model_hash(_policy(config, folder))
-    if began["model"] == config.policy.path:  # older runs named an id without its commit
-        model = began["model"]
     parts: list[tuple[str, Mapping[str, Any], Mapping[str, Any], str]] = [
         ("the data are not those", began["task_set"], task_set.describe() if began["task_set"] else {}, "the data"),
         ("the reward is not the one", began["reward_options"], reward, "its options and files"),

@@ -29,21 +29,9 @@ class Table:
 
 def tables(comparison: Comparison, references: Sequence[Reference] = ()) -> list[Table]:
     """All tables of a comparison, in reading order; empty ones are left out."""
-    made = [
-        _accuracy(comparison),
-        _sampled(comparison),
-        _learning(comparison),
-        _agreement(comparison),
-        _reward_parts(comparison),
-        _behaviour(comparison),
-        _cost(comparison),
-        _evidence(comparison),
-        _checkpoints(comparison),
-        _views(comparison),
-        _exceptions(comparison),
-        _failed(comparison),
-        _references(references),
-    ]
+    first = (_accuracy, _sampled, _learning, _agreement, _reward_parts, _behaviour, _cost, _evidence)
+    made = [make(comparison) for make in (*first, _checkpoints, _views, _exceptions, _failed)]
+    made.append(_references(references))
     return [table for table in made if table.rows]
 
 

@@ -54,15 +54,15 @@ WORDS = re.compile(
 )
 
 BOUNDS = {
-    "code lines of the core": 18_250,
-    "code lines of core and plugins": 27_750,
+    "code lines of the core": 16_609,
+    "code lines of core and plugins": 27_749,
     "floors of the core": 15,
     "circles of rooms": 0,
     "circles of modules": 0,
-    "dict[str, Any]": 220,
-    "mentions of Any": 760,
-    "modules over 350 lines": 18,
-    "functions over 60 lines or 8 parameters": 24,
+    "dict[str, Any]": 211,
+    "mentions of Any": 750,
+    "modules over 350 lines": 17,
+    "functions over 60 lines or 8 parameters": 21,
 }
 
 
