@@ -38,7 +38,7 @@ def measure(workload: dict[str, int], policy: str) -> float:
     from transformers import AutoModelForCausalLM
 
     from harness.policies import resolve
-    from harness.policies.decoder import Decoder, Generation
+    from harness_weights.decoder import Decoder, Generation
 
     torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     model = AutoModelForCausalLM.from_pretrained(resolve(policy), dtype=torch.float32).eval()

@@ -25,8 +25,6 @@ import polars as pl
 import yaml
 from rollout_profile import profile, spans_of
 
-from harness.results import renamed
-
 PHASES = {
     "rollout": ("sample",),
     "release": ("release",),
@@ -44,7 +42,7 @@ in `rollout`.
 
 def read(run: Path, name: str) -> pl.DataFrame | None:
     path = run / f"{name}.parquet"
-    return pl.read_parquet(path).rename(renamed.OLDER, strict=False) if path.is_file() else None
+    return pl.read_parquet(path) if path.is_file() else None
 
 
 def phases(steps: pl.DataFrame) -> pl.DataFrame:
@@ -194,7 +192,7 @@ def smi(path: Path, spans: list[tuple[float, float]]) -> dict[str, Any]:
 
 def measure(run: Path, args: Any) -> dict[str, Any]:
     """Everything that the table says."""
-    record: Any = renamed.record(json.loads((run / "run.json").read_text()))
+    record: Any = json.loads((run / "run.json").read_text())
     steps, episodes, transitions = (read(run, name) for name in ("steps", "episodes", "transitions"))
     if steps is None or "timing_s/step" not in steps.columns or not steps["timing_s/step"].count():
         sys.exit(f"{run} has no finished step: steps.parquet has no timing_s/step")

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     )
     from harness.plugins import make_trainer
     from harness.policies import fetched
-    from harness.policies.server import PolicyServer
     from harness.programs import CANARY, Played, Program, Scenario, Turn
     from harness.python.evaluating import evaluate
     from harness.python.loaded import LoadedRun, load_run
@@ -94,7 +93,6 @@ __all__ = [
     "Phase",
     "Played",
     "PluginError",
-    "PolicyServer",
     "Problem",
     "Program",
     "ProgramContract",
@@ -149,7 +147,6 @@ _HOMES = {
     "harness.hookspecs": "AgentSpec EnvironmentSpec ProgramSpec RewardSpec TaskSetSpec TrainerSpec hookimpl",
     "harness.plugins": "make_trainer",
     "harness.policies": "fetched",
-    "harness.policies.server": "PolicyServer",
     "harness.programs": "CANARY Played Program Scenario Turn",
     "harness.python.evaluating": "evaluate",
     "harness.python.loaded": "LoadedRun load_run",

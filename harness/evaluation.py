@@ -16,15 +16,15 @@ from harness.monitor import over_the_limit
 from harness.order import validation_order
 from harness.plugins import make_task_set, reward_spec, task_set_spec
 from harness.policies.roles import Answerer, answerers, answering
-from harness.record import agent_failures
 from harness.records import Task
 from harness.results.folder import RunFolder
-from harness.results.model import Episode, Parent, RunRecord, Scores
 from harness.results.readings import write_down
+from harness.results.schema import Episode, Parent, RunRecord, Scores
 from harness.results.signal import mixed_tasks
 from harness.rollout.session import Session
 from harness.rollout.stack import RolloutWork
 from harness.run import StartedRun, load_tasks, recorded
+from harness.run_record import agent_failures
 from harness.wording import is_graded
 
 if TYPE_CHECKING:

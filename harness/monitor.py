@@ -11,9 +11,8 @@ from typing import Any, Self
 
 from harness.errors import RunFailed
 from harness.records import AGENT_OUTCOMES
-from harness.results import renamed
 from harness.results.folder import Kind, RunFolder
-from harness.results.model import Episode, LoggedStep, RunRecord
+from harness.results.schema import Episode, LoggedStep, RunRecord
 from harness.results.signal import least_to_train, teaches
 from harness.trainers import Progress
 from harness.wording import duration, is_graded, mean, measured, most_often, unread
@@ -154,9 +153,9 @@ class Follower:
 
     def _logged(self, row: LoggedStep) -> None:
         data, step = row["data"], row["step"]
-        if step_s := renamed.columns("step_s", data):
+        if (step_s := data.get("step_s")) is not None:
             known, self.progress.step = self.progress.step, max(step, self.progress.step)
-            self._step_s.append(sum(float(data[name]) for name in step_s))
+            self._step_s.append(float(step_s))
             rewards = self._rewards.get(("train", step))
             self.progress.reward = sum(rewards) / len(rewards) if rewards else None
             if step > known:

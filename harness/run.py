@@ -35,12 +35,12 @@ from harness.plugins import (
 from harness.policies import fetched, resolve
 from harness.policies.roles import Answerer, answerers, answering
 from harness.policies.roles import check as check_roles
-from harness.record import changed_data, closed, graded, model_hash, role_models, run_record, training_result
 from harness.records import Task
 from harness.results.folder import FULL, RunFolder, undisturbed
-from harness.results.model import Parent, RunRecord, Scores
+from harness.results.schema import Parent, RunRecord, Scores
 from harness.results.signal import least_to_train
 from harness.results.tables import conclude
+from harness.run_record import changed_data, closed, graded, model_hash, role_models, run_record, training_result
 from harness.tasks import TaskSet
 from harness.trainers import Progress
 
@@ -292,8 +292,6 @@ def same_parts(folder: RunFolder, config: Config, task_set: TaskSet) -> None:
     began = record["identity"]
     reward = reward_identity(reward_spec(config.reward.name), config.reward.options, "reward.options")
     model = model_hash(_policy(config, folder))
-    if began["model"] == config.policy.path:  # older runs named an id without its commit
-        model = began["model"]
     parts: list[tuple[str, Mapping[str, Any], Mapping[str, Any], str]] = [
         ("the data are not those", began["task_set"], task_set.describe() if began["task_set"] else {}, "the data"),
         ("the reward is not the one", began["reward_options"], reward, "its options and files"),

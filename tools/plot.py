@@ -19,7 +19,7 @@ from plotly.subplots import make_subplots
 from table import by_at, by_pass, result_of, rewards
 
 from harness.results.folder import RunFolder
-from harness.results.model import RunRecord
+from harness.results.schema import RunRecord
 
 HERE = Path(__file__).resolve().parents[1] / "results"
 COLOURS = {

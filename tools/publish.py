@@ -38,7 +38,6 @@ from harness.compare.runs import STUDY_FILE, Run, read_run, select
 from harness.errors import HarnessError
 from harness.report.episodes import shown
 from harness.report.page import EPISODES
-from harness.results.renamed import OLDER
 from harness.trainers import MEASURES
 
 TEXTS = 60
@@ -122,7 +121,6 @@ def slim_episodes(run: Run, texts: int | None) -> pa.Table:
         )
     rows = rows.sort("phase", "task_id", "step", "session", maintain_order=True).drop(LEFT_OUT, strict=False)
     types = pq.read_schema(run.folder.path / "episodes.parquet")
-    types = pa.schema([field.with_name(OLDER.get(field.name, field.name)) for field in types])
     added = {"answer_hash": pa.string(), "framework_s": pa.float32()}
     fields = [(name, types.field(name).type if name in types.names else added[name]) for name in rows.columns]
     return rows.to_arrow().cast(pa.schema(fields))

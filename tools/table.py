@@ -27,14 +27,13 @@ import polars as pl
 
 from harness.compare.comparison import compare
 from harness.compare.formats import markdown_tables
+from harness.compare.keys import Comparison
 from harness.compare.layout import sentences, tables
-from harness.compare.model import Comparison
 from harness.compare.runs import select
 from harness.compare.statistics import cluster_bootstrap
 from harness.errors import HarnessError
 from harness.results.folder import RunFolder
-from harness.results.model import Result, RunRecord
-from harness.results.renamed import OLDER
+from harness.results.schema import Result, RunRecord
 from harness.wording import mean, percent
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -107,7 +106,7 @@ def phases_table(folder: Path) -> str:
 
 def rewards(folder: Path) -> pl.DataFrame:
     """One row a rollout of a run."""
-    rows = pl.read_parquet(folder / "episodes.parquet").rename(OLDER, strict=False)
+    rows = pl.read_parquet(folder / "episodes.parquet")
     return rows.select("step", "phase", "task_id", "cluster", pl.col("reward").fill_nan(None))
 
 

@@ -36,14 +36,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "match": ("harness.cli.match", "Show which calls an agent_match would train."),
     "plugins": ("harness.cli.plugins", "List, scaffold and isolate plugins."),
     "tasks": ("harness.cli.tasks", "List task sets and describe one."),
-    "policy": ("harness.cli.policy", "List, fetch and show policies by name."),
     "config": ("harness.cli.config", "Show presets and resolved configurations."),
     "runs": ("harness.cli.runs", "List, show and diff runs."),
     "study": ("harness.cli.study", "Run a matrix of trainings."),
     "compare": ("harness.cli.compare", "Compare runs, with confidence intervals."),
     "report": ("harness.cli.report", "Write a self-contained HTML report."),
     "power": ("harness.cli.power", "Seeds and items needed for an effect."),
-    "export": ("harness.cli.export", "Write a checkpoint as a Hugging Face folder."),
     "doctor": ("harness.cli.doctor", "Check this machine."),
 }
 """Command by name: module and summary. A module has `app` (a Typer application)."""

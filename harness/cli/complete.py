@@ -76,12 +76,23 @@ Settings = Annotated[
     list[str] | None, typer.Option("--set", help="key=value, dotted; repeatable.", autocompletion=settings)
 ]
 """The option `--set` of every command that takes a whole configuration."""
+Preset = Annotated[str | None, typer.Option(help="A preset of `harness config list`.", autocompletion=presets)]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Baseline = Annotated[str | None, typer.Option(help="The arm, or its agent, that others are compared with.")]
 References = Annotated[
     bool | None,
     typer.Option("--references/--no-references", help="Figures published by others; by default for their task set."),
 ]
+
+
+def agent(said: str) -> Any:
+    """The option `--agent`, with what it says of itself."""
+    return typer.Option("--agent", "--plugin", help=said, autocompletion=agents)
+
+
+def task(said: str) -> Any:
+    """The option `--task`."""
+    return typer.Option(help=said, autocompletion=task_sets)
 
 
 def right_form(arguments: Sequence[str]) -> str:

@@ -26,7 +26,7 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def dev(
-    agent: Annotated[str, typer.Option("--agent", "--plugin", help="The agent.", autocompletion=complete.agents)],
+    agent: Annotated[str, complete.agent("The agent.")],
     endpoint: Annotated[
         str | None, typer.Option(help="An OpenAI-compatible URL, ending in /v1; by default OPENAI_BASE_URL.")
     ] = None,
@@ -38,9 +38,7 @@ def dev(
     ] = None,
     api_key_env: Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")] = "OPENAI_API_KEY",
     tasks: Annotated[int, typer.Option(min=1, max=10, help="How many tasks.")] = 3,
-    task: Annotated[
-        str | None, typer.Option(help="The task set; by default pocket, or a run's.", autocompletion=complete.task_sets)
-    ] = None,
+    task: Annotated[str | None, complete.task("The task set; by default pocket, or a run's.")] = None,
     split: Annotated[str | None, typer.Option(help="The split; by default the one of validation.")] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file.")] = None,
     set_: complete.Settings = None,

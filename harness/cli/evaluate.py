@@ -9,6 +9,7 @@ import typer
 
 from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results
+from harness.python.asking import without
 from harness.wording import spoilt
 
 app = typer.Typer(add_completion=False)
@@ -20,15 +21,7 @@ def evaluate(
         Path | None,
         typer.Argument(help="A run folder: its newest checkpoint is measured.", autocompletion=complete.runs),
     ] = None,
-    agent: Annotated[
-        str | None,
-        typer.Option(
-            "--agent",
-            "--plugin",
-            help="The agent; by default the run's, or langgraph_sql.",
-            autocompletion=complete.agents,
-        ),
-    ] = None,
+    agent: Annotated[str | None, complete.agent("The agent; by default the run's, or langgraph_sql.")] = None,
     endpoint: Annotated[
         str | None,
         typer.Option(help="An OpenAI-compatible URL ending in /v1; OPENAI_BASE_URL if nothing is named."),
@@ -36,7 +29,7 @@ def evaluate(
     model: Annotated[str | None, typer.Option(help="The endpoint's model name, or a policy to serve here.")] = None,
     api_key_env: Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")] = "OPENAI_API_KEY",
     step: Annotated[int | None, typer.Option(help="A checkpoint other than the newest.")] = None,
-    task: Annotated[str | None, typer.Option(help="The task set.", autocompletion=complete.task_sets)] = None,
+    task: Annotated[str | None, complete.task("The task set.")] = None,
     split: Annotated[
         str | None, typer.Option(help="The split; by default that of validation, or what the task set names.")
     ] = None,
@@ -48,35 +41,17 @@ def evaluate(
         int | None, typer.Option(min=1, help="Rollouts of a task, for pass@k and what they agree on.")
     ] = None,
     temperature: Annotated[float | None, typer.Option(min=0, help="0, the default, is greedy.")] = None,
-    preset: Annotated[
-        str | None, typer.Option(help="A preset of `harness config list`.", autocompletion=complete.presets)
-    ] = None,
+    preset: complete.Preset = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file.")] = None,
-    set_: complete.Settings = None,
+    settings: complete.Settings = None,
     runs_dir: Annotated[Path, typer.Option(help="Where the evaluation's folder is made.")] = Path("runs"),
     json_: Annotated[bool, typer.Option("--json", help="Print the record as JSON.")] = False,
 ) -> None:
     """Measure accuracy: of a run's checkpoint, of a policy served here (--model), or of any endpoint."""
+    given = without(locals(), "json_")
     from harness.python.evaluating import ask
 
-    asked = ask(
-        run,
-        agent=agent,
-        endpoint=endpoint,
-        model=model,
-        api_key_env=api_key_env,
-        step=step,
-        task=task,
-        split=split,
-        read_reserved=read_reserved,
-        limit=limit,
-        samples=samples,
-        temperature=temperature,
-        preset=preset,
-        config=config,
-        settings=set_ or [],
-        runs_dir=runs_dir,
-    )
+    asked = ask(**given)
     measured = asked.carry_out(progress_console())
     if json_:
         emit_json(measured.record)

@@ -14,7 +14,7 @@ from harness.errors import UserError
 from harness.wording import duration, mean
 
 if TYPE_CHECKING:
-    from harness.compare.model import Plan
+    from harness.compare.keys import Plan
     from harness.compare.power import Variances
 
 app = typer.Typer(add_completion=False)

@@ -25,10 +25,7 @@ RunsDir = Annotated[Path, typer.Option(help="The folder of runs; studies inside 
 @app.command("list")
 def list_(
     runs_dir: RunsDir = Path("runs"),
-    agent: Annotated[
-        str | None,
-        typer.Option("--agent", "--plugin", help="Only runs of this agent.", autocompletion=complete.agents),
-    ] = None,
+    agent: Annotated[str | None, complete.agent("Only runs of this agent.")] = None,
     status: Annotated[
         str | None,
         typer.Option(

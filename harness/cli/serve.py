@@ -148,7 +148,7 @@ def serving(
     """URL and name of a policy that answers as long as this lasts."""
     from harness.policies import fetched, longest
     from harness.policies.export import checkpoint_dir, checkpoint_model
-    from harness.policies.serve import served
+    from harness.policies.servers import server
     from harness.run import check_device
 
     check_device(config)
@@ -160,7 +160,8 @@ def serving(
     own = config.sampling.max_prompt_tokens + config.sampling.max_response_tokens
     length = max_length or max(own, min(ROOM, longest(folder) or ROOM))  # questions of one's own may be longer
     device = resolve_device(config.device)
-    with served(folder, device, length, _log(), parser_of(config, folder), port=port, name=name, key=key) as url:
+    parser = parser_of(config, folder)
+    with server(device)(folder, device, length, _log(), parser, port=port, name=name, key=key) as url:
         yield url, name
 
 

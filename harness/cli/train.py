@@ -14,6 +14,7 @@ from harness import timeline
 from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results
 from harness.cli.logs import followed
+from harness.python.asking import without
 from harness.wording import spoilt
 
 if TYPE_CHECKING:
@@ -25,26 +26,11 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def train(
-    agent: Annotated[
-        str | None,
-        typer.Option(
-            "--agent",
-            "--plugin",
-            help="The agent to train, for example langgraph_sql.",
-            autocompletion=complete.agents,
-        ),
-    ] = None,
-    preset: Annotated[
-        str | None, typer.Option(help="A preset of `harness config list`.", autocompletion=complete.presets)
-    ] = None,
+    agent: Annotated[str | None, complete.agent("The agent to train, for example langgraph_sql.")] = None,
+    preset: complete.Preset = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file, for example a run's config.yaml.")] = None,
-    set_: complete.Settings = None,
-    task: Annotated[
-        str | None,
-        typer.Option(
-            help="The task set: pocket, spider, bird, files (your own), ...", autocompletion=complete.task_sets
-        ),
-    ] = None,
+    settings: complete.Settings = None,
+    task: Annotated[str | None, complete.task("The task set: pocket, spider, bird, files (your own), ...")] = None,
     model: Annotated[
         str | None, typer.Option(help="The policy: bundled, a folder, or a Hugging Face id (policy.path).")
     ] = None,
@@ -66,24 +52,10 @@ def train(
     json_: Annotated[bool, typer.Option("--json", help="Print the run's record as JSON.")] = False,
 ) -> None:
     """Train an agent, with GRPO or as train.algorithm says, and leave a run folder."""
+    given = without(locals(), "trace_start", "debug", "dry_run", "json_")
     from harness.python.training import ask
 
-    asked = ask(
-        agent,
-        preset=preset,
-        config=config,
-        settings=set_ or [],
-        task=task,
-        model=model,
-        n_runners=n_runners,
-        agent_match=agent_match,
-        seed=seed,
-        steps=steps,
-        ci_fast=ci_fast,
-        ci=ci,
-        resume=resume,
-        runs_dir=runs_dir,
-    )
+    asked = ask(**given)
     if dry_run and not asked.finished:
         show_config(asked.config, json_)
         return

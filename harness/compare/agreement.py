@@ -15,7 +15,7 @@ from harness.records import AGENT_OUTCOMES
 if TYPE_CHECKING:
     import polars as pl
 
-    from harness.compare.model import Agreement, AgreementStep
+    from harness.compare.keys import Agreement, AgreementStep
     from harness.compare.runs import Run
 
 DRAW = ["phase", "step", "task_id", "session"]

@@ -17,9 +17,7 @@ from harness.compare.estimates import (
     unseen_share,
 )
 from harness.compare.identity import check_data, check_identity, check_parity, circumstances, times_compare
-from harness.compare.learning import learn
-from harness.compare.measures import measure
-from harness.compare.model import (
+from harness.compare.keys import (
     SCHEMA_VERSION,
     Arm,
     Comparison,
@@ -31,6 +29,8 @@ from harness.compare.model import (
     Trained,
     Training,
 )
+from harness.compare.learning import learn
+from harness.compare.measures import measure
 from harness.compare.runs import named_arm, other_names
 from harness.compare.sampled import sampled
 from harness.compare.scores import paired_differences, scores, span_of, worst_cases

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from harness.compare.model import EstimateData, Unit
+from harness.compare.keys import EstimateData, Unit
 
 if TYPE_CHECKING:
     import numpy as np

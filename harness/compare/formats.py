@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from harness.compare.forms import Format
+from harness.compare.keys import Comparison, EstimateData, Reference
 from harness.compare.layout import Table, sentences, tables
-from harness.compare.model import Comparison, EstimateData, Reference
 from harness.layers import digest
 from harness.wording import printable
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, get_args
 
-from harness.compare.model import Exempt
+from harness.compare.keys import Exempt
 from harness.errors import NotComparable, PluginError
 from harness.layers import flatten
-from harness.results.model import Certificate, Group, Launch, keys
+from harness.results.schema import Certificate, Group, Launch, keys
 from harness.wording import with_cores
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def _sources(runs: Iterable[Run]) -> dict[str, dict[str, bool]]:
         certificate = run.parity
         source = run.record.get("agent_source")
         if not source and certificate is not None:
-            source = certificate["fingerprint"].get("agent_source") or certificate["fingerprint"].get("plugin")
+            source = certificate["fingerprint"].get("agent_source")
         if source:
             of = found.setdefault(run.record["agent"], {})
             of[source] = of.get(source, False) or bool(certificate and certificate["strict"])

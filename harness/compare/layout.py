@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from harness.compare.model import Arm, Comparison, Reference, View
+from harness.compare.keys import Arm, Comparison, Pair, Reference, View
 from harness.compare.numbers import interval, number, p_value, points, with_interval
 from harness.compare.references import reference_note
 from harness.compare.sampled import title
@@ -29,21 +29,9 @@ class Table:
 
 def tables(comparison: Comparison, references: Sequence[Reference] = ()) -> list[Table]:
     """All tables of a comparison, in reading order; empty ones are left out."""
-    made = [
-        _accuracy(comparison),
-        _sampled(comparison),
-        _learning(comparison),
-        _agreement(comparison),
-        _reward_parts(comparison),
-        _behaviour(comparison),
-        _cost(comparison),
-        _evidence(comparison),
-        _checkpoints(comparison),
-        _views(comparison),
-        _exceptions(comparison),
-        _failed(comparison),
-        _references(references),
-    ]
+    first = (_accuracy, _sampled, _learning, _agreement, _reward_parts, _behaviour, _cost, _evidence)
+    made = [make(comparison) for make in (*first, _checkpoints, _views, _exceptions, _failed)]
+    made.append(_references(references))
     return [table for table in made if table.rows]
 
 
@@ -363,29 +351,19 @@ def _cost(comparison: Comparison) -> Table:
 
 
 def _evidence(comparison: Comparison) -> Table:
-    rows = [
-        [
-            pair["arm"],
-            interval(pair["collapses"]["interval"]),
-            interval(pair["training"]["hierarchical_bootstrap"]),
-            points(pair["training"]["interquartile_mean_difference"], signed=True),
-            number(pair["training"]["probability_of_improvement"], 2),
-        ]
-        for pair in comparison["pairs"]
-        if pair["training"]
-    ]
-    heads = [
-        "arm against baseline",
-        "interval with unseen collapses",
-        "bootstrap over seeds and clusters",
-        "IQM difference",
-        "P(better)",
-    ]
+    cells: dict[str, Callable[[Pair], str]] = {
+        "arm against baseline": lambda pair: pair["arm"],
+        "interval with unseen collapses": lambda pair: interval(pair["collapses"]["interval"]),
+        "bootstrap over seeds and clusters": lambda pair: interval(pair["training"]["hierarchical_bootstrap"]),
+        "IQM difference": lambda pair: points(pair["training"]["interquartile_mean_difference"], signed=True),
+        "P(better)": lambda pair: number(pair["training"]["probability_of_improvement"], 2),
+    }
     note = (
         f"Differences in points. Unseen collapses: what the mean may be if trainings that no seed has shown lie up to "
         f"{100 * comparison['collapse']:g} points off. Verdicts of equivalence rest on it, none rests on the others."
     )
-    return Table("evidence", "Further evidence", heads, rows, note)
+    shown = [pair for pair in comparison["pairs"] if pair["training"]]
+    return _from_cells("evidence", "Further evidence", cells, shown, note)
 
 
 def _checkpoints(comparison: Comparison) -> Table:

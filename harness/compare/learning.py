@@ -15,7 +15,7 @@ from harness.compare.scores import areas, paired_differences, scores
 if TYPE_CHECKING:
     import polars as pl
 
-    from harness.compare.model import Learned, Learning, Measure
+    from harness.compare.keys import Learned, Learning, Measure
     from harness.compare.runs import Run
 
 

@@ -6,10 +6,10 @@ import math
 from typing import TYPE_CHECKING, cast
 from weakref import WeakKeyDictionary
 
-from harness.compare.model import Behaviour, Cost, Figures, Signal
+from harness.compare.keys import Behaviour, Cost, Figures, Signal
 from harness.compare.runs import Run
 from harness.records import AGENT_OUTCOMES
-from harness.results.model import Accuracy, RunRecord
+from harness.results.schema import Accuracy, RunRecord
 from harness.results.signal import least_to_train, mixed_groups, share_mixed, why_flat
 
 if TYPE_CHECKING:
@@ -129,33 +129,31 @@ def failures(rows: pl.DataFrame) -> dict[str, int]:
 
 def cost(run: Run) -> Cost:
     """Seconds a step without checkpoints and validation, and the shares of its parts."""
-    whole = run.columns("step_s")
-    rows = run.steps.drop_nulls(whole) if whole else run.steps.clear()
+    rows = run.steps.drop_nulls("step_s") if "step_s" in run.steps.columns else run.steps.clear()
     if not len(rows):
         return {"step_s": None, "shares": {}}
-    net = rows.select(whole).sum_horizontal()
-    for name in run.columns("checkpoint_s"):
-        net -= rows[name].fill_null(0)
+    net = rows["step_s"]
+    if "checkpoint_s" in rows.columns:
+        net = net - rows["checkpoint_s"].fill_null(0)
     total = cast(float, net.sum())
-    shares = {part: sum(cast(float, rows[at].sum()) for at in run.columns(of)) / total for part, of in PARTS.items()}
+    parts = {part: cast(float, rows[of].sum()) if of in rows.columns else 0.0 for part, of in PARTS.items()}
+    shares = {part: seconds / total for part, seconds in parts.items()}
     shares["other"] = max(0.0, 1.0 - sum(shares.values()))
     return {"step_s": cast(float, net.median()), "shares": shares}
 
 
 def dialogues(run: Run) -> tuple[float, float] | None:
     """Shares of trained calls in the row of an earlier one, and of tokens that it saved; None where none could be."""
-    names = {measure: run.columns(measure) for measure in ("calls", "merged_calls", "tokens", "saved_tokens")}
-    if not all(names.values()):
+    names = ("calls", "merged_calls", "tokens", "saved_tokens")
+    if not {*names} <= {*run.steps.columns}:
         return None
-    sums = {measure: sum(run.steps.select(columns).sum().row(0)) for measure, columns in names.items()}
-    whole = sums["tokens"] + sums["saved_tokens"]
-    return (sums["merged_calls"] / sums["calls"], sums["saved_tokens"] / whole) if sums["calls"] else None
+    calls, merged, tokens, saved = run.steps.select(names).sum().row(0)
+    return (merged / calls, saved / (tokens + saved)) if calls else None
 
 
 def chosen_tokens(run: Run) -> int | None:
     """Trained tokens with a gradient; None where all have one, or nobody counted."""
-    names = run.columns("chosen_tokens")
-    return int(sum(run.steps.select(names).sum().row(0))) if names else None
+    return int(run.steps["chosen_tokens"].sum()) if "chosen_tokens" in run.steps.columns else None
 
 
 def gpu_hours(record: RunRecord) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.compare.model import EstimateData, Interval
+from harness.compare.keys import EstimateData, Interval
 
 
 def points(value: float | None, signed: bool = False) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     import polars as pl
 
-    from harness.compare.model import Plan
+    from harness.compare.keys import Plan
     from harness.compare.runs import Run
 
 MOST_SEEDS = 1000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from harness.compare.model import Reference
+from harness.compare.keys import Reference
 
 
 def reference_rows(task_set: str | None = None) -> list[Reference]:

@@ -10,14 +10,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from harness.compare.model import Asked, Entry, StudyState, Trained
+from harness.compare.keys import Asked, Entry, StudyState, Trained
 from harness.errors import NoSuchArm, UserError, nearest
 from harness.layers import differing, flatten, parse_yaml
 from harness.monitor import Follower
 from harness.records import AGENT_OUTCOMES
-from harness.results import renamed
 from harness.results.folder import Kind, RunFolder, read_json
-from harness.results.model import Certificate, RunRecord, fault
+from harness.results.schema import Certificate, RunRecord, fault
 from harness.trainers import Progress
 from harness.wording import is_graded, printable
 
@@ -104,15 +103,9 @@ class Run:
 
     def logged(self, measure: str) -> dict[int, float]:
         """One of `harness.trainers.MEASURES`, or another column of `steps`, by step; empty where it was not logged."""
-        names = self.columns(measure)
-        if not names:
+        if measure not in self.steps.columns:
             return {}
-        rows = self.steps.drop_nulls(names)
-        return dict(zip(rows["step"].to_list(), rows.select(names).sum_horizontal().to_list(), strict=True))
-
-    def columns(self, measure: str) -> list[str]:
-        """The columns of `steps` that add up to one of `harness.trainers.MEASURES`; empty where it was not logged."""
-        return renamed.columns(measure, self.steps.columns)
+        return dict(self.steps.drop_nulls(measure).select("step", measure).rows())
 
     @cached_property
     def transitions(self) -> pl.DataFrame | None:
@@ -240,7 +233,6 @@ class Run:
                 from harness.results.tables import logged_table
 
                 table = pl.DataFrame(logged_table(self.folder, kind)).drop(drop)
-            table.columns = [renamed.OLDER.get(name, name) for name in table.columns]
             if missing := _NEEDED[kind].difference(table.columns):
                 raise UserError(f"{path} has no column {', '.join(sorted(missing))}. {advice}")
             return table.with_columns(pl.col(pl.Float32, pl.Float64).fill_nan(None))

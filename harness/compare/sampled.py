@@ -18,9 +18,9 @@ from harness.wording import mean
 if TYPE_CHECKING:
     import polars as pl
 
-    from harness.compare.model import Sampled
+    from harness.compare.keys import Sampled
     from harness.compare.runs import Run
-    from harness.results.model import Samples
+    from harness.results.schema import Samples
 
 COLUMNS = ("seed", "cluster", "task_id", "session", "reward", "meaning")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import polars as pl
 
-    from harness.compare.model import PairedBy
+    from harness.compare.keys import PairedBy
     from harness.compare.runs import Run
 
 

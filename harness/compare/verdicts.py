@@ -6,7 +6,7 @@ Tables, sentences and reports take them from here, so that none of them can say 
 from __future__ import annotations
 
 from harness.compare.estimates import MIN_SEEDS
-from harness.compare.model import Comparison, Decision, Measure, Pair
+from harness.compare.keys import Comparison, Decision, Measure, Pair
 from harness.compare.numbers import points, with_interval
 
 CLAIMS: dict[Decision, str] = {

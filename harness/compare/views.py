@@ -15,7 +15,7 @@ from harness.compare.scores import paired_differences
 if TYPE_CHECKING:
     import polars as pl
 
-    from harness.compare.model import View, ViewArm, ViewKey
+    from harness.compare.keys import View, ViewArm, ViewKey
     from harness.compare.runs import Run
 
 VIEWS: dict[ViewKey, str] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import platform
+import resource
 import shutil
 import socket
 import sqlite3
@@ -19,6 +20,7 @@ from packaging.version import Version
 
 from harness.config import resolve_device
 from harness.errors import OVERRIDES, how_to_install, with_overrides
+from harness.run_record import available_cores
 
 State = Literal["ok", "note", "problem"]
 
@@ -46,18 +48,21 @@ class Finding:
     advice: str = ""
 
 
+def held(check: str, fine: bool, found: str, advice: str, otherwise: State = "problem") -> Finding:
+    """A finding that is ok, or has a state of another kind and says what to do."""
+    return Finding(check, "ok" if fine else otherwise, found, "" if fine else advice)
+
+
 def examine() -> list[Finding]:
     """Look at everything that training and evaluation need. Imports nothing heavy."""
     return [*_python(), *_libraries(), *_overrides(), *_device(), *_plugins(), *_machine(), *_folders()]
 
 
 def _python() -> Iterator[Finding]:
-    found = platform.python_version()
     fine = (3, 11) <= sys.version_info[:2] < (3, 14)
-    yield Finding("python", "ok" if fine else "problem", found, "" if fine else "use Python 3.11, 3.12 or 3.13")
-    fine = sqlite3.sqlite_version_info >= (3, 35)
-    advice = "" if fine else "queries that need newer SQLite will fail: use a newer Python build"
-    yield Finding("sqlite", "ok" if fine else "note", sqlite3.sqlite_version, advice)
+    yield held("python", fine, platform.python_version(), "use Python 3.11, 3.12 or 3.13")
+    advice = "queries that need newer SQLite will fail: use a newer Python build"
+    yield held("sqlite", sqlite3.sqlite_version_info >= (3, 35), sqlite3.sqlite_version, advice, "note")
 
 
 def _libraries() -> Iterator[Finding]:
@@ -75,7 +80,7 @@ def _libraries() -> Iterator[Finding]:
             yield Finding(name, "problem" if needed else "note", "not installed", advice)
             continue
         clash = next((c for c in _CLASHES if c[0] == name and Version(have) >= Version(c[1])), None)
-        yield Finding(name, "problem" if clash else "ok", have, clash[2] if clash else "")
+        yield held(name, clash is None, have, clash[2] if clash else "")
 
 
 def _version(name: str) -> str | None:
@@ -94,19 +99,16 @@ def _overrides() -> Iterator[Finding]:
         found = _version(wanted.name)
         if found is None or _version(_ASKS[wanted.name]) is None:
             continue
-        fine = wanted.specifier.contains(found, prereleases=True)
-        advice = "" if fine else f"something was installed without --overrides: {with_overrides()} '{wanted}'"
-        yield Finding(wanted.name, "ok" if fine else "problem", found, advice)
+        advice = f"something was installed without --overrides: {with_overrides()} '{wanted}'"
+        yield held(wanted.name, wanted.specifier.contains(found, prereleases=True), found, advice)
 
 
 def _device() -> Iterator[Finding]:
-    device = resolve_device("auto")
-    if device == "cuda":
+    if resolve_device("auto") == "cuda":
         have = importlib.util.find_spec("vllm") is not None
-        advice = "" if have else f"training on it needs vLLM: {how_to_install('gpu')}"
-        yield Finding("device", "ok" if have else "note", "CUDA", advice)
+        yield held("device", have, "CUDA", f"training on it needs vLLM: {how_to_install('gpu')}", "note")
     else:
-        yield Finding("device", "ok", f"CPU, {_cores()} cores")
+        yield Finding("device", "ok", f"CPU, {available_cores() or 1} cores")
 
 
 def _plugins() -> Iterator[Finding]:
@@ -114,49 +116,32 @@ def _plugins() -> Iterator[Finding]:
 
     for state in registry().states:
         found = f"{state.distribution} {state.version}"
-        yield Finding(f"plugin {state.name}", "problem" if state.problem else "ok", found, state.problem or "")
+        yield held(f"plugin {state.name}", not state.problem, found, state.problem or "")
 
 
 def _machine() -> Iterator[Finding]:
     import psutil
 
     memory = psutil.virtual_memory()
-    free = memory.available / 2**30
-    advice = "" if free >= 8 else "the default training takes about 8 GiB: free some memory"
-    yield Finding("memory", "ok" if free >= 8 else "note", f"{free:.1f} GiB free of {memory.total / 2**30:.1f}", advice)
-    shm = Path("/dev/shm")
-    if shm.is_dir():
+    free, found = memory.available / 2**30, f"{memory.available / 2**30:.1f} GiB free of {memory.total / 2**30:.1f}"
+    yield held("memory", free >= 8, found, "the default training takes about 8 GiB: free some memory", "note")
+    if (shm := Path("/dev/shm")).is_dir():
         free = shutil.disk_usage(shm).free / 2**30
-        advice = "" if free >= 1.5 else "Ray's object store wants 1 GiB here: mount it larger (docker: --shm-size=2g)"
-        yield Finding("shared memory", "ok" if free >= 1.5 else "problem", f"{free:.1f} GiB free", advice)
+        advice = "Ray's object store wants 1 GiB here: mount it larger (docker: --shm-size=2g)"
+        yield held("shared memory", free >= 1.5, f"{free:.1f} GiB free", advice)
     try:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
         yield Finding("ports", "ok", "loopback ports can be opened")
     except OSError as error:
         yield Finding("ports", "problem", str(error), "allow this user to listen on 127.0.0.1")
-    soft = _open_files()
-    advice = "" if soft >= 4096 else "many concurrent rollouts need more: ulimit -n 65536"
-    yield Finding("open files", "ok" if soft >= 4096 else "note", str(soft), advice)
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    yield held("open files", soft >= 4096, str(soft), "many concurrent rollouts need more: ulimit -n 65536", "note")
 
 
 def _folders() -> Iterator[Finding]:
     free = shutil.disk_usage(Path.cwd()).free / 2**30
-    advice = "" if free >= 5 else "checkpoints and logs need room: free some disk, or use --runs-dir elsewhere"
-    yield Finding("disk", "ok" if free >= 5 else "note", f"{free:.1f} GiB free here", advice)
+    advice = "checkpoints and logs need room: free some disk, or use --runs-dir elsewhere"
+    yield held("disk", free >= 5, f"{free:.1f} GiB free here", advice, "note")
     writable = os.access(Path.cwd(), os.W_OK)
-    advice = "" if writable else "run folders cannot be made here: use --runs-dir"
-    yield Finding("run folders", "ok" if writable else "problem", str(Path.cwd()), advice)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _open_files() -> int:
-    try:
-        import resource
-
-        return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    except ImportError:
-        return 1 << 16
+    yield held("run folders", writable, str(Path.cwd()), "run folders cannot be made here: use --runs-dir")

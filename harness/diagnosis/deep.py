@@ -14,7 +14,7 @@ from netrc import NetrcParseError, netrc
 from pathlib import Path
 
 from harness.config import Config, resolve_device
-from harness.diagnosis import Finding
+from harness.diagnosis import Finding, held
 from harness.errors import ConfigError, last_line
 from harness.policies import resolve
 
@@ -101,16 +101,13 @@ def _cuda(config: Config, say: Say) -> Iterator[Finding]:
     elif driver is None:
         yield Finding("CUDA build", "problem", f"torch is built for CUDA {build}, no driver answers", "install one")
     else:
-        fits = driver[0] >= int(build.partition(".")[0])
-        advice = "" if fits else f"install a driver for CUDA {build.partition('.')[0]}"
-        found = f"torch for {build}, driver for {driver[0]}.{driver[1]}"
-        yield Finding("CUDA build", "ok" if fits else "problem", found, advice)
+        wanted, found = build.partition(".")[0], f"torch for {build}, driver for {driver[0]}.{driver[1]}"
+        yield held("CUDA build", driver[0] >= int(wanted), found, f"install a driver for CUDA {wanted}")
     if len(told) > 1 and (size := _parameters(config)):
         total = sum(map(int, told[1:])) / 2**30 * min(1.0, config.gpus / max(1, len(told) - 1))
         needed = size * BYTES_A_PARAMETER / 2**30
-        advice = "" if needed < total else "more gpus, train.lora_rank, or a smaller policy"
         found = f"{total:.0f} GiB on {config.gpus}, about {needed:.0f} for weights, gradients and optimizer"
-        yield Finding("GPU memory", "ok" if needed < total else "problem", found, advice)
+        yield held("GPU memory", needed < total, found, "more gpus, train.lora_rank, or a smaller policy")
 
 
 _TORCH = (
@@ -174,8 +171,8 @@ def _loggers(config: Config) -> Iterator[Finding]:
             continue
         variable, machine = _KEYS.get(name, ("", ""))
         known = not variable or bool(os.environ.get(variable)) or _in_netrc(machine)
-        advice = "" if known else f"set {variable}, or log in with `{name} login`"
-        yield Finding(f"logger {name}", "ok" if known else "problem", "ready" if known else "has no key", advice)
+        advice = f"set {variable}, or log in with `{name} login`"
+        yield held(f"logger {name}", known, "ready" if known else "has no key", advice)
 
 
 def _in_netrc(machine: str) -> bool:

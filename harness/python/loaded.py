@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from harness.compare.runs import Run
     from harness.config import Config
     from harness.results.folder import RunFolder
-    from harness.results.model import RunRecord
+    from harness.results.schema import RunRecord
 
 
 def load_run(path: str | os.PathLike[str], runs_dir: str | os.PathLike[str] = "runs") -> LoadedRun:

@@ -23,7 +23,7 @@ from harness.wording import (
 if TYPE_CHECKING:
     from harness.compare.runs import Run
     from harness.results.folder import RunFolder
-    from harness.results.model import Launch, Study
+    from harness.results.schema import Launch, Study
 
 
 def facts(one: Run) -> dict[str, Any]:

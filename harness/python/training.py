@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from harness import timeline
 from harness.config import Config, Setting, cache_dir, load_config, resolve_device
 from harness.errors import UserError
-from harness.python.asking import PathLike, Settings, default_preset, key_of, path, told
+from harness.python.asking import PathLike, Settings, default_preset, key_of, path, told, without
 from harness.python.console import PlainConsole
 from harness.python.display import TrainingDisplay
 from harness.python.loaded import LoadedRun
@@ -77,23 +77,10 @@ def train(
         RunFailed: The run ended early for a reason that the message names; it can be resumed.
         KeyboardInterrupt: It was interrupted; the message names how it goes on.
     """
-    asked = ask(
-        agent,
-        preset=preset,
-        config=config,
-        settings=settings,
-        task=task,
-        model=model,
-        n_runners=n_runners,
-        agent_match=agent_match,
-        seed=seed,
-        steps=steps,
-        ci_fast=ci_fast,
-        ci=ci,
-        resume=resume,
-        runs_dir=runs_dir,
+    given = without(locals(), "progress", "on_progress")
+    return ask(**given).carry_out(
+        PlainConsole(stderr=True, force_jupyter=False, quiet=not progress), on_progress=on_progress
     )
-    return asked.carry_out(PlainConsole(stderr=True, force_jupyter=False, quiet=not progress), on_progress=on_progress)
 
 
 def ask(
@@ -101,7 +88,7 @@ def ask(
     *,
     preset: str | None,
     config: PathLike | None,
-    settings: Settings,
+    settings: Settings | None,
     task: str | None,
     model: PathLike | None,
     n_runners: int | None,
@@ -138,7 +125,7 @@ def ask(
     return asked
 
 
-def _resumed(resume: Path, settings: Settings, steps: int | None, *, more: bool) -> Training:
+def _resumed(resume: Path, settings: Settings | None, steps: int | None, *, more: bool) -> Training:
     """A run that goes on; `more` is whether anything else was asked for."""
     from harness.run import RESUMABLE, same_run
 

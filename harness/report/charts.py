@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from harness.wording import measured
 
 if TYPE_CHECKING:
-    from harness.compare.model import Comparison, Figures
+    from harness.compare.keys import Comparison, Figures
     from harness.compare.runs import Run
 
 COLOURS = ("#2a7de1", "#e07b00", "#1a9c6b", "#c2479b", "#8a6fe8", "#b5a000", "#d6483e", "#3aa5b8")

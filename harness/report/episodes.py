@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from harness.plugins import make, task_set_spec
 from harness.records import arguments_text
-from harness.results.renamed import tool_calls
 
 if TYPE_CHECKING:
     import polars as pl
 
     from harness.compare.runs import Run
-    from harness.results.model import Call, Episode
+    from harness.results.schema import Call, Episode
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +44,7 @@ def sample(arms: Mapping[str, Sequence[Run]], cap: int) -> dict[str, Any]:
             for table in shown(run, each):
                 calls = _calls(run, table)
                 for row in cast("list[Episode]", table.rows(named=True)):
-                    steps = _steps(tool_calls(row["tool_calls"]), calls.get(row.get("attempt_id", ""), []), texts)
+                    steps = _steps(_tool_calls(row["tool_calls"]), calls.get(row.get("attempt_id", ""), []), texts)
                     rows.append({**_episode(arm, run, row), "gold": _cut(golds.get(row["question"])), "steps": steps})
     rows.sort(key=lambda row: (row["phase"] == "train", _rank(row["task"]), row["seed"]))  # one question side by side
     return {"episodes": rows[:cap], "texts": list(texts), "total": total, "shown": min(len(rows), cap)}
@@ -89,7 +88,7 @@ def opened(run: Run, name: str, calls: Sequence[Call] | None = None) -> dict[str
     row, texts = rows.row(0, named=True), dict[str, int]()
     found = _calls(run, rows).get(name, []) if calls is None else calls
     known = {} if run.record["status"] == "running" else golds_of(run)  # none within reach of agents
-    steps = _steps(tool_calls(row["tool_calls"]), found, texts)
+    steps = _steps(_tool_calls(row["tool_calls"]), found, texts)
     return {"steps": steps, "texts": list(texts), "gold": _cut(known.get(row["question"]))}
 
 
@@ -141,6 +140,11 @@ def _calls(run: Run, table: pl.DataFrame) -> dict[str, list[Call]]:
     wanted = run.transitions.filter(run.transitions["attempt_id"].is_in(table["attempt_id"].to_list()))
     for row in cast("list[Call]", wanted.sort("index", maintain_order=True).rows(named=True)):
         found.setdefault(row["attempt_id"], []).append(row)
+    return found
+
+
+def _tool_calls(text: object) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(_text(text) or "[]")
     return found
 
 

@@ -26,7 +26,7 @@ from harness.wording import duration, mean
 if TYPE_CHECKING:
     from jinja2 import Template
 
-    from harness.compare.model import Comparison, Reference
+    from harness.compare.keys import Comparison, Reference
     from harness.compare.runs import Run, Selection
 
 HERE = Path(__file__).parent

@@ -32,8 +32,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args, overload
 
 from harness.errors import EnvironmentProblem, UserError
 from harness.layers import parse_json
-from harness.results import renamed
-from harness.results.model import SCHEMA_VERSION, Call, Episode, LoggedStep, RunRecord, fault
+from harness.results.schema import SCHEMA_VERSION, Call, Episode, LoggedStep, RunRecord, fault
 
 if TYPE_CHECKING:
     from harness.config import Config
@@ -95,7 +94,6 @@ class RunFolder:
             raise UserError(
                 f"{path} has schema version {data.get('schema_version')}, this harness reads {SCHEMA_VERSION}"
             )
-        data = renamed.record(data)
         if name := fault(data, RunRecord):
             raise UserError(
                 f"{path} is no complete record: its {name} is missing or of the wrong kind. "

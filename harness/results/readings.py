@@ -14,7 +14,7 @@ from pathlib import Path
 from harness.errors import UserError
 from harness.layers import parse_json
 from harness.results.folder import RunFolder, now
-from harness.results.model import Reading, RunRecord, fault
+from harness.results.schema import Reading, RunRecord, fault
 
 FILE = "readings.jsonl"
 _COMPARED = ("task_set", "split", "agent", "model", "max_turns")

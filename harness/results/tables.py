@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.results.folder import ROWS, Kind, RunFolder
-from harness.results.model import Call, Episode, LoggedStep, RunRecord, columns
-from harness.results.renamed import OLDER
+from harness.results.schema import Call, Episode, LoggedStep, RunRecord, columns
 from harness.results.signal import mixed_groups
 
 _TYPES: dict[str, pa.DataType] = {
@@ -63,8 +62,7 @@ def logged_table(folder: RunFolder, kind: Kind) -> pa.Table:
     """`episodes`, `transitions` or `steps` as the row logs have them, with every column of its kind."""
     if kind == "steps":
         return steps_table(step_rows(list(folder.rows("steps")), list(folder.rows("episodes"))))
-    rows = [{OLDER.get(name, name): value for name, value in row.items()} for row in folder.rows(kind)]
-    return _table(rows, columns(Episode if kind == "episodes" else Call))
+    return _table(list(folder.rows(kind)), columns(Episode if kind == "episodes" else Call))
 
 
 def episodes_table(rows: Sequence[Episode]) -> pa.Table:

@@ -20,8 +20,8 @@ from harness.compare.runs import read_run
 from harness.errors import UserError
 from harness.monitor import Follower
 from harness.plugins import make_trainer
-from harness.record import STUDY_VARIABLE
 from harness.results.folder import RunFolder, now, undisturbed
+from harness.run_record import STUDY_VARIABLE
 from harness.study.plan import Job
 from harness.study.slots import Slot, make_slots, nearest
 from harness.study.state import Step, StudyFolder

@@ -19,13 +19,13 @@ from pathlib import Path
 from subprocess import SubprocessError
 from typing import Any, Literal
 
-from harness.compare.model import Entry, StudyLaunch, StudyState
+from harness.compare.keys import Entry, StudyLaunch, StudyState
 from harness.compare.runs import STUDY_FILE, Run, read_run, read_state, readable
 from harness.errors import PluginError
 from harness.parity.certificate import fingerprint
-from harness.record import changes, commit
 from harness.results.folder import held, replace_text
-from harness.results.model import RunRecord
+from harness.results.schema import RunRecord
+from harness.run_record import changes, commit
 from harness.study.plan import Job, Study, config_hash, varied_keys
 
 Action = Literal["run", "resume", "skip", "wait"]

@@ -24,7 +24,7 @@ from harness.errors import RunFailed
 from harness.plugins import make_trainer
 from harness.policies.export import checkpoint_dir, checkpoint_model
 from harness.results.folder import RunFolder
-from harness.results.model import Episode
+from harness.results.schema import Episode
 from harness.results.tables import logged_table
 from harness.run import check, train
 from harness.testing.data_contract import Contract

@@ -33,7 +33,7 @@ from harness.config import PolicyConfig
 from harness.errors import ConfigError, UserError
 from harness.policies import fetched, revision_of
 from harness.policies.catalogue import cached_dir, find
-from harness.policies.download import sha256
+from harness_weights.download import sha256
 from recipes.finetune.course import PRETRAINING, Course
 from recipes.finetune.fit import fit
 from recipes.finetune.policy import Policy, from_nothing, load

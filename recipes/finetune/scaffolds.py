@@ -31,7 +31,6 @@ from typing import Any
 from harness import plugins
 from harness.config import Config, load_config
 from harness.errors import ConfigError
-from harness.policies.hermes import for_template, read_calls
 from harness.records import Task, arguments_text
 from harness.rollout.request import RolloutRequest
 from harness.scripted.completion import Reply
@@ -41,6 +40,7 @@ from harness_sql.self_correcting.prompts import APPROVED, PROMPTS, REJECTED
 from harness_sql.sqlite.environment import database_of, tool_of
 from harness_sql.sqlite.evaluator import evaluate
 from harness_sql.tool_loop.scenarios import calling
+from harness_weights.hermes import for_template, read_calls
 from recipes.finetune.course import Course, Small
 from recipes.finetune.play import Job, Transcript, collect, dealt
 from recipes.finetune.policy import Policy, share, spread

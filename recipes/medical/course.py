@@ -22,12 +22,12 @@ from typing import Any
 from harness import plugins
 from harness.config import Config, load_config
 from harness.errors import ConfigError
-from harness.policies.hermes import read_calls
 from harness.records import Attempt, Task
 from harness.rollout.host import HostToolbox
 from harness.rollout.request import RolloutRequest
 from harness_sql.tasks.medical import MedicalTasks
 from harness_sql.tool_loop.prompts import PROMPTS
+from harness_weights.hermes import read_calls
 from recipes.finetune.course import PRETRAINING, Course, Small
 from recipes.finetune.play import Job, collect
 from recipes.finetune.policy import Policy, share, spread

@@ -15,12 +15,12 @@ from harness.config import load_config
 from harness.layers import digest
 from harness.order import training_order, validation_order
 from harness.plugins import load, task_set_spec
-from harness.record import closed, run_record, training_result
 from harness.records import Attempt, Outcome, Task, ToolCall, Transition, Verdict
 from harness.results.episodes import episode_row, transition_rows
 from harness.results.folder import RowLog, RunFolder
-from harness.results.model import Certificate, Fingerprint, Scores
+from harness.results.schema import Certificate, Fingerprint, Scores
 from harness.results.tables import conclude
+from harness.run_record import closed, run_record, training_result
 
 
 def certificate(scenarios: str = "s", prompts: str = "p") -> Certificate:

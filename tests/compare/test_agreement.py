@@ -22,9 +22,6 @@ class Recorded:
     gradients = vars(Run)["gradients"]
     logged = Run.logged
 
-    def columns(self, measure: str) -> list[str]:
-        return [measure]
-
 
 def run(seed: int, answers: dict[tuple[str, int], list[str]], outcome: str = "ok", norm: float = 0.2) -> Run:
     rows: list[dict[str, Any]] = [
@@ -75,18 +72,8 @@ def test_a_failure_of_the_agent_is_an_answer_of_its_own() -> None:
 
 
 def test_rows_of_dialogues_are_told_as_shares_of_calls_and_of_tokens() -> None:
-    columns = ("training/calls", "training/merged_calls", "training/tokens", "training/saved_tokens")
+    columns = ("calls", "merged_calls", "tokens", "saved_tokens")
     steps = pl.DataFrame([(None,) * 4, (6.0, 2.0, 60.0, 20.0), (4.0, 3.0, 20.0, 20.0)], columns, orient="row")
-
-    class Merged(Recorded):
-        def columns(self, measure: str) -> list[str]:
-            return [f"training/{measure}"] if measure != "gradient_norm" else []
-
-    assert dialogues(cast(Run, Merged(0, pl.DataFrame(), steps))) == (0.5, 40 / 120)
-    assert dialogues(cast(Run, Merged(0, pl.DataFrame(), steps[:1]))) is None
-
-    class Apart(Recorded):
-        def columns(self, measure: str) -> list[str]:
-            return []
-
-    assert dialogues(cast(Run, Apart(0, pl.DataFrame(), steps))) is None
+    assert dialogues(cast(Run, Recorded(0, pl.DataFrame(), steps))) == (0.5, 40 / 120)
+    assert dialogues(cast(Run, Recorded(0, pl.DataFrame(), steps[:1]))) is None
+    assert dialogues(cast(Run, Recorded(0, pl.DataFrame(), steps.drop("merged_calls")))) is None

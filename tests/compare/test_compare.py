@@ -20,8 +20,8 @@ from rich.console import Console
 
 from harness.compare.comparison import compare
 from harness.compare.formats import render, show
+from harness.compare.keys import Arm, Comparison, Pair
 from harness.compare.layout import tables
-from harness.compare.model import Arm, Comparison, Pair
 from harness.compare.references import reference_rows
 from harness.compare.runs import select
 from harness.errors import NotComparable, UserError
@@ -202,18 +202,6 @@ def test_arms_of_trained_roles_compare_whatever_the_credit(write_run: Write, cre
     with pytest.raises(NotComparable, match=r"^train\.credit differs: .* say --allow train\.credit$"):
         compare(select([runs[0].path, other.path]))
     assert compare(select([runs[0].path, other.path]), allow=["train.credit"])["exceptions"][0]["key"] == "train.credit"
-
-
-def test_a_run_from_before_there_was_a_choice_of_credit_shared_it(write_run: Write) -> None:
-    older, now, turn = (
-        write_run("reference_sql", seed, overrides=over) for seed, over in enumerate(([], [], ["train.credit=turn"]))
-    )
-    record = json.loads((older.path / "run.json").read_text())
-    del record["identity"]["train"]["credit"], record["config"]["train"]["credit"]
-    (older.path / "run.json").write_text(json.dumps(record))
-    compare(select([older.path, now.path]))
-    with pytest.raises(NotComparable, match=r"train\.credit differs: 'shared' in .*, 'turn' in "):
-        compare(select([older.path, turn.path]))
 
 
 @pytest.mark.parametrize(

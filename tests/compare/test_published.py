@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from typing_extensions import is_typeddict
 
 from harness.cli import app
-from harness.compare import model
+from harness.compare import keys
 from harness.compare.agreement import answer_hashes
 from harness.compare.comparison import compare
 from harness.compare.formats import markdown_tables, render
@@ -26,7 +26,7 @@ from harness.compare.references import reference_rows
 from harness.compare.runs import read_run, read_state, select
 from harness.report.episodes import sample
 from harness.report.page import write_report
-from harness.results.model import fields
+from harness.results.schema import fields
 
 ROOT = Path(__file__).parents[2]
 STUDIES = sorted(file.parent for file in (ROOT / "results" / "studies").glob("*/study.json"))
@@ -60,33 +60,33 @@ def test_tables_in_the_documents_are_those_of_the_records() -> None:
 
 @pytest.fixture(scope="module")
 def parts() -> list[type]:
-    return [one for one in vars(model).values() if is_typeddict(one) and one.__module__ == model.__name__]
+    return [one for one in vars(keys).values() if is_typeddict(one) and one.__module__ == keys.__name__]
 
 
 def test_every_key_says_what_it_is_on_a_page_that_is_made_of_the_model(parts: list[type]) -> None:
-    assert set(model.PARTS) < set(parts)
+    assert set(keys.PARTS) < set(parts)
     for part in parts:
         assert part.__doc__ and all(meaning for _, _, meaning in fields(part)), part
-        assert {name for name, _, _ in fields(part)} <= {name for one in model.PARTS for name, _, _ in fields(one)}
+        assert {name for name, _, _ in fields(part)} <= {name for one in keys.PARTS for name, _, _ in fields(one)}
     written = (ROOT / "docs" / "comparisons.md").read_text(encoding="utf-8")
-    assert written == model.document(), "run: python -m harness.compare.model > docs/comparisons.md"
+    assert written == keys.document(), "run: python -m harness.compare.keys > docs/comparisons.md"
 
 
 def test_a_comparison_is_of_its_model_to_the_last_key(parts: list[type]) -> None:
     for part in parts:
         with_config(ConfigDict(extra="forbid"))(part)
-    strict = TypeAdapter(model.Comparison)
+    strict = TypeAdapter(keys.Comparison)
     for study in STUDIES:
         found = compare(select([study]))
         strict.validate_python(found)
         again = json.loads(render(found, "json"))
-        assert again.pop("references") == [] and again["schema_version"] == model.SCHEMA_VERSION
+        assert again.pop("references") == [] and again["schema_version"] == keys.SCHEMA_VERSION
         strict.validate_python(again)
         with pytest.raises(ValueError, match="surprise"):
             strict.validate_python({**found, "arms": [{**found["arms"][0], "surprise": 1}]})
         assert read_state(study)["name"] == study.name
         published = json.loads((study / "comparison.json").read_text())
-        assert published["schema_version"] == model.SCHEMA_VERSION
+        assert published["schema_version"] == keys.SCHEMA_VERSION
         assert [pair["verdict"] for pair in published["pairs"]] == [pair["verdict"] for pair in found["pairs"]]
         assert (study / "comparison.md").read_text() == render(found, "md", reference_rows(found["task_set"]))
 

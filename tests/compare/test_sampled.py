@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from pydantic import ConfigDict, TypeAdapter, with_config
 
-from harness.compare import model
+from harness.compare import keys
 from harness.compare.comparison import compare
 from harness.compare.formats import render
 from harness.compare.layout import tables
@@ -92,7 +92,7 @@ def test_sampled_runs_are_compared_task_by_task(write_run: Write) -> None:
     one = write_run(kind="eval", overrides=SAMPLED, accuracy=(0, 0.8), unscored=2)
     other = write_run("langgraph_sql", kind="eval", overrides=SAMPLED, accuracy=(0, 0.2))
     found = compare(select([one.path, other.path]))
-    TypeAdapter(with_config(ConfigDict(extra="forbid"))(model.Comparison)).validate_python(found)
+    TypeAdapter(with_config(ConfigDict(extra="forbid"))(keys.Comparison)).validate_python(found)
     several = found["sampled"]
     assert several["samples"] == 4 and several["short"] == {"reference_sql": 1, "langgraph_sql": 0}
     arms = several["arms"]

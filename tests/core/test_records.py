@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from pydantic import ConfigDict, TypeAdapter, with_config
 
-from harness.config import load_config
-from harness.results import model, renamed
+from harness.results import schema
 from harness.results.folder import RunFolder
 from harness.results.tables import _TYPES
 
@@ -21,14 +20,14 @@ PUBLISHED = sorted((REPO / "results").rglob("run.json"))
 @pytest.fixture(scope="module")
 def strict() -> TypeAdapter[Any]:
     """Refuses keys that the model does not name."""
-    for part in model.PARTS:
+    for part in schema.PARTS:
         with_config(ConfigDict(extra="forbid"))(part)
-    return TypeAdapter(model.RunRecord)
+    return TypeAdapter(schema.RunRecord)
 
 
 def test_the_page_is_made_of_the_model() -> None:
     written = (REPO / "docs" / "records.md").read_text(encoding="utf-8")
-    assert written == model.document(), "run: python -m harness.results.model > docs/records.md"
+    assert written == schema.document(), "run: python -m harness.results.schema > docs/records.md"
 
 
 def test_every_published_record_opens_and_is_of_the_model(strict: TypeAdapter[Any]) -> None:
@@ -44,15 +43,7 @@ def test_a_field_that_is_not_documented_is_seen(strict: TypeAdapter[Any]) -> Non
 
 
 def test_every_column_and_field_says_what_it_is() -> None:
-    for row in (model.Episode, model.Call):
-        assert set(model.columns(row).values()) <= set(_TYPES)
-    for part in (*model.PARTS, model.Episode, model.Call, model.LoggedStep):
-        assert part.__doc__ and all(meaning for _, _, meaning in model.fields(part)), part
-
-
-def test_a_run_of_before_a_choice_is_named_as_one_that_chose_what_was_done_then() -> None:
-    config = load_config("cpu", agent="reference_sql").dump()
-    older = {**config, "train": {key: value for key, value in config["train"].items() if "rejection" not in key}}
-    del older["train"]["algorithm"]
-    found = renamed.record({"config": older, "identity": {"train": older["train"]}})
-    assert found["config"] == config and found["identity"]["train"] == config["train"]
+    for row in (schema.Episode, schema.Call):
+        assert set(schema.columns(row).values()) <= set(_TYPES)
+    for part in (*schema.PARTS, schema.Episode, schema.Call, schema.LoggedStep):
+        assert part.__doc__ and all(meaning for _, _, meaning in schema.fields(part)), part

@@ -17,7 +17,7 @@ from harness.monitor import Monitor
 from harness.records import Attempt, Task, Transition, Verdict
 from harness.results.episodes import episode_row
 from harness.results.folder import RowLog, RunFolder
-from harness.results.model import Episode, columns
+from harness.results.schema import Episode, columns
 from harness.results.signal import least_to_train, mixed_groups, share_mixed, why_flat
 from harness.results.tables import conclude, step_rows, write_tables
 from harness.testing.calls import transition
@@ -87,10 +87,10 @@ def test_a_run_is_held_by_one_process(tmp_path: Path) -> None:
 
 def test_means_leave_the_unscored_out() -> None:
     rows = [row(1, 1.0), row(1, 0.0), row(1, None, outcome="timeout")]
-    (figures,) = step_rows([{"step": 1, "data": {"timing_s/step": 2.0}}], rows)
+    (figures,) = step_rows([{"step": 1, "data": {"step_s": 2.0}}], rows)
     assert figures["rollout/reward"] == 0.5
     assert figures["rollout/outcome/timeout"] == 1
-    assert figures["timing_s/step"] == 2.0
+    assert figures["step_s"] == 2.0
 
 
 def test_rewrites_are_counted_as_help_and_harm() -> None:
@@ -136,7 +136,7 @@ def test_progress_follows_the_rows(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "x")
     monitor = Monitor(folder, 4, {"train": 2, "val": 2}, 0.5)
     RowLog(folder, "episodes").add([row(0, 1.0, "val"), row(0, 0.0, "val"), row(1, 1.0), row(1, 1.0)])
-    RowLog(folder, "steps").add([{"step": 1, "data": {"timing_s/step": 3.0}}])
+    RowLog(folder, "steps").add([{"step": 1, "data": {"step_s": 3.0}}])
     progress = monitor.poll()
     assert progress.val_curve == {0: 0.5}
     assert (progress.step, progress.reward, progress.remaining_s) == (1, 1.0, 9.0)
@@ -193,7 +193,7 @@ def test_steps_in_a_row_without_a_signal_are_remarked_once(tmp_path: Path) -> No
         mixed = 1.0 if step == 5 else 0.0
         groups = [("a", mixed), ("a", 0.0), ("b", 1.0), ("b", 1.0)]
         RowLog(folder, "episodes").add([row(step, reward, task_id=task) for task, reward in groups])
-        RowLog(folder, "steps").add([{"step": step, "data": {"timing_s/step": 3.0}}])
+        RowLog(folder, "steps").add([{"step": step, "data": {"step_s": 3.0}}])
         progress = monitor.poll()
         remarks.append(progress.remark[:13])
         shares.append(progress.mixed)
@@ -211,7 +211,7 @@ def test_where_the_best_are_trained_a_group_teaches_with_one_that_is_good_enough
         best = 1.0 if step == 1 else 0.4  # all right alike, then all below the threshold, though they differ
         groups = [("a", best), ("a", best), ("b", 0.4), ("b", 0.0)]
         RowLog(folder, "episodes").add([row(step, reward, task_id=task) for task, reward in groups])
-        RowLog(folder, "steps").add([{"step": step, "data": {"timing_s/step": 3.0}}])
+        RowLog(folder, "steps").add([{"step": step, "data": {"step_s": 3.0}}])
         progress = monitor.poll()
         remarks.append(progress.remark.partition(", so")[0])
         shares.append(progress.mixed)

@@ -15,9 +15,9 @@ from harness.config import load_config
 from harness.errors import UserError
 from harness.plugins import make_task_set
 from harness.policies import resolve
-from harness.record import run_record
 from harness.results.folder import RowLog, RunFolder
 from harness.run import StartedRun, same_parts, validated, validation_due
+from harness.run_record import run_record
 from harness_sql.tasks.pocket import PocketTasks
 
 

@@ -14,9 +14,9 @@ import yaml
 
 import harness
 import harness_sql
-from harness.compare import model as comparisons
+from harness.compare import keys as comparisons
 from harness.hookspecs import HARNESS_API
-from harness.results import model as results
+from harness.results import schema as results
 
 REPO = Path(__file__).resolve().parents[2]
 

@@ -15,7 +15,19 @@ SQL = REPO / "plugins" / "sql" / "src" / "harness_sql"
 ROOMS = (
     *("__init__", "errors", "clock", "deadlines", "timeline", "serving", "layers", "wording", "config", "records"),
     *("environments", "toolbox", "scripted", "programs", "tasks", "rewards", "hookspecs", "gateway", "results"),
-    *("trainers", "plugins", "scoring", "ledger", "rollout", "policies", "order", "monitor", "parity", "record", "run"),
+    *(
+        "trainers",
+        "plugins",
+        "scoring",
+        "ledger",
+        "rollout",
+        "policies",
+        "order",
+        "monitor",
+        "parity",
+        "run_record",
+        "run",
+    ),
     *("compare", "evaluation", "study", "report", "diagnosis", "testing", "python", "cli", "__main__"),
 )
 """From the bottom up: a room may import those before it, also inside functions and for types alone."""
@@ -36,24 +48,21 @@ SHARED = (
     "report",
     "run",
 )
-SHARED_PARTS = ("parity/recorder", "parity/comparison", "parity/tap", "parity/certificate", "record", "evaluation")
+SHARED_PARTS = ("parity/recorder", "parity/comparison", "parity/tap", "parity/certificate", "run_record", "evaluation")
 WORDS = re.compile(
     r"\bsql\b|_sql\b|\bquer(?:y|ies)\b|\bdb_|(?:write|check|rewrite)_query|\bschema of a database", re.IGNORECASE
 )
-OLDER = "results/renamed.py"
-"""What stands in runs from before the words were general."""
-
 
 BOUNDS = {
-    "code lines of the core": 18_345,
-    "code lines of core and plugins": 28_350,
+    "code lines of the core": 16_900,
+    "code lines of core and plugins": 29_650,
     "floors of the core": 15,
     "circles of rooms": 0,
     "circles of modules": 0,
-    "dict[str, Any]": 220,
-    "mentions of Any": 760,
-    "modules over 350 lines": 18,
-    "functions over 60 lines or 8 parameters": 24,
+    "dict[str, Any]": 219,
+    "mentions of Any": 778,
+    "modules over 350 lines": 17,
+    "functions over 60 lines or 8 parameters": 21,
 }
 
 
@@ -112,7 +121,7 @@ def test_shared_rooms_know_no_task() -> None:
         if place.split("/")[0].removesuffix(".py") not in SHARED and place.removesuffix(".py") not in SHARED_PARTS:
             continue
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
-            if place != OLDER and WORDS.search(line.replace("parts.query", "")):
+            if WORDS.search(line.replace("parts.query", "")):
                 wrong.append(f"harness/{place}:{number}: {line.strip()}")
     assert not wrong, "\n".join(wrong)
 

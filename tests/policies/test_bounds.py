@@ -16,10 +16,10 @@ import pytest_asyncio
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from harness.policies import server as policy_server
-from harness.policies.decoder import Generation
-from harness.policies.server import PolicyServer
 from harness.serving import Limits
+from harness_weights import server as policy_server
+from harness_weights.decoder import Generation
+from harness_weights.server import PolicyServer
 
 POST = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
 

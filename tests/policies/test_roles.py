@@ -16,10 +16,10 @@ from harness.config import Config, load_config, validate
 from harness.errors import ConfigError, EnvironmentProblem, UserError
 from harness.policies import resolve
 from harness.policies.roles import Answerer, answerers, answering
-from harness.record import identity, role_models, run_record
 from harness.results.folder import RunFolder
 from harness.rollout.stack import RolloutWork
 from harness.run import check, load_data, same_parts
+from harness.run_record import identity, role_models, run_record
 from harness.study.plan import Study, differences, jobs_of, varied_keys
 
 LOCAL = "http://127.0.0.1:8000/v1"

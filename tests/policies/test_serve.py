@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from harness.errors import RunFailed
-from harness.policies import serve
+from harness_weights import serve
 
 SERVER = """
 import json

@@ -17,9 +17,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from harness.policies import resolve, tool_parser  # noqa: E402
-from harness.policies.decoder import Generation  # noqa: E402
-from harness.policies.hermes import read_calls  # noqa: E402
-from harness.policies.server import PolicyServer  # noqa: E402
+from harness_weights.decoder import Generation  # noqa: E402
+from harness_weights.hermes import read_calls  # noqa: E402
+from harness_weights.server import PolicyServer  # noqa: E402
 
 TOOLS: Any = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
 USER: Any = [{"role": "user", "content": "1 + 2?"}]

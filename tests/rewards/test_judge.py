@@ -25,10 +25,10 @@ from harness.ledger import spent
 from harness.monitor import Monitor
 from harness.plugins import make_reward, reward_identity, reward_spec
 from harness.policies import resolve
-from harness.record import run_record
 from harness.records import Task
 from harness.results.folder import RowLog, RunFolder
 from harness.run import same_parts, same_run
+from harness.run_record import run_record
 from harness.scripted.server import Reply
 from harness.testing.fixtures import StartServer
 from harness_sql.rewards import asking

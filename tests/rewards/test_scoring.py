@@ -24,9 +24,9 @@ from harness.evaluation import evaluate
 from harness.gateway.client import Endpoint
 from harness.hookspecs import RewardSpec, hookimpl
 from harness.plugins import Registry, make_reward, reward_spec
-from harness.record import run_record
 from harness.records import Attempt, Task, Verdict
 from harness.results.folder import RunFolder
+from harness.run_record import run_record
 from harness.scoring import Scorer
 from harness.testing.fixtures import StartServer
 from harness_sql.sqlite.environment import DATABASE

@@ -23,10 +23,10 @@ from harness.config import Config, load_config
 from harness.errors import ConfigError, TaskSetError, UserError
 from harness.plugins import environment, make_task_set
 from harness.policies import resolve
-from harness.record import run_record
 from harness.results.folder import RunFolder
 from harness.rollout.request import RolloutRequest
 from harness.run import load_tasks
+from harness.run_record import run_record
 from harness.scripted.server import ReceivedRequest
 from harness.testing.data_contract import TaskSetContract
 from harness.testing.fixtures import StartServer

@@ -171,7 +171,7 @@ def _adapt(
         # Merged on the way to the servers: they would answer agents, who name the policy, with the base alone.
         lora = {"lora_rank": train.lora_rank, "lora_alpha": train.lora_rank, "lora": {"merge": True}}
         merge(settings, {"actor_rollout_ref": {"model": lora}})
-    merge(settings, _DEVICES.get(device, {}))
+    merge(settings, yaml.safe_load(_DEVICES.read_text(encoding="utf-8")).get(device, {}))
     if device in ("cpu", "cuda"):
         merge(settings, {"actor_rollout_ref": _rows(config, device)})
     if config.deterministic and device != "cpu":
@@ -284,61 +284,8 @@ _ON_POLICY: dict[str, Any] = {
 }
 """Of a step that is one optimizer step: no pass for the old log-probabilities."""
 
-_DEVICES: dict[str, dict[str, Any]] = {
-    "cpu": {
-        "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},  # 8 deadlock on few cores
-        "actor_rollout_ref": {
-            "model": {
-                "enable_gradient_checkpointing": False,
-                "external_lib": "harness_verl.cpu_worker",
-            },
-            "actor": {
-                "strategy": "fsdp2",
-                "use_torch_compile": False,
-                "fsdp_config": {
-                    "strategy": "fsdp2",
-                    "model_dtype": "fp32",
-                    "dtype": "float32",
-                    "use_torch_compile": False,
-                    "mixed_precision": {
-                        "param_dtype": "fp32",
-                        "reduce_dtype": "fp32",
-                        "buffer_dtype": "fp32",
-                    },
-                },
-            },
-            "rollout": {
-                "name": "hf_cpu",
-                "dtype": "float32",
-                "enforce_eager": True,
-                "free_cache_engine": False,
-                "enable_sleep_mode": False,
-                "max_num_seqs": 64,
-                "checkpoint_engine": {"update_weights_bucket_megabytes": 64},
-            },
-        },
-    },
-    "cuda": {
-        "transfer_queue": {"backend": {"SimpleStorage": {"num_data_storage_units": 1}}},
-        "actor_rollout_ref": {
-            "model": {"external_lib": "harness_verl.packing"},
-            "rollout": {
-                "name": "vllm",
-                "checkpoint_engine": {"update_weights_bucket_megabytes": 512},
-                # Each takes 15 ms to hand a rollout over: alone, seconds of a step of a small policy.
-                "agent": {"num_workers": 4},
-            },
-        },
-    },
-    "npu": {
-        "actor_rollout_ref": {
-            "actor": {"use_torch_compile": False, "fsdp_config": {"use_torch_compile": False}},
-            "rollout": {"name": "vllm"},
-        },
-        # Published Ascend settings; not run by us on hardware.
-        "trainer": {"logger": ["console", "file"]},
-    },
-}
+_DEVICES = Path(__file__).with_name("devices.yaml")
+"""What else verl is told, by device."""
 
 
 def compose(settings: Mapping[str, Any]) -> Any:

@@ -13,8 +13,8 @@ from verl.workers.rollout.base import _ROLLOUT_REGISTRY, BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry, TokenOutput
 
 from harness import timeline
-from harness.policies.decoder import Generation
-from harness.policies.server import PolicyServer
+from harness_weights.decoder import Generation
+from harness_weights.server import PolicyServer
 
 NAME = "hf_cpu"
 _ACTOR = "harness_policy_server_{rank}"

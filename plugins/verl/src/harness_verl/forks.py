@@ -45,7 +45,7 @@ _EVERYWHERE = (
     "harness.rollout.store",
 )
 PRELOADED = {
-    "cpu": (*_EVERYWHERE, "harness_verl.cpu_worker", "harness.policies.server"),
+    "cpu": (*_EVERYWHERE, "harness_verl.cpu_worker", "harness_weights.server"),
     "cuda": (
         *_EVERYWHERE,
         "verl.workers.rollout.vllm_rollout.vllm_async_server",

@@ -27,9 +27,9 @@ from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from verl.workers.utils.padding import no_padding_2_padding
 
-from harness.policies.attention import packed
 from harness_verl import logprobs
 from harness_verl.names import CROSS_ENTROPY, ON_POLICY, PACKED
+from harness_weights.attention import packed
 
 AttentionInterface.register(PACKED, packed)
 AttentionMaskInterface.register(PACKED, lambda *_, **__: None)

@@ -17,7 +17,7 @@ from harness.report.page import COLUMNS, Contents, blocks, by_arm, compared, con
 from harness_watch.follow import GONE, LEFT, Followed
 
 if TYPE_CHECKING:
-    from harness.compare.model import Comparison
+    from harness.compare.keys import Comparison
 
 EVERY_S = 1.0
 """Between looks at the files."""

@@ -37,9 +37,7 @@ def run(
             help="The endpoint's model, by default the first that it lists; or a policy or a run to serve here."
         ),
     ] = None,
-    agent: Annotated[
-        str, typer.Option("--agent", "--plugin", help="The agent.", autocompletion=complete.agents)
-    ] = "langgraph_sql",
+    agent: Annotated[str, complete.agent("The agent.")] = "langgraph_sql",
     api_key_env: Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")] = "OPENAI_API_KEY",
     set_: complete.Settings = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the attempt as JSON.")] = False,

@@ -1,7 +1,7 @@
 """What `run.json` holds and what a row of a run is: the one place where each field is explained.
 
 Plain dictionaries with types: they are JSON as they stand, and nothing has to be imported to list a hundred runs.
-`docs/records.md` is made of this module (`python -m harness.results.model`), and a test holds every published record
+`docs/records.md` is made of this module (`python -m harness.results.schema`), and a test holds every published record
 against it.
 """
 
@@ -245,8 +245,7 @@ class Fingerprint(TypedDict):
     prompts: Annotated[str, "hash of the program's texts"]
     scenarios: Annotated[str, "hash of the scripted episodes"]
     reference: Annotated[str, "hash of the reference agent's source"]
-    agent_source: NotRequired[Annotated[str, "hash of the source of the agent's package; older ones: `plugin`"]]
-    plugin: NotRequired[Annotated[str, "older name of `agent_source`"]]
+    agent_source: NotRequired[Annotated[str, "hash of the source of the agent's package"]]
     frameworks: Annotated[dict[str, str], "versions of the agent's frameworks"]
     clients: NotRequired[Annotated[dict[str, str], "versions of the libraries that send requests"]]
     requirements: NotRequired[Annotated[str, "hash of the versions of all that the agent can send a request through"]]
@@ -446,12 +445,12 @@ PARTS = (
 INTRODUCTION = f"""\
 # What a run leaves behind
 
-Made of `harness/results/model.py` by `python -m harness.results.model > docs/records.md`; a test compares.
+Made of `harness/results/schema.py` by `python -m harness.results.schema > docs/records.md`; a test compares.
 
 A run's folder has `run.json` (schema version {SCHEMA_VERSION}), `config.yaml` (runs again as it stands), and three
 tables:
 `steps.parquet` (a row a step: `step`, what the trainer logged, and means over its episodes), `episodes.parquet` and
-`transitions.parquet`. Records and columns of older runs are read under today's names (`harness/results/renamed.py`)."""
+`transitions.parquet`."""
 
 
 def document() -> str:

@@ -2,7 +2,7 @@
 
 It answers `return_token_ids` and `logprobs` as vLLM does, and reads tool calls in the Hermes form (`hermes`). Response
 ids are random, never reused.
-`python -m harness.policies.server MODEL [LENGTH [PORT [NAME]]]` serves one and prints its address.
+`python -m harness_weights.server MODEL [LENGTH [PORT [NAME]]]` serves one and prints its address.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from harness.policies.hermes import CLOSE, OPEN, for_template, read_calls
+from harness_weights.hermes import CLOSE, OPEN, for_template, read_calls
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from harness.policies.decoder import Generation
     from harness.serving import Limits
+    from harness_weights.decoder import Generation
 
     Handler = Callable[[Request], Awaitable[Response]]
 
@@ -62,7 +62,7 @@ class PolicyServer:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        from harness.policies.decoder import Decoder
+        from harness_weights.decoder import Decoder
 
         own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()  # as the trainer has
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or own or 1))
@@ -93,7 +93,7 @@ class PolicyServer:
 
     async def sample(self, prompt_ids: list[int], limit: int, sampling: dict[str, Any]) -> Generation:
         """Token ids in, token ids and log-probabilities out. `sampling`: `temperature`, `top_p`, `seed`."""
-        from harness.policies.decoder import Generation
+        from harness_weights.decoder import Generation
 
         loop = asyncio.get_running_loop()
         finished: asyncio.Future[None] = loop.create_future()

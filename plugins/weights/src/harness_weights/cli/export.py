@@ -17,7 +17,7 @@ from harness.results.folder import RunFolder
 from harness.wording import percent
 
 if TYPE_CHECKING:
-    from harness.policies.proof import Proof
+    from harness_weights.proof import Proof
 
 app = typer.Typer(add_completion=False)
 
@@ -50,8 +50,8 @@ def export(
     """Write a checkpoint as a Hugging Face folder that transformers and vLLM load, with its export.json."""
     from harness.plugins import make_trainer
     from harness.policies.export import checkpoint_dir, checkpoint_model
-    from harness.policies.proof import choose_engine, compare_answers, recorded_prompts, refuse_other_answers
-    from harness.record import model_hash
+    from harness.run_record import model_hash
+    from harness_weights.proof import choose_engine, compare_answers, recorded_prompts, refuse_other_answers
 
     folder = RunFolder.open(run)
     number, checkpoint = checkpoint_dir(folder, step)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from harness.errors import ConfigError, EnvironmentProblem, how_to_install
 from harness.policies.catalogue import KNOWN, MANIFEST, PLAIN, Hub, Named, cached_dir
-from harness.policies.download import download, sha256
+from harness_weights.download import download, sha256
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -100,7 +100,7 @@ def fetch(policy: Named, source: Source = "any", tell: Callable[[str], None] = l
 
 def _from_hub(policy: Named, hub: Hub) -> Path:
     """The files as they are; nothing is converted."""
-    from harness.policies.hub import download as take
+    from harness_weights.hub import download as take
 
     with _workplace(policy.name, hub.size) as work:
         made = take(hub, work / "model")

@@ -1,6 +1,6 @@
 """Serves a policy for as long as a `with` block lasts: harness's own server on a CPU, vLLM on a GPU.
 
-Run as a program it becomes vLLM's server: `python -m harness.policies.serve PARENT_PID OPTIONS...`.
+Run as a program it becomes vLLM's server: `python -m harness_weights.serve PARENT_PID OPTIONS...`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from harness.errors import EnvironmentProblem, RunFailed, how_to_install, last_line
-from harness.policies.server import KEY
 from harness.rollout.processes import die_with_parent, stop_process
+from harness_weights.server import KEY
 
 
 @contextmanager
@@ -72,7 +72,7 @@ def served(
 def _own(
     model: str, max_length: int, environment: Mapping[str, str], log: Path, port: int, name: str
 ) -> tuple[subprocess.Popen[bytes], str]:
-    command = ["-m", "harness.policies.server", model, str(max_length), str(port), name or model]
+    command = ["-m", "harness_weights.server", model, str(max_length), str(port), name or model]
     process = _start(command, environment, log, stdout=subprocess.PIPE)
     with _stopped_on_error(process):
         return process, _address(process, log)
@@ -81,7 +81,7 @@ def _own(
 def _vllm(
     model: str, max_length: int, environment: Mapping[str, str], log: Path, parser: str, wanted: int, name: str
 ) -> tuple[subprocess.Popen[bytes], str]:
-    command = ["-m", "harness.policies.serve", str(os.getpid()), "--model", model, "--max-model-len", str(max_length)]
+    command = ["-m", "harness_weights.serve", str(os.getpid()), "--model", model, "--max-model-len", str(max_length)]
     if name:
         command += ["--served-model-name", name]
     if parser:

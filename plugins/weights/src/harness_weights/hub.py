@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness.errors import EnvironmentProblem, how_to_install
 from harness.policies.catalogue import Hub
-from harness.policies.download import sha256
+from harness_weights.download import sha256
 
 
 def download(hub: Hub, into: Path) -> Path:

@@ -44,8 +44,8 @@ def fetch(
     ] = "any",
 ) -> None:
     """Bring a policy into the cache: by its name, or from a GGUF file of yours."""
-    from harness.policies.convert import Source, convert
-    from harness.policies.convert import fetch as fetch_named
+    from harness_weights.convert import Source, convert
+    from harness_weights.convert import fetch as fetch_named
 
     source = next((one for one in get_args(Source) if one == from_), None)
     if source is None:

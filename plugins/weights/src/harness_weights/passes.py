@@ -35,7 +35,7 @@ from torch.nn.functional import linear
 from transformers import AttentionInterface
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from harness.policies.attention import attend, unknown
+from harness_weights.attention import attend, unknown
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")

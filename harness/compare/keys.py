@@ -1,6 +1,6 @@
 """What a comparison holds: the document that tables, reports and `--format json` are made of.
 
-Plain dictionaries with types, as in `harness.results.model`; a test holds comparisons against them, key by key.
+Plain dictionaries with types, as in `harness.results.schema`; a test holds comparisons against them, key by key.
 `docs/comparisons.md` is made of them.
 """
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from harness.results.model import Accuracy, Certificate, Identity, tables
+from harness.results.schema import Accuracy, Certificate, Identity, tables
 
 SCHEMA_VERSION = 3
 """Raised when a reader of today could misread a comparison."""
@@ -208,7 +208,7 @@ class Learning(TypedDict):
 
 
 class Sampled(TypedDict):
-    """What several samples of each task come to; names of measures are those of `harness.results.model.Samples`."""
+    """What several samples of each task come to; names of measures are those of `harness.results.schema.Samples`."""
 
     samples: Annotated[int, "of a task, of the arm with the fewest"]
     measures: Annotated[list[str], "those taken, in order"]
@@ -392,7 +392,7 @@ class StudyState(Asked):
 INTRODUCTION = f"""\
 # What a comparison and a study hold
 
-Made of `harness/compare/model.py` by `python -m harness.compare.model > docs/comparisons.md`; a test compares.
+Made of `harness/compare/keys.py` by `python -m harness.compare.keys > docs/comparisons.md`; a test compares.
 
 `harness compare --format json` prints a comparison (schema version {SCHEMA_VERSION}), `harness power --json` plans. A
 study's folder has `study.json`. What a run leaves is on [a page of its own](records.md)."""

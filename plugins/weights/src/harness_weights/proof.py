@@ -2,7 +2,7 @@
 
 The trained policy comes from its trainer in fp32, adapters beside their base: none of what made the folder (verl's
 merger, the merge of adapters, bf16) takes part in it.
-`python -m harness.policies.proof FOLDER` is the vLLM side, in a process of its own so that its memory is free after it.
+`python -m harness_weights.proof FOLDER` is the vLLM side, in a process of its own so that its memory is free after it.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def _vllm(exported: Path, job: dict[str, Any]) -> list[list[int]]:
     with tempfile.TemporaryDirectory() as folder:
         paper = Path(folder) / "job.json"
         paper.write_text(json.dumps(job))
-        command = [sys.executable, "-m", "harness.policies.proof", str(exported), str(paper)]
+        command = [sys.executable, "-m", "harness_weights.proof", str(exported), str(paper)]
         done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
         if done.returncode != 0:
             told = "\n".join(line for line in done.stderr.splitlines() if "Error" in line)

@@ -36,9 +36,8 @@ from harness.plugins import (
 from harness.policies import revision_of
 from harness.policies.roles import Answerer
 from harness.records import AGENT_OUTCOMES, Task
-from harness.results import renamed
 from harness.results.folder import RunFolder, now
-from harness.results.model import (
+from harness.results.schema import (
     SCHEMA_VERSION,
     Commit,
     Episode,
@@ -166,7 +165,7 @@ def identity(
         | ({"merged": True} if config.merges(program(program_of(config.agent)).calls_tools) else {}),
         "steps": len(train) // config.train.batch_size,
         "deterministic": config.deterministic,
-        "verl": renamed.deciding(data["verl"]),
+        "verl": {name: value for name, value in data["verl"].items() if name not in _MEMORY_ONLY},
     }
     reward = reward_spec(config.reward.name)
     if (reward.low, reward.high) != (0, 1):
@@ -199,6 +198,8 @@ def graded(reward: RewardSpec) -> bool:
     return reward.graded or (reward.low, reward.high) != (0, 1)
 
 
+_MEMORY_ONLY = ("actor_rollout_ref.model.enable_gradient_checkpointing",)
+"""Options of a trainer that cost time or memory and decide nothing that is learned."""
 _NOT_IDENTITY = {
     "loggers",
     "keep_checkpoints",
@@ -268,10 +269,8 @@ def training_result(folder: RunFolder, record: RunRecord, checkpointed: int = 0)
     curve = {row["step"]: row["val/reward"] for row in rows if "val/reward" in row and row["val/rollouts"] >= whole}
     last = [row for row in episodes if row["phase"] == "val" and row["step"] == max(curve, default=None)]
     failed, why = agent_failures(last)
-    step_s = {
-        row["step"]: sum(row[name] for name in names) for row in rows if (names := renamed.columns("step_s", row))
-    }
-    gaps = [row[name] for row in rows if row["step"] in step_s for name in renamed.columns("rollout_probs_diff", row)]
+    step_s = {row["step"]: row["step_s"] for row in rows if "step_s" in row}
+    gaps = [row["rollout_probs_diff"] for row in rows if row["step"] in step_s and "rollout_probs_diff" in row]
     signal, flat = _signal(record, episodes)
     return {
         "graded": record["graded"] or is_graded(row["reward"] for row in episodes),

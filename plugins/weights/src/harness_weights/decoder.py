@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from harness.policies.passes import BLOCK, Passes, Read
+from harness_weights.passes import BLOCK, Passes, Read
 
 KEPT = 16384
 """Tokens of prompts that were read last and need not be read again while the weights stay."""

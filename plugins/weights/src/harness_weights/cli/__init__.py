@@ -1,0 +1,9 @@
+"""Commands that bring, show and write weights; `harness` lists them beside its own."""
+
+from __future__ import annotations
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "policy": ("harness_weights.cli.policy", "List, fetch and show policies by name."),
+    "export": ("harness_weights.cli.export", "Write a checkpoint as a Hugging Face folder."),
+}
+"""Command by name: module and summary, as in `harness.cli`."""
