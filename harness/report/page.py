@@ -245,7 +245,8 @@ def _cards(run: Run) -> list[dict[str, Any]]:
     """Where a run that has not finished stands, a card for each figure."""
     now, failed = run.progress, measure(run)["failures"]
     doing = f"{now.phase}: {now.done} of {now.expected} rollouts" if run.record["status"] == "running" else ""
-    first = {**_card(run.arm, run), "more": [*filter(None, (run.record.get("reason"), doing, now.warning, now.remark))]}
+    first = _card(run.arm, run)
+    first["more"] += filter(None, (doing, now.warning, now.remark))
     told = [
         (name, *cell.partition(" so far"))
         for name, cell in stands(run).items()

@@ -194,7 +194,8 @@ def _said(found: Contents, runs: Sequence[Followed]) -> tuple[str, str]:
         where = standing(runs[0].run.progress)
         return record["status"], f"{record['status']}{again}{', ' if where else ''}{where}"
     states = records if "run" in found["columns"] else [row["state"] for row in found["matrix"]]
-    return "running" if "running" in states else "finished", _counted(states) or "no run has begun"
+    state = next((one for one in ("running", "killed") if one in states), "finished").replace("killed", "lost")
+    return state, _counted(states) or "no run has begun"
 
 
 def _counted(states: Sequence[str]) -> str:
