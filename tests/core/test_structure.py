@@ -54,8 +54,8 @@ WORDS = re.compile(
 )
 
 BOUNDS = {
-    "code lines of the core": 16_609,
-    "code lines of core and plugins": 27_749,
+    "code lines of the core": 16_610,
+    "code lines of core and plugins": 27_750,
     "floors of the core": 15,
     "circles of rooms": 0,
     "circles of modules": 0,
