@@ -82,12 +82,12 @@ def five() -> go.Figure:
     figure = make_subplots(1, 2, subplot_titles=("norm of the gradient", "validation accuracy, %"))
     runs = [(run, record) for run, record in records(HERE / "studies" / "frameworks") if record["seed"] == 0]
     for place, (run, record) in enumerate(runs):
-        norms = pl.read_parquet(run / "steps.parquet").drop_nulls("actor/grad_norm")
+        norms = pl.read_parquet(run / "steps.parquet").drop_nulls("gradient_norm")
         validated = {int(step): 100 * value for step, value in result_of(record)["val_curve"].items()}
         look: dict[str, Any] = {"name": record["agent"], "mode": "lines+markers", "line_color": COLOURS_OF_FIVE[place]}
         size = 24 - 5 * place  # so that all five are seen where they coincide
         look |= {"marker": {"size": size, "symbol": "circle-open" if place < 4 else "circle"}, "line_width": 1}
-        figure.add_scatter(x=norms["step"], y=norms["actor/grad_norm"], row=1, col=1, **look)
+        figure.add_scatter(x=norms["step"], y=norms["gradient_norm"], row=1, col=1, **look)
         figure.add_scatter(x=list(validated), y=list(validated.values()), row=1, col=2, showlegend=False, **look)
     figure.update_layout(title="Five agents, seed 0, 20 steps on a CPU: one curve")
     figure.update_xaxes(title="GRPO step")

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, entry_points, requires, version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -140,7 +140,8 @@ def _plugin(name: str) -> tuple[str, str]:
 
 def sources(package: str) -> list[str]:
     """Distributions that an environment of a plugin is made from: harness, other plugins that it needs, its own."""
-    ours = {canonicalize_name(state.distribution) for state in registry().states} | {harness.DISTRIBUTION}
+    points = [one for group in ("harness", "harness.commands", "harness.servers") for one in entry_points(group=group)]
+    ours = {canonicalize_name(one.dist.name) for one in points if one.dist} | {harness.DISTRIBUTION}
     found: list[str] = []
 
     def add(name: str) -> None:

@@ -33,7 +33,7 @@ def run(tmp_path: Path) -> Path:
             began = 100.0 * step
             episodes.append(
                 {"phase": "train", "step": step, "rollout_id": name, "prompt_tokens": 6, "response_tokens": 4}
-                | {"calls": 2, "started_s": began, "elapsed_s": gen, "turns": json.dumps([{"elapsed_s": 0.1}])}
+                | {"calls": 2, "started_s": began, "elapsed_s": gen, "tool_calls": json.dumps([{"elapsed_s": 0.1}])}
             )
             for index in range(2):
                 transitions.append(
