@@ -98,8 +98,11 @@ def publish_run(source: Path, target: Path, texts: int | None) -> None:
 
 def slim_steps(steps: pa.Table) -> pa.Table:
     kept: dict[str, tuple[float | None, ...]] = {}
+    measured = [tuple(steps[name].to_pylist()) for name in MEASURES if name in steps.column_names]
     for name in sorted(steps.column_names, key=lambda name: not name.startswith(READ)):
         values = tuple(steps[name].to_pylist())
+        if name not in MEASURES and values in measured:
+            continue
         told = name.startswith(TOLD) and len({*values} - {None}) > 1 and values not in kept.values()
         if told or name.startswith(READ):
             kept[name] = values

@@ -38,7 +38,7 @@ from harness.wording import mean, percent
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKED = re.compile(r"(?P<head><!-- table: (?P<what>[^>]*?) -->\n)(?P<body>.*?)(?P<end><!-- /table -->)", re.DOTALL)
-PHASES = ("gen", "old_log_prob", "update_actor", "update_weights")
+PHASES = ("rollout_s", "timing_s/old_log_prob", "timing_s/update_actor", "weights_s")
 
 
 def result_of(record: RunRecord) -> Result:
@@ -57,9 +57,9 @@ def runs_table(folder: Path) -> str:
     for path in sorted(folder.glob("*/run.json")):
         record = RunFolder.open(path.parent).read()
         result = result_of(record)
-        steps = pl.read_parquet(path.parent / "steps.parquet").drop_nulls("timing_s/step")
-        whole = cast(float, steps["timing_s/step"].sum())
-        share = {phase: cast(float, steps[f"timing_s/{phase}"].sum()) / whole for phase in PHASES}
+        steps = pl.read_parquet(path.parent / "steps.parquet").drop_nulls("step_s")
+        whole = cast(float, steps["step_s"].sum())
+        share = {phase: cast(float, steps[phase].sum()) / whole for phase in PHASES}
         trains = f"`{record['agent_match']}`".replace("|", "\\|") + (
             ", shuffled rewards" if record["identity"]["reward_shuffled"] else ""
         )
@@ -67,8 +67,8 @@ def runs_table(folder: Path) -> str:
         before, after = mean(result["val_accuracy_initial"], graded), mean(result["val_accuracy_final"], graded)
         lines.append(
             f"| {path.parent.name} | {record['agent']} | {trains} | {record['seed']} "
-            f"| {before} | {after} | {result['steps']} | {result['step_s_median']:.1f} | {percent(share['gen'])} "
-            f"| {percent(share['update_actor'] + share['old_log_prob'])} | {result['wall_s'] / 60:.1f} |"
+            f"| {before} | {after} | {result['steps']} | {result['step_s_median']:.1f} | {percent(share['rollout_s'])} "
+            f"| {percent(share['timing_s/update_actor'] + share['timing_s/old_log_prob'])} | {result['wall_s'] / 60:.1f} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -79,7 +79,7 @@ def phases_table(folder: Path) -> str:
     Of the steps in which all runs trained on as many tokens, without the first; refused where there is none.
     """
     runs = {
-        path.parent.name: pl.read_parquet(path.parent / "steps.parquet").drop_nulls("timing_s/step")
+        path.parent.name: pl.read_parquet(path.parent / "steps.parquet").drop_nulls("step_s")
         for path in sorted(folder.glob("*/run.json"))
     }
     tokens = {name: dict(steps.select("step", "perf/total_num_tokens").rows()) for name, steps in runs.items()}
@@ -88,15 +88,15 @@ def phases_table(folder: Path) -> str:
     if not common:
         raise SystemExit(f"{folder}: the runs' steps hold different tokens: {tokens}")
     means = {name: steps.filter(pl.col("step").is_in(common)).mean().row(0, named=True) for name, steps in runs.items()}
-    first = next(iter(means.values()))["timing_s/step"]
+    first = next(iter(means.values()))["step_s"]
     lines = [
         "| run | GPUs | s/step | rollout | memory released | old log-probabilities | update | weights | speed |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for name, seconds in means.items():
         record = RunFolder.open(folder / name).read()
-        whole, rollout = seconds["timing_s/step"], seconds["timing_s/sample"]
-        rest = [rollout, seconds["timing_s/gen"] - rollout, *(seconds[f"timing_s/{phase}"] for phase in PHASES[1:])]
+        whole, rollout = seconds["step_s"], seconds["timing_s/sample"]
+        rest = [rollout, seconds["rollout_s"] - rollout, *(seconds[phase] for phase in PHASES[1:])]
         lines.append(
             f"| {name} | {len(record['hardware']['gpus'])} | {whole:.1f} "
             f"| {' | '.join(f'{value:.2f}' for value in rest)} | {first / whole:.2f} |"
