@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from harness.compare import compare
     from harness.compare.compared import Compared
     from harness.config import Config
-    from harness.environments import Environment, EnvironmentSession, Observation, Tool
+    from harness.environments import Environment, EnvironmentSession, Observation, Tool, check_offered
     from harness.errors import (
         ConfigError,
         EndpointError,
@@ -126,6 +126,7 @@ __all__ = [
     "Turn",
     "UserError",
     "Verdict",
+    "check_offered",
     "compare",
     "evaluate",
     "fetched",
@@ -140,7 +141,7 @@ _HOMES = {
     "harness": "compare",
     "harness.compare.compared": "Compared",
     "harness.config": "Config",
-    "harness.environments": "Environment EnvironmentSession Observation Tool",
+    "harness.environments": "Environment EnvironmentSession Observation Tool check_offered",
     "harness.errors": "ConfigError EndpointError EnvironmentFault EnvironmentProblem HarnessError NoSuchArm "
     "NotComparable PluginError RewardError RolloutError RunFailed TaskSetError UserError",
     "harness.gateway.server": "GatewayServer",

@@ -72,6 +72,7 @@ def state() -> str:
 def http() -> None:
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
+    listening.listen()
     sys.stdout.write(f"{listening.getsockname()[1]}\n")
     sys.stdout.flush()
     app = server.streamable_http_app()

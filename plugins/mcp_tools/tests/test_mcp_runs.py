@@ -9,8 +9,11 @@ import sys
 from pathlib import Path
 
 import pyarrow.parquet
+import pytest
 
+from harness.environments import Tool
 from harness.scripted.server import ReceivedRequest, Reply, ScriptedServer
+from harness_sql.cli.tools import problem_of
 from harness_sql.tool_loop.scenarios import calling
 
 SERVER = Path(__file__).with_name("mcp_server.py")
@@ -57,3 +60,21 @@ def test_what_the_server_does_to_an_evaluation(tmp_path: Path) -> None:
     assert str(SERVER) not in json.dumps(record["identity"])
     for path in folder.rglob("*"):
         assert not path.is_file() or KEY.encode() not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize(
+    ("tool", "problem"),
+    [
+        (Tool("fine", "Says.", {"type": "object", "properties": {}}), ""),
+        (Tool("a tool", "Says.", {"type": "object"}), "its name is not 1 to 64 letters"),
+        (Tool("tool", "Says.", {"type": "string"}), "its arguments are of type 'string', not an object"),
+        (
+            Tool("tool", "Says.", {"type": "object", "properties": {"a": {"type": "sting"}}}),
+            "its schema is none: 'sting'",
+        ),
+        (Tool("tool", " ", {"type": "object"}), "it says nothing of itself"),
+    ],
+)
+def test_a_tool_that_would_be_refused_is_found_before_a_run(tool: Tool, problem: str) -> None:
+    found = problem_of(tool)
+    assert found.startswith(problem) and bool(found) == bool(problem)

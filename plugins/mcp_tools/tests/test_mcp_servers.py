@@ -25,7 +25,8 @@ from harness.rollout.host import HostToolbox
 from harness.rollout.request import RolloutRequest
 from harness.testing.data_contract import TaskSetContract
 from harness.testing.environment_contract import EnvironmentContract
-from harness_mcp_tools.environment import McpEnvironment
+from harness_mcp_tools import connection
+from harness_mcp_tools.environment import McpEnvironment, McpSession
 from harness_mcp_tools.tasks import McpTasks
 
 SERVER = Path(__file__).with_name("mcp_server.py")
@@ -157,7 +158,9 @@ def test_a_server_that_dies_amid_a_call_is_no_failure_of_the_agent_and_is_starte
     async def play() -> None:
         first, beside, later = (toolbox(made, task, 20.0) for _ in range(3))
         slow = asyncio.ensure_future(played(beside, odd("slow")))
-        await asyncio.sleep(0.5)
+        while beside._session is None:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.2)
         began = time.monotonic()
         assert not await played(first, odd("die"), ECHO)
         assert time.monotonic() - began < 15
@@ -181,7 +184,9 @@ def test_a_server_that_is_killed_between_calls_is_started_anew_where_attempts_sh
         (process,) = servers()
         process.send_signal(signal.SIGKILL)
         await asyncio.to_thread(process.wait)
-        await asyncio.sleep(0.2)
+        assert isinstance(box._session, McpSession)
+        while not box._session._checked["odd"].gone:
+            await asyncio.sleep(0.01)
         await box.call(*ECHO)
         await box.close()
         assert [call.ok for call in box.tool_calls] == [True, True] and not box.fault
@@ -191,8 +196,10 @@ def test_a_server_that_is_killed_between_calls_is_started_anew_where_attempts_sh
 
 @pytest.mark.parametrize(("how", "fault"), [("slow", ""), ("hang", "it did not answer a ping within 1.5 s")])
 def test_a_tool_that_is_late_is_told_from_a_server_that_hangs(
-    made: McpEnvironment, questions: Path, how: str, fault: str
+    made: McpEnvironment, questions: Path, how: str, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if not fault:
+        monkeypatch.setattr(connection, "PING_S", 8.0)  # however busy the machine
     task = task_of(stdio(), questions)
     box, later = toolbox(made, task, 1.0), toolbox(made, task, 10.0)
 

@@ -63,13 +63,13 @@ def offered(config: Config) -> Offer:
                 key = str(tool.definition)
                 seen[key] = tool, seen.get(key, (tool, 0))[1] + 1
     found = tuple(
-        OfferedTool(tool.name, tool.description, tuple(tool.parameters.get("properties", ())), tasks, _problem(tool))
+        OfferedTool(tool.name, tool.description, tuple(tool.parameters.get("properties", ())), tasks, problem_of(tool))
         for tool, tasks in seen.values()
     )
     return Offer(not any(one.problem for one in found), dict(counts), none, found)
 
 
-def _problem(tool: Tool) -> str:
+def problem_of(tool: Tool) -> str:
     """Why servers or frameworks would refuse a tool's definition; empty where they would not."""
     from jsonschema import Draft202012Validator, SchemaError
 
