@@ -65,10 +65,11 @@ def runs_table(folder: Path) -> str:
         )
         graded = result.get("graded", False)
         before, after = mean(result["val_accuracy_initial"], graded), mean(result["val_accuracy_final"], graded)
+        updating = share["timing_s/update_actor"] + share["timing_s/old_log_prob"]
         lines.append(
             f"| {path.parent.name} | {record['agent']} | {trains} | {record['seed']} "
             f"| {before} | {after} | {result['steps']} | {result['step_s_median']:.1f} | {percent(share['rollout_s'])} "
-            f"| {percent(share['timing_s/update_actor'] + share['timing_s/old_log_prob'])} | {result['wall_s'] / 60:.1f} |"
+            f"| {percent(updating)} | {result['wall_s'] / 60:.1f} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -142,7 +142,7 @@ class Writer:
             "rollout_s": step_s * 0.5,
             "update_s": step_s * 0.35,
             "weights_s": step_s * 0.05,
-            "actor/entropy": 1.0 / step,
+            "entropy": 1.0 / step,
         }
         self._steps.add([{"step": step, "data": data}])
 

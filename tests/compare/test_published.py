@@ -112,7 +112,7 @@ def test_a_published_study_compares_as_the_study_did(study: Path, tmp_path: Path
             copy.episodes, on=["phase", "step", "task_id", "session"]
         )
         assert len(pairs) == len(copy.episodes) and (pairs["hash"] == pairs["answer_hash"]).all()
-        assert copy.steps["actor/entropy"].equals(run.steps["actor/entropy"])
+        assert copy.steps["entropy"].equals(run.steps["entropy"])
 
 
 def test_a_published_study_can_be_browsed_and_published_again(study: Path, tmp_path: Path) -> None:
