@@ -1,0 +1,69 @@
+"""What every tracker is given of a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from harness.compare.runs import Run
+from harness.layers import flatten
+
+EPISODES = 64
+"""Rollouts of the sample: of the last validation, by task."""
+SHOWN = ("task_id", "question", "answer", "outcome", "reward", "reward_reason", "detail")
+CUT = 2_000
+"""Characters of a text in the sample."""
+Scalar = str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """A run as trackers know it.
+
+    Attributes:
+        curves: By name, values by step; only what is a number.
+        config: Dotted keys.
+        figures: What came of it.
+        episodes: Rows of the sample, by column.
+    """
+
+    name: str
+    agent: str
+    curves: dict[str, dict[int, float]]
+    config: dict[str, Scalar]
+    figures: dict[str, Scalar]
+    episodes: dict[str, list[str]]
+
+
+def contents(run: Run) -> Contents:
+    """Read a run. Token ids, gold and prompts are not among it."""
+    steps = run.steps
+    curves = {
+        name: {int(step): float(value) for step, value in steps.select("step", name).drop_nulls(name).rows()}
+        for name in steps.columns
+        if name != "step" and steps[name].dtype.is_numeric()
+    }
+    figures = {key: value for key, value in flatten(dict(run.record["result"] or {})).items() if _plain(value)}
+    return Contents(
+        run.id,
+        run.record["agent"],
+        curves,
+        {key: value if _plain(value) else str(value) for key, value in flatten(dict(run.record["config"])).items()},
+        {"status": run.record["status"], **figures},
+        _sample(run.episodes),
+    )
+
+
+def _plain(value: object) -> bool:
+    return isinstance(value, str | int | float | bool)
+
+
+def _sample(episodes: pl.DataFrame) -> dict[str, list[str]]:
+    validated = episodes.filter(pl.col("phase") == "val")
+    last = validated.filter(pl.col("step") == pl.col("step").max()).sort("task_id").head(EPISODES)
+    return {
+        name: ["" if value is None else str(value)[:CUT] for value in last[name]]
+        for name in SHOWN
+        if name in last.columns
+    }

@@ -1,0 +1,64 @@
+"""MLflow: a tracking server, or a folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from harness.compare.runs import Run
+from harness.errors import RunFailed
+from harness_trackers.contents import Contents, contents
+
+BATCH = 1_000
+"""Measurements of one request, as many as MLflow takes."""
+
+
+def export(run: Run, where: str) -> str:
+    """Log a run to the tracking server at `where` or `MLFLOW_TRACKING_URI`, or to a folder, by default `mlruns`.
+
+    Raises:
+        RunFailed: MLflow refused it, or did not answer.
+    """
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # a folder has to be asked for, and is
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    from mlflow.exceptions import MlflowException
+
+    place = where or os.environ.get("MLFLOW_TRACKING_URI") or "mlruns"
+    uri = place if "://" in place else Path(place).absolute().as_uri()
+    try:
+        return f"{uri}, experiment harness, run {_logged(contents(run), uri)}"
+    except MlflowException as error:
+        raise RunFailed(f"MLflow at {uri}: {' '.join(str(error).split())[:300]}") from error
+
+
+def _logged(told: Contents, uri: str) -> str:
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric, Param
+
+    client = MlflowClient(uri)
+    found = client.get_experiment_by_name("harness")
+    experiment = found.experiment_id if found else client.create_experiment("harness")
+    begun = client.create_run(experiment, run_name=told.name, tags={"agent": told.agent, "harness_run": told.name})
+    to, now = begun.info.run_id, begun.info.start_time
+    metrics = [
+        Metric(_named(name), value, now, step) for name, values in told.curves.items() for step, value in values.items()
+    ]
+    metrics += [
+        Metric(f"final/{_named(name)}", float(value), now, 0)
+        for name, value in told.figures.items()
+        if isinstance(value, int | float)
+    ]
+    for at in range(0, len(metrics), BATCH):
+        client.log_batch(to, metrics=metrics[at : at + BATCH])
+    params = [Param(_named(name), str(value)[:6000]) for name, value in told.config.items()]
+    for at in range(0, len(params), 100):
+        client.log_batch(to, params=params[at : at + 100])
+    client.log_dict(to, told.figures, "figures.json")
+    client.log_dict(to, told.episodes, "episodes.json")
+    client.set_terminated(to, "FINISHED" if told.figures["status"] == "finished" else "FAILED")
+    return str(to)
+
+
+def _named(name: str) -> str:
+    """A name as MLflow takes it."""
+    return "".join(sign if sign.isalnum() or sign in "_-./ " else "-" for sign in name)

@@ -1,0 +1,43 @@
+"""TensorBoard's event files."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from harness.compare.runs import Run
+from harness_trackers.contents import contents
+
+
+def export(run: Run, where: str) -> str:
+    """Write event files to a folder below `where`, by default `tensorboard`; returns how to look at them."""
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.plugins.text.summary_v2 import text_pb
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+    told, root = contents(run), where or "tensorboard"
+    writer = EventFileWriter(f"{root}/{told.name}")
+    now = time.time()
+
+    def write(step: int, summary: Summary) -> None:
+        writer.add_event(Event(step=step, wall_time=now, summary=summary))
+
+    for name, values in told.curves.items():
+        for step, value in values.items():
+            write(step, Summary(value=[Summary.Value(tag=name, simple_value=value)]))
+    rows = list(zip(*told.episodes.values(), strict=True))
+    table = [list(told.episodes), ["---"] * len(told.episodes), *rows]
+    sample = "\n".join("| " + " | ".join(_cell(text) for text in row) + " |" for row in table)
+    for name, text in (("config", _block(told.config)), ("figures", _block(told.figures)), ("episodes", sample)):
+        write(0, text_pb(name, text))
+    writer.close()
+    return f"tensorboard --logdir {root}"
+
+
+def _block(values: object) -> str:
+    return "```json\n" + json.dumps(values, indent=2, ensure_ascii=False) + "\n```"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", "<br>")

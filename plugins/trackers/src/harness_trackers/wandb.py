@@ -1,0 +1,62 @@
+"""Weights & Biases: offline files, or a server."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+
+from harness.compare.runs import Run
+from harness.errors import RunFailed
+from harness_trackers.contents import Contents, contents
+
+
+def export(run: Run, where: str) -> str:
+    """Send a run to a server where `WANDB_BASE_URL` or `WANDB_API_KEY` is set, else write it offline.
+
+    Args:
+        where: Folder of wandb's own files; by default the current one.
+
+    Returns:
+        How to go on.
+
+    Raises:
+        RunFailed: The server refused it, or did not answer.
+    """
+    import wandb
+
+    told = contents(run)
+    online = any(os.environ.get(name) for name in ("WANDB_BASE_URL", "WANDB_API_KEY"))
+    try:
+        return _logged(told, where, online)
+    except wandb.errors.Error as error:
+        raise RunFailed(f"Weights & Biases: {' '.join(str(error).split())[:300]}") from error
+
+
+def _logged(told: Contents, where: str, online: bool) -> str:
+    import wandb
+
+    begun = wandb.init(
+        project=os.environ.get("WANDB_PROJECT", "harness"),
+        id=told.name,
+        name=told.name,
+        group=told.agent,
+        dir=where or None,
+        config=told.config,
+        mode="online" if online else "offline",
+        resume="never" if online else None,
+        settings=wandb.Settings(
+            silent=True, init_timeout=30, disable_git=True, save_code=False, x_disable_stats=True, console="off"
+        ),
+    )
+    by_step: dict[int, dict[str, float]] = defaultdict(dict)
+    for name, values in told.curves.items():
+        for step, value in values.items():
+            by_step[step][name] = value
+    for step in sorted(by_step):
+        begun.log(by_step[step], step=step)
+    rows = [list(row) for row in zip(*told.episodes.values(), strict=True)]
+    begun.log({"episodes": wandb.Table(columns=list(told.episodes), data=rows)}, step=max(by_step, default=0))
+    begun.summary.update(told.figures)
+    place = str(begun.url) if online else os.path.dirname(begun.dir)
+    begun.finish()
+    return place if online else f"wandb sync {place}"
