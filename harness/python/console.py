@@ -19,3 +19,10 @@ class PlainConsole(Console):
     def render_str(self, text: str, **options: Any) -> Text:
         """Every text that is printed, cells of tables and labels of trees included."""
         return super().render_str(printable(text), **options)
+
+    def on_broken_pipe(self) -> None:
+        """Whoever reads has had enough (`| head`): that is no failure, so the status is 0."""
+        try:
+            super().on_broken_pipe()
+        except SystemExit:
+            raise SystemExit(0) from None

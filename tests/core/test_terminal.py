@@ -8,6 +8,7 @@ import logging
 import re
 import sqlite3
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -91,3 +92,11 @@ def test_no_command_prints_past_what_escapes() -> None:
         if writes.search(line) and "printable" not in line
     ]
     assert found == ['__init__.py: sys.stdout.write(f"harness {harness.__version__}\\n")'], found
+
+
+def test_a_reader_that_stops_reading_is_no_failure() -> None:
+    command = f"{sys.executable} -m harness compare results/studies/frameworks | head -n 1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, check=False, timeout=120, cwd=Path(__file__).parents[2]
+    )
+    assert done.returncode == 0 and not done.stderr and done.stdout.count("\n") == 1
