@@ -81,6 +81,7 @@ def test_difficulty_and_parameters_change_the_questions_and_the_splits_share_non
         ({"parameters": {"min_terms": 5, "max_terms": 2}}, "max_terms"),
         ({"dataset": "composite"}, "Must specify at least one dataset"),
         ({"dataset": "composite", "level": 2}, "no levels"),
+        ({"level": 99}, "the highest of reasoning_gym's 'chain_sum' is"),
         ({"val_size": 0}, "val_size=0"),
         ({"seed": -1}, "seed=-1"),
     ],

@@ -44,7 +44,9 @@ def _at_level(dataset: str, level: int, given: Mapping[str, Any]) -> Any:
     if dataset not in CURRICULA:
         raise TaskSetError(f"task.options.level={level}: reasoning_gym has no levels of {dataset!r}; leave it out")
     curriculum = CURRICULA[dataset]()
-    for name in curriculum.attributes:
-        most = len(curriculum.attributes[name].levels) - 1
-        curriculum.set_attr_level(name, min(level, most))
+    most = {name: len(attribute.levels) - 1 for name, attribute in curriculum.attributes.items()}
+    if level > (highest := max(most.values())):
+        raise TaskSetError(f"task.options.level={level}: the highest of reasoning_gym's {dataset!r} is {highest}")
+    for name in most:
+        curriculum.set_attr_level(name, min(level, most[name]))
     return curriculum.generate_configuration(dict(given))
