@@ -263,7 +263,7 @@ async def test_a_session_of_its_own_over_http_with_a_key_in_a_header(
 async def test_faults_over_http(made: McpEnvironment, questions: Path, form: str) -> None:
     async with served(form) as (server, process):
         task = await asyncio.to_thread(task_of, server, questions)
-        big, forgotten, killed, gone = (toolbox(made, task, 3.0) for _ in range(4))
+        big, forgotten, killed, gone = (toolbox(made, task, limit_s) for limit_s in (60.0, 3.0, 3.0, 3.0))
         calls = await played(big, odd("big"), ECHO)
         assert [call.ok for call in calls] == [False, True] and "more than 4 MiB" in calls[0].text and not big.fault
         await forgotten.open("forgotten")

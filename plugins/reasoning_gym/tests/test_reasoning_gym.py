@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -101,7 +102,7 @@ async def test_a_grader_that_hangs_or_dies_leaves_the_answer_unscored_and_is_mad
     process = reward._process
     assert process is not None
     process.kill()
-    await process.wait()
+    process.wait()
     assert (await reward.score(task, right)).value == 1.0
     monkeypatch.setattr(rewards, "LIMIT_S", 1.0)
     assert reward._process is not None and reward._process.pid != process.pid
@@ -112,3 +113,7 @@ async def test_a_grader_that_hangs_or_dies_leaves_the_answer_unscored_and_is_mad
     assert (await reward.score(task, right)).value == 1.0
     broken = replace(task, data={**task.data, "number": "x"})
     assert (await reward.score(broken, right)).value is None
+    process = reward._process
+    del reward
+    gc.collect()
+    assert process.returncode is not None, "the grader goes with its reward"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
 import sys
-from asyncio.subprocess import PIPE, Process
+import threading
+import weakref
 
 from harness import Attempt, Task, Verdict
 
@@ -23,42 +25,57 @@ class ReasoningGym:
     version = "reasoning_gym/1"
 
     def __init__(self) -> None:
-        self._process: Process | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._lock = asyncio.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
         if attempt.outcome != "ok":
             return Verdict(None, f"the attempt ended with {attempt.outcome}")
-        asked = json.dumps({**task.data, "answer": attempt.answer})
-        async with self._lock:
-            try:
-                async with asyncio.timeout(LIMIT_S):
-                    said = await self._ask(asked)
-            except TimeoutError:
-                await self._end()
-                return Verdict(None, f"the grade was not there within {LIMIT_S:g} s")
+        asked = json.dumps({**task.data, "answer": attempt.answer}).encode() + b"\n"
+        said, late = await asyncio.to_thread(self._ask, asked)
+        if late:
+            return Verdict(None, f"the grade was not there within {LIMIT_S:g} s")
         if not said:
-            await self._end()
             return Verdict(None, "the grader ended with this answer")
         grade = json.loads(said)
         if "error" in grade:
             return Verdict(None, f"the grader failed: {grade['error']}")
         return Verdict(grade["score"], grade["reason"])
 
-    async def _ask(self, asked: str) -> bytes:
-        loop = asyncio.get_running_loop()
-        if self._process is None or self._process.returncode is not None or self._loop is not loop:
-            command = (sys.executable, "-m", "harness_reasoning_gym.grader")
-            self._process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, limit=1 << 20)
-            self._loop = loop
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(asked.encode() + b"\n")
-        await self._process.stdin.drain()
-        return await self._process.stdout.readline()
+    def _ask(self, asked: bytes) -> tuple[bytes, bool]:
+        """What the grader says, and whether it was ended for being late."""
+        with self._lock:
+            process = self._grader()
+            assert process.stdin is not None and process.stdout is not None
+            late = threading.Event()
 
-    async def _end(self) -> None:
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
-            await self._process.wait()
-        self._process = None
+            def give_up() -> None:
+                late.set()
+                process.kill()
+
+            timer = threading.Timer(LIMIT_S, give_up)
+            timer.start()
+            try:
+                process.stdin.write(asked)
+                process.stdin.flush()
+                said = process.stdout.readline()
+            except BrokenPipeError:
+                said = b""
+            finally:
+                timer.cancel()
+            if not said:
+                _end(process)
+            return said, late.is_set()
+
+    def _grader(self) -> subprocess.Popen[bytes]:
+        """The process that grades, made anew where it has ended; it goes with this reward."""
+        if self._process is None or self._process.poll() is not None:
+            command = (sys.executable, "-m", "harness_reasoning_gym.grader")
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            weakref.finalize(self, _end, self._process)
+        return self._process
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
