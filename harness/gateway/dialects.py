@@ -100,8 +100,10 @@ class Spoken:
             return self._dialect.asked(body, self._written)
         except ValueError as error:
             raise Refusal("bad_request", str(error)) from error
-        except (KeyError, TypeError, AttributeError) as error:
-            raise Refusal("bad_request", f"the body has a field that is missing or wrong: {error!r}") from error
+        except KeyError as error:
+            raise Refusal("bad_request", f"the body lacks {error}, or a part of it does") from error
+        except (TypeError, AttributeError) as error:
+            raise Refusal("bad_request", f"a field of the body has a value of the wrong type: {error}") from error
 
     def answered(self, completion: Given) -> tuple[bytes, bool]:
         """The body of the answer, and whether it is a stream of events."""

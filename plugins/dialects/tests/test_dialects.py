@@ -220,7 +220,9 @@ async def test_what_chat_completions_cannot_say_is_the_agents_bad_request(
         headers = {"x-api-key": opened.gateway.key}
         answer = await opened.http.post(f"{opened.url}/{path}", json={"model": "scripted", **body}, headers=headers)
         _, failures = await opened.close()
-    assert answer.status_code == 400 and named in answer.json()["error"]["message"]
+    error = answer.json()["error"]
+    assert answer.status_code == 400 and named in error["message"] and error["code"] == "bad_request"
+    assert path == "responses" or error["type"] == "invalid_request_error"
     assert [(failure.code, failure.cause) for failure in failures] == [("bad_request", "agent")]
     assert not server.requests
 

@@ -12,6 +12,15 @@ from harness_dialects.words import assistant, call, function, pieces, rest, text
 MAPPED = ("messages", "system", "tools", "tool_choice", "stop_sequences", "stream", "metadata", "thinking")
 TEXT = ("text",)
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+ERRORS = {
+    "bad_request": "invalid_request_error",
+    "prompt_too_long": "invalid_request_error",
+    "body_too_large": "request_too_large",
+    "too_many_calls": "rate_limit_error",
+    "upstream_timeout": "timeout_error",
+    "queue_full": "overloaded_error",
+}
+"""How the protocol names our codes."""
 STOPS = {"length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 
 
@@ -69,8 +78,11 @@ class Messages:
     def refused(self, error: Given) -> Json:
         """See `harness.gateway.dialects.Dialect`."""
         told = error.get("error")
-        said = told.get("message") if isinstance(told, dict) else None
-        return {"type": "error", "error": {"type": "api_error", "message": said or str(told or error)}}
+        if not isinstance(told, dict):
+            told = {"message": str(told or error)}
+        code = told.get("code")
+        shown = {"type": ERRORS.get(code, "api_error"), "message": told.get("message") or str(told), "code": code}
+        return {"type": "error", "error": shown}
 
 
 def _messages(role: str, content: str | Sequence[Given], written: Written) -> Iterator[Json]:

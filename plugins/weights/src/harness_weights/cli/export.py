@@ -55,8 +55,8 @@ def export(
 
     folder = RunFolder.open(run)
     number, checkpoint = checkpoint_dir(folder, step)
-    if to.exists() and any(to.iterdir()):
-        raise UserError(f"{to} exists and is not empty; choose another folder")
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        raise UserError(f"{to} exists and is no empty folder; choose another one")
     prompts = recorded_prompts(folder, verify) if verify else []
     chosen = choose_engine(engine) if verify else None
     shutil.copytree(checkpoint_model(folder, step), to, dirs_exist_ok=True)
