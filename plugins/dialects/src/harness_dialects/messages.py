@@ -81,7 +81,7 @@ class Messages:
         if not isinstance(told, dict):
             told = {"message": str(told or error)}
         code = told.get("code")
-        shown = {"type": ERRORS.get(code, "api_error"), "message": told.get("message") or str(told), "code": code}
+        shown = {"type": ERRORS.get(str(code), "api_error"), "message": told.get("message") or str(told), "code": code}
         return {"type": "error", "error": shown}
 
 
