@@ -13,7 +13,7 @@ import orjson
 from starlette.types import Receive, Scope, Send
 
 from harness.gateway.attempts import AttemptLog, Attempts
-from harness.gateway.dialects import Spoken, dialect
+from harness.gateway.dialects import Spoken, dialects
 from harness.gateway.failures import Refusal
 from harness.gateway.forcing import RESERVED
 from harness.gateway.relay import Relay
@@ -66,7 +66,7 @@ class GatewayApp:
             case ["POST", "r", rollout_id, attempt_id, role, "v1", "chat", "completions"]:
                 log = self._role(scope, rollout_id, attempt_id, role)
                 await self._relay.serve(log, role, self._request(scope, receive), send)
-            case ["POST", "r", rollout_id, attempt_id, role, "v1", path] if spoken := dialect(path):
+            case ["POST", "r", rollout_id, attempt_id, role, "v1", path] if spoken := dialects().get(path):
                 log = self._role(scope, rollout_id, attempt_id, role)
                 request = self._request(scope, receive, Spoken(spoken, log.written))
                 await self._relay.serve(log, role, request, send)

@@ -19,10 +19,11 @@ Given = Mapping[str, Any]
 
 
 def given(arguments: str) -> Json:
-    """A tool call's arguments as an object; `{"": text}` where the policy wrote none."""
+    """A tool call's arguments as an object; `{"": text}` where the policy wrote none that JSON holds."""
     try:
         value = orjson.loads(arguments)
-    except orjson.JSONDecodeError:
+        orjson.dumps(value)  # it reads deeper nesting than it writes
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
         value = None
     return value if isinstance(value, dict) else {"": arguments}
 
@@ -73,12 +74,9 @@ class Dialect(Protocol):
 
 
 @cache
-def dialect(path: str) -> Dialect | None:
-    """The dialect that is spoken at `/v1/{path}`, or None."""
-    for point in entry_points(group=GROUP, name=path):
-        made: Dialect = point.load()()
-        return made
-    return None
+def dialects() -> Mapping[str, Dialect]:
+    """All dialects by their path below `/v1/`, looked up once: a path that is none costs nothing and is not kept."""
+    return {point.name: point.load()() for point in entry_points(group=GROUP)}
 
 
 class Spoken:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -14,7 +15,8 @@ from aiohttp import web
 from yarl import URL
 
 from harness.gateway.client import GatewayControl
-from harness.gateway.dialects import Spoken, Written, dialect
+from harness.gateway.dialects import Spoken, Written, dialects
+from harness.gateway.failures import Refusal
 from harness.gateway.server import GatewayServer
 
 
@@ -88,11 +90,12 @@ class Tap:
         parts = [unquote(part) for part in urlsplit(request.raw_path).path.split("/")]
         call = SentCall(request.raw_path, ("", ""), "", _parse(raw), raw)
         if len(parts) in (7, 8) and parts[1] == "r" and parts[5] == "v1":
-            spoken = dialect(parts[6])
+            spoken = dialects().get("/".join(parts[6:]))
             if spoken or parts[6:] == ["chat", "completions"]:
                 call.attempt, call.role = (parts[2], parts[3]), parts[4]
             if spoken and call.body is not None:  # compared by what it says, as the gateway takes it
-                call.body = Spoken(spoken, self._written).asked(call.body)
+                with suppress(Refusal):  # the gateway's to say
+                    call.body = Spoken(spoken, self._written).asked(call.body)
         self.calls.append(call)
         headers = {
             name: value for name, value in request.headers.items() if name.lower() not in ("host", "content-length")

@@ -247,7 +247,7 @@ async def test_the_key_is_asked_for_in_every_dialect(attempt: Attempt) -> None:
         assert answer.status_code == 404
 
 
-@pytest.mark.parametrize("arguments", [ODD, "{", "[1]", '"text"', ""])
+@pytest.mark.parametrize("arguments", [ODD, "{", "[1]", '"text"', "", '{"a": ' + "[" * 300 + "]" * 300 + "}"])
 def test_arguments_come_back_as_the_policy_wrote_them(arguments: str) -> None:
     call = {**CALL, "function": {"name": "query", "arguments": arguments}}
     completion = {
