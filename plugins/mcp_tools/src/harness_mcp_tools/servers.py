@@ -71,7 +71,7 @@ class Server(BaseModel):
 
     def missing(self) -> list[str]:
         """Where variables are named that are not set here."""
-        places = {**{f"env[{at}]": name for at, name in enumerate(self.env)}}
+        places = {f"env[{at}]": name for at, name in enumerate(self.env)}
         places |= {f"headers.{header}": name for header, name in self.headers.items()}
         return [place for place, name in places.items() if name not in os.environ]
 

@@ -35,24 +35,7 @@ def served(
     name: str = "",
     key: str = "",
 ) -> Iterator[str]:
-    """The endpoint's base URL, ending in `/v1`. Both kinds report token ids.
-
-    The server ends with the block, and with this process however that ends. Use it in the main thread.
-
-    Args:
-        model: A local folder or a Hugging Face id.
-        device: `cpu` or `cuda`.
-        max_length: Prompt and response together, in tokens.
-        log: Where the server's output goes.
-        parser: vLLM's name of the form of tool calls, where requests offer tools; harness's own server reads Hermes.
-        port: 0 for a free one.
-        name: What callers call the model; by default as it is named here.
-        key: What callers have to say; empty: nothing.
-
-    Raises:
-        EnvironmentProblem: What the device needs is not installed.
-        RunFailed: The server ended before it was ready.
-    """
+    """`harness.policies.servers.Server`: our own server on `cpu`, which reads Hermes alone, else vLLM."""
     environment = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "TOKENIZERS_PARALLELISM": "false"}
     keyed = KEY if device == "cpu" else "VLLM_API_KEY"
     environment = {**environment, keyed: key} if key else {k: v for k, v in environment.items() if k != keyed}
