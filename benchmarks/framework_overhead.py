@@ -65,8 +65,14 @@ class BenchToolbox:
     async def call(self, tool: str, arguments: Any) -> str:
         return RESULT
 
+    async def call_all(self, calls: Any) -> list[str]:
+        return [RESULT for _ in calls]
+
     async def execute(self, text: str) -> str:
         return RESULT
+
+    def part(self, tools: Any, own: Any = None, *, at_once: bool = False) -> BenchToolbox:
+        return self
 
 
 async def measure(agent_name: str, base_url: str, repeat: int) -> dict[str, Any]:

@@ -104,7 +104,7 @@ class Transition:
     rollout_id: str
     attempt_id: str
     index: int
-    """Position of the call within the attempt, from 0, in order of arrival."""
+    """Position of the call within the attempt, from 0, in order of arrival, or of branches that work at once."""
     role: str
     response_id: str
     model: str
@@ -125,6 +125,8 @@ class Transition:
     latency_s: float
     gateway_s: float
     """Part of `latency_s` spent in the gateway itself, queueing included."""
+    branch: str = ""
+    """Of a team whose members work at once, which of them called: `harness.branches`."""
 
     @property
     def unread_call(self) -> bool:
@@ -155,6 +157,7 @@ class CallFailure:
     detail: str
     started_s: float
     latency_s: float
+    branch: str = ""
 
 
 ToolFault = Literal["", "unknown_tool", "bad_arguments", "failed", "timeout"]
@@ -184,6 +187,7 @@ class ToolCall:
     """Unix time."""
     elapsed_s: float
     fault: ToolFault = ""
+    branch: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from harness.records import Problem
+from harness.records import JSON, Problem
 
 if TYPE_CHECKING:
     import httpx
 
     from harness.environments import Tool
+
+
+Carrier = Callable[[Mapping[str, JSON]], Awaitable[str]]
+"""Carries out a call of a program's own tool, whose arguments fit its schema; gives the text to show the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +74,30 @@ class Toolbox(Protocol):
     def llm(self, role: str) -> LLM:
         """Where to send the calls of `role`."""
 
+    def part(
+        self, tools: Sequence[Tool], own: Mapping[str, Carrier] | None = None, *, at_once: bool = False
+    ) -> Toolbox:
+        """The toolbox of a member of a team: nothing but these tools.
+
+        Args:
+            tools: Of the environment, and of the program.
+            own: By name, what carries out those of the program. What it raises ends the attempt; no time limit but
+                the attempt's.
+            at_once: The member works beside others. It becomes a branch: numbered in the order of these calls, its
+                model calls are seeded by themselves and recorded in that order, whoever is faster.
+        """
+
     async def call(self, tool: str, arguments: Mapping[str, Any] | str) -> str:
         """Call a tool and return the text to show the model, whatever came of it.
 
         Never raises for what a model can do wrong: an unknown tool, arguments that are no JSON (text is parsed) or do
         not fit, a tool that fails or takes too long. Each is recorded with its kind.
+        """
+
+    async def call_all(self, calls: Sequence[tuple[str, Mapping[str, Any] | str]]) -> list[str]:
+        """The calls of one reply, name and arguments: those of the environment one after another, in order.
+
+        Neighbours that the program's own tools carry out are carried out at once.
         """
 
     async def execute(self, text: str) -> str:
@@ -84,8 +107,9 @@ class Toolbox(Protocol):
 class Agent(Protocol):
     """One framework's version of a program. One instance serves many concurrent `solve` calls."""
 
-    roles: tuple[str, ...]
-    """Names of the LLM callers inside, as they appear in role URLs."""
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Names of the LLM callers inside, as they appear in role URLs."""
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         """Answer one problem. Errors of the endpoint are left to propagate."""

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 import orjson
 from starlette.types import Receive, Scope, Send
 
+from harness.branches import parted
 from harness.gateway.attempts import AttemptLog, Attempts
 from harness.gateway.dialects import Spoken, dialects
 from harness.gateway.failures import Refusal
@@ -63,15 +64,16 @@ class GatewayApp:
         # From the raw path, so that an encoded slash stays inside its segment.
         raw = scope["raw_path"].partition(b"?")[0].decode("latin-1").split("/")[1:]
         match [method, *(unquote(segment) if "%" in segment else segment for segment in raw)]:
-            case ["POST", "r", rollout_id, attempt_id, role, "v1", "chat", "completions"]:
-                log = self._role(scope, rollout_id, attempt_id, role)
-                await self._relay.serve(log, role, self._request(scope, receive), send)
-            case ["POST", "r", rollout_id, attempt_id, role, "v1", path] if spoken := dialects().get(path):
-                log = self._role(scope, rollout_id, attempt_id, role)
+            case ["POST", "r", rollout_id, attempt_id, who, "v1", "chat", "completions"]:
+                log = self._caller(scope, rollout_id, attempt_id, who)
+                await self._relay.serve(log, who, self._request(scope, receive), send)
+            case ["POST", "r", rollout_id, attempt_id, who, "v1", path] if spoken := dialects().get(path):
+                log = self._caller(scope, rollout_id, attempt_id, who)
                 request = self._request(scope, receive, Spoken(spoken, log.written))
-                await self._relay.serve(log, role, request, send)
-            case ["GET", "r", rollout_id, attempt_id, role, "v1", "models"]:
-                self._role(scope, rollout_id, attempt_id, role)
+                await self._relay.serve(log, who, request, send)
+            case ["GET", "r", rollout_id, attempt_id, who, "v1", "models"]:
+                self._caller(scope, rollout_id, attempt_id, who)
+                role, _ = parted(who)
                 model = {"id": self._pools.of(role).model, "object": "model", "created": 0, "owned_by": "harness"}
                 await _reply(send, 200, orjson.dumps({"object": "list", "data": [model]}))
             case [_, "control", *rest]:
@@ -85,9 +87,10 @@ class GatewayApp:
     def _request(self, scope: Scope, receive: Receive, spoken: Spoken | None = None) -> Request:
         return Request(scope, receive, self._settings.max_body_bytes, spoken)
 
-    def _role(self, scope: Scope, rollout_id: str, attempt_id: str, role: str) -> AttemptLog:
+    def _caller(self, scope: Scope, rollout_id: str, attempt_id: str, who: str) -> AttemptLog:
         _authorize(scope, self._key)
         log = self._attempts.get(rollout_id, attempt_id)
+        role, _ = parted(who)
         if role not in log.roles:
             known = ", ".join(sorted(log.roles))
             raise Refusal("unknown_role", f"the attempt has no role {role!r}; its roles are {known}")

@@ -11,6 +11,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from harness import clock
+from harness.branches import caller, renumbered
 from harness.gateway.answers import Answer, StreamedAnswer
 from harness.gateway.dialects import Written
 from harness.gateway.failures import Refusal, deadline_passed
@@ -21,14 +22,15 @@ ENDED = ("client_disconnect", "attempt_closed", "upstream_timeout")
 """Codes of what may end a call at any time, but for the attempt's deadline, which says for itself who is late."""
 
 
-def call_seed(seed: int, role: str, draw: int) -> int:
+def call_seed(seed: int, who: str, draw: int) -> int:
     """The seed of one call: a random stream of its own, the same whatever engine serves it. 31 bits.
 
     Args:
         seed: The rollout's.
-        draw: Number of the role's calls before it.
+        who: The role, with its branch.
+        draw: Number of the caller's calls before it.
     """
-    digest = hashlib.sha256(f"{seed}/{role}/{draw}".encode()).digest()
+    digest = hashlib.sha256(f"{seed}/{who}/{draw}".encode()).digest()
     return int.from_bytes(digest[:4], "big") >> 1
 
 
@@ -63,41 +65,43 @@ class AttemptLog:
         """Time to the deadline, negative beyond it."""
         return self._until - time.monotonic()
 
-    def begin(self, role: str) -> Call:
+    def begin(self, role: str, branch: str = "") -> Call:
         """Note the arrival of a call of `role`, whose request is still to be read."""
-        call = Call(self, role, self._arrivals)
+        call = Call(self, role, self._arrivals, branch)
         self._arrivals += 1
         self.calls.add(call)
         return call
 
-    def draw(self, role: str) -> int:
-        """The number of the role's calls before this one, which its seed is made of.
+    def draw(self, who: str) -> int:
+        """The number of the caller's calls before this one, which its seed is made of.
 
         A call that fails gives its number back, so that a second try draws what the first would have drawn.
         """
-        if free := self._given_back.get(role):
+        if free := self._given_back.get(who):
             return heappop(free)
-        self._draws[role] += 1
-        return self._draws[role] - 1
+        self._draws[who] += 1
+        return self._draws[who] - 1
 
-    def give_back(self, role: str, draw: int) -> None:
+    def give_back(self, who: str, draw: int) -> None:
         """A call failed: nothing was drawn with its seed."""
-        heappush(self._given_back.setdefault(role, []), draw)
+        heappush(self._given_back.setdefault(who, []), draw)
 
     def close(self) -> None:
         """End the calls under way and put the records in order of arrival."""
         for call in list(self.calls):
             call.abort(Refusal("attempt_closed", "the attempt was closed"))
-        self.transitions.sort(key=lambda transition: transition.index)
+        self.transitions = renumbered(self.transitions)
         self.failures.sort(key=lambda failure: failure.index)
 
 
 class Call:
     """One call under way. Exactly one record comes of it: a transition or a failure."""
 
-    def __init__(self, log: AttemptLog, role: str, index: int) -> None:
+    def __init__(self, log: AttemptLog, role: str, index: int, branch: str = "") -> None:
         self.log = log
         self.role = role
+        self.branch = branch
+        self.who = caller(role, branch)
         self.index = index
         self.draw: int | None = None
         """None until the request is whole."""
@@ -117,9 +121,9 @@ class Call:
     def ask(self, messages: Iterable[Mapping[str, Any]]) -> None:
         """The request is whole: the call samples with a seed of its own, and its time begins."""
         self.messages = tuple(messages)
-        self.draw = self.log.draw(self.role)
+        self.draw = self.log.draw(self.who)
         if (seed := self.log.sampling.get("seed")) is not None:
-            self.sampling = {**self.log.sampling, "seed": call_seed(seed, self.role, self.draw)}
+            self.sampling = {**self.log.sampling, "seed": call_seed(seed, self.who, self.draw)}
         self.started_s, self._began = clock.now(), time.perf_counter()
 
     def blamed(self, refusal: Refusal) -> Refusal:
@@ -152,6 +156,7 @@ class Call:
                 started_s=self.started_s,
                 latency_s=latency_s,
                 gateway_s=max(0.0, latency_s - self.upstream_s),
+                branch=self.branch,
             )
         )
 
@@ -163,7 +168,7 @@ class Call:
         if self.draw is None:
             latency_s = 0.0  # nobody waited for an answer
         else:
-            self.log.give_back(self.role, self.draw)
+            self.log.give_back(self.who, self.draw)
         self.log.failures.append(
             CallFailure(
                 index=self.index,
@@ -174,6 +179,7 @@ class Call:
                 detail=refusal.detail,
                 started_s=self.started_s,
                 latency_s=latency_s,
+                branch=self.branch,
             )
         )
 

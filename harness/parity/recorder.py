@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness import plugins
+from harness.branches import in_order
 from harness.errors import PluginError, last_line
 from harness.gateway.dialects import Written
 from harness.programs import CANARY, PLAYS, Program, Scenario
@@ -49,7 +50,7 @@ the first: an agent that computes does so again, one on a busy machine does not.
 
 @dataclass(frozen=True, slots=True)
 class RecordedCall:
-    """One request as the framework sent it: role of its URL, messages, and everything else in it."""
+    """One request as the framework sent it: role of its URL, with its branch; messages; everything else in it."""
 
     role: str
     messages: list[dict[str, Any]]
@@ -229,7 +230,7 @@ async def _record_one(
 
     rollout_id = _rollout_id(scenario, play)
     attempt = await run_attempt(agent, request, rollout_id, attempt_id, control, key, "scripted", client)
-    calls = tap.of(rollout_id, attempt_id)
+    calls = in_order(tap.of(rollout_id, attempt_id), lambda call: call.number)
     return Recording(
         scenario=scenario.name,
         play=play,

@@ -14,6 +14,7 @@ import orjson
 from aiohttp import web
 from yarl import URL
 
+from harness.branches import parted
 from harness.gateway.client import GatewayControl
 from harness.gateway.dialects import Spoken, Written, dialects
 from harness.gateway.failures import Refusal
@@ -26,9 +27,10 @@ class SentCall:
 
     Attributes:
         attempt: Rollout and attempt of its URL.
-        role: Role of its URL; empty for a path that is no role URL.
+        role: Role of its URL, with its branch; empty for a path that is no role URL.
         body: The request's JSON, or None if it was not JSON.
         raw: The request's bytes.
+        number: Its place in order of arrival.
         status: What the gateway answered; None until it has.
     """
 
@@ -37,7 +39,13 @@ class SentCall:
     role: str
     body: dict[str, Any] | None
     raw: bytes
+    number: int
     status: int | None = None
+
+    @property
+    def branch(self) -> str:
+        """Of those that work at once, which one it is."""
+        return parted(self.role)[1]
 
 
 class Tap:
@@ -88,7 +96,7 @@ class Tap:
         assert self._session is not None
         raw = await request.read()
         parts = [unquote(part) for part in urlsplit(request.raw_path).path.split("/")]
-        call = SentCall(request.raw_path, ("", ""), "", _parse(raw), raw)
+        call = SentCall(request.raw_path, ("", ""), "", _parse(raw), raw, len(self.calls))
         if len(parts) in (7, 8) and parts[1] == "r" and parts[5] == "v1":
             spoken = dialects().get("/".join(parts[6:]))
             if spoken or parts[6:] == ["chat", "completions"]:

@@ -20,8 +20,9 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from harness import clock
+from harness.branches import in_order
 from harness.gateway.client import GatewayControl
-from harness.records import Attempt, Outcome, ToolCall
+from harness.records import Attempt, Outcome
 from harness.rollout.host import UNDER_WAY, UnderWay
 
 if TYPE_CHECKING:
@@ -51,16 +52,12 @@ async def settle(store: LightningStore, control: GatewayControl, one: UnderWay, 
         answer=None,
         transitions=tuple(transitions),
         failures=tuple(failures),
-        tool_calls=tuple(sorted(one.tool_calls, key=_began)),
+        tool_calls=tuple(in_order(one.tool_calls, lambda call: call.started_s)),
         started_s=one.started_s,
         elapsed_s=clock.now() - one.started_s,
     )
     await store.add_many_spans(to_spans(attempt))
     await store.update_attempt(one.rollout_id, one.attempt_id, status="succeeded")
-
-
-def _began(call: ToolCall) -> float:
-    return call.started_s
 
 
 class Culprits:

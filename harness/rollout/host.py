@@ -1,33 +1,26 @@
-"""The host's side of one attempt: the toolbox an agent gets, its deadline, and how its end is judged."""
+"""The host's side of one attempt: its deadline, and how its end is judged."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from harness import clock
+from harness.branches import in_order
 from harness.deadlines import DeadlinePassed, Raised, within
-from harness.environments import EnvironmentSession, Observation, Tool
-from harness.errors import EnvironmentFault
-from harness.plugins import environment, program
-from harness.records import JSON, Attempt, CallFailure, Outcome, ToolCall, ToolFault, Transition
-from harness.rollout.plain import misfit, parsed, plain_state, storable
+from harness.records import Attempt, CallFailure, Outcome, ToolCall, Transition
+from harness.rollout.plain import storable
 from harness.rollout.request import RolloutRequest
-from harness.toolbox import LLM, Agent
+from harness.rollout.tools import HostToolbox
+from harness.toolbox import Agent
 
 if TYPE_CHECKING:
     import httpx
 
     from harness.gateway.client import GatewayControl
-
-TOOL_GRACE_S = 2.0
-"""How long a tool may take beyond its own deadline before it is left to itself."""
-OPEN_S, CLOSE_S = 30.0, 10.0
-"""How long an environment may take to open and to close a session, beside the agent's own time."""
 
 
 @dataclass(eq=False)
@@ -67,111 +60,6 @@ class UnderWay:
 
 UNDER_WAY: ContextVar[UnderWay] = ContextVar("harness_under_way")
 """The attempt that this task, or thread, works for."""
-
-
-@dataclass
-class HostToolbox:
-    """The toolbox of one attempt; notes every call of a tool, carried out in the attempt's own session.
-
-    Attributes:
-        fault: Of the environment, once it had one: no call goes there any more, and the attempt is not judged.
-        state: What the session left behind, once it is closed.
-    """
-
-    request: RolloutRequest
-    url: Callable[[str], str]
-    """From a role to its base URL."""
-    key: str
-    model: str
-    http_client: httpx.AsyncClient
-    tool_calls: list[ToolCall] = field(default_factory=list)
-    fault: str = field(default="", init=False)
-    state: Mapping[str, JSON] | None = field(default=None, init=False)
-
-    def __post_init__(self) -> None:
-        self._environment = environment(self.request.environment)
-        self._session: EnvironmentSession | None = None
-        self.broken: asyncio.Future[None] | None = None  # done once the environment has a fault
-        self.tools: Sequence[Tool] = self._environment.tools_for(self.request.payload)
-        self.prompts: Any = program(self.request.program).prompts_for(self.tools)
-
-    async def open(self, attempt: str) -> None:
-        """Open the session of an attempt, by an id of its own, or note why there is none."""
-        self.broken = asyncio.get_running_loop().create_future()
-
-        async def opened() -> None:  # kept as soon as it is there, whoever is cancelled then
-            self._session = await self._environment.open(self.request.payload, attempt)
-
-        try:
-            await within(OPEN_S, opened)
-        except (DeadlinePassed, Raised) as error:
-            self._note(error, f"opened no session within {OPEN_S:g} s")
-
-    async def close(self) -> None:
-        """Close the session and keep the state that it leaves behind."""
-        if self._session is None:
-            return
-        try:
-            self.state = plain_state(await within(CLOSE_S, self._session.close))
-        except (DeadlinePassed, Raised, ValueError, TypeError, RecursionError) as error:
-            self._note(error, f"did not close its session within {CLOSE_S:g} s")
-
-    def _note(self, error: Exception, late: str) -> None:
-        """Keep the first fault of the environment, in a line."""
-        told: BaseException = error.__cause__ if isinstance(error.__cause__, EnvironmentFault) else error
-        said = late if isinstance(error, DeadlinePassed) else " ".join(str(told).split())
-        self.fault = self.fault or storable(f"environment {self.request.environment!r}: {said}"[:500])
-
-    @property
-    def max_turns(self) -> int:
-        return self.request.max_turns
-
-    def llm(self, role: str) -> LLM:
-        # The rest is the gateway's alone: not every framework has a place for it.
-        own = ("seed", "chat_template_kwargs")
-        sampling = {name: value for name, value in self.request.sampling.items() if name not in own}
-        return LLM(self.url(role), self.key, self.model, sampling, self.request.timeout_s)
-
-    async def execute(self, text: str) -> str:
-        tool = self.tools[0]
-        (name,) = tool.parameters["properties"]
-        return await self.call(tool.name, {name: text})
-
-    async def call(self, tool: str, arguments: Mapping[str, Any] | str) -> str:
-        began, started_s = time.monotonic(), clock.now()
-        tool = storable(tool)
-        given, seen, fault = await self._call(tool, arguments)
-        elapsed_s = time.monotonic() - began
-        self.tool_calls.append(ToolCall(tool, given, seen.text, seen.ok and not fault, started_s, elapsed_s, fault))
-        return seen.text
-
-    async def _call(
-        self, tool: str, arguments: Mapping[str, Any] | str
-    ) -> tuple[Mapping[str, Any], Observation, ToolFault]:
-        given, wrong = parsed(arguments)
-        found = next((one for one in self.tools if one.name == tool), None)
-        if found is None:
-            names = ", ".join(one.name for one in self.tools) or "none"
-            return given, Observation(f"There is no tool {tool!r}. Tools: {names}.", False), "unknown_tool"
-        wrong = wrong or misfit(given, found)
-        if wrong:
-            return given, Observation(f"The arguments of {tool} {wrong}.", False), "bad_arguments"
-        if self.fault or self._session is None:
-            raise EnvironmentFault(self.fault or "no session is open")
-        limit_s = self.request.tool_timeout_s
-        try:
-            async with asyncio.timeout(limit_s + TOOL_GRACE_S):
-                seen = await self._session.call(tool, given)
-            return given, Observation(storable(seen.text), seen.ok), ""
-        except EnvironmentFault as error:
-            self._note(error, "")
-            if self.broken is not None and not self.broken.done():
-                self.broken.set_result(None)
-            raise
-        except TimeoutError:
-            return given, Observation(f"{tool} gave no result within {limit_s:g} s.", False), "timeout"
-        except Exception as error:
-            return given, Observation(storable(f"{tool} failed: {type(error).__name__}: {error}"), False), "failed"
 
 
 async def run_attempt(
@@ -218,7 +106,7 @@ async def run_attempt(
         answer=ended.answer if outcome == "ok" else None,
         transitions=tuple(ended.transitions),
         failures=tuple(ended.failures),
-        tool_calls=tuple(sorted(toolbox.tool_calls, key=lambda call: call.started_s)),
+        tool_calls=tuple(in_order(toolbox.tool_calls, lambda call: call.started_s)),
         started_s=started,
         elapsed_s=clock.now() - started,
         state=toolbox.state,
@@ -272,8 +160,7 @@ async def _play(agent: Agent, toolbox: HostToolbox, one: UnderWay, control: Gate
 def _judge(request: RolloutRequest, ended: _Ended) -> tuple[Outcome, str]:
     """The outcome. What the agent itself brought about says nothing of the endpoint, and excuses nothing."""
     problem, transitions, failures = ended.problem, ended.transitions, ended.failures
-    last_answer = max((call.index for call in transitions), default=-1)
-    since = [failure for failure in failures if failure.index > last_answer]
+    since = [failure for failure in failures if not any(_got_over(failure, call) for call in transitions)]
     excused = [failure for failure in since if failure.cause != "agent"]
     last = max(excused or since, key=lambda failure: failure.index, default=None)
     detail = "" if last is None else f"{last.role}: {last.status or 'no answer'}: {last.detail}"[:500]
@@ -289,6 +176,11 @@ def _judge(request: RolloutRequest, ended: _Ended) -> tuple[Outcome, str]:
     if not transitions:
         return "no_transitions", "the agent answered without calling the model"
     return "ok", ""
+
+
+def _got_over(failure: CallFailure, call: Transition) -> bool:
+    """Whether an answer came after a failure to whoever had it: to its own branch, or to one that waits for it."""
+    return call.index > failure.index and (not call.branch or call.branch == failure.branch)
 
 
 def _late(

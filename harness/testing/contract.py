@@ -33,7 +33,7 @@ from harness.parity.recorder import SAMPLING, record
 from harness.plugins import agent_spec, load, program, program_of, registry
 from harness.programs import CANARY, Scenario
 from harness.records import Attempt
-from harness.rollout.host import HostToolbox
+from harness.rollout.tools import HostToolbox
 from harness.scripted.server import Reply
 from harness.testing.data_contract import Contract
 from harness.testing.stage import Stage, agent_tasks, no_other_sockets, staged, until_idle

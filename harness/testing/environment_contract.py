@@ -30,8 +30,8 @@ from harness.environments import Environment
 from harness.hookspecs import EnvironmentSpec
 from harness.parity.recorder import LIMITS
 from harness.records import JSON, Problem, Task, ToolCall
-from harness.rollout.host import CLOSE_S, HostToolbox
 from harness.rollout.request import RolloutRequest
+from harness.rollout.tools import CLOSE_S, HostToolbox
 from harness.testing.data_contract import Contract, check_payloads
 
 NOT_JSON = ("", "{", "[1]", '"text"', "null")

@@ -23,8 +23,8 @@ from harness import plugins
 from harness.config import Config, load_config
 from harness.errors import ConfigError
 from harness.records import Attempt, Task
-from harness.rollout.host import HostToolbox
 from harness.rollout.request import RolloutRequest
+from harness.rollout.tools import HostToolbox
 from harness_sql.tasks.medical import MedicalTasks
 from harness_sql.tool_loop.prompts import PROMPTS
 from harness_weights.hermes import read_calls

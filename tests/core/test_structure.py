@@ -13,7 +13,19 @@ REPO = Path(__file__).resolve().parents[2]
 HARNESS = REPO / "harness"
 SQL = REPO / "plugins" / "sql" / "src" / "harness_sql"
 ROOMS = (
-    *("__init__", "errors", "clock", "deadlines", "timeline", "serving", "layers", "wording", "config", "records"),
+    *(
+        "__init__",
+        "errors",
+        "clock",
+        "deadlines",
+        "timeline",
+        "serving",
+        "layers",
+        "wording",
+        "config",
+        "records",
+        "branches",
+    ),
     *("environments", "toolbox", "scripted", "programs", "tasks", "rewards", "hookspecs", "gateway", "results"),
     *(
         "trainers",

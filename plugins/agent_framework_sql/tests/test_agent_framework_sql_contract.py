@@ -11,3 +11,7 @@ class TestTools(AgentContract):
 
 class TestToolsIdiomatic(AgentContract):
     agent = "agent_framework_tools_idiomatic"
+
+
+class TestTeam(AgentContract):
+    agent = "agent_framework_team"

@@ -15,3 +15,7 @@ class TestTools(AgentContract):
 
 class TestToolsIdiomatic(AgentContract):
     agent = "autogen_tools_idiomatic"
+
+
+class TestTeam(AgentContract):
+    agent = "autogen_team"

@@ -11,3 +11,7 @@ class TestIdiomatic(AgentContract):
 
 class TestTools(AgentContract):
     agent = "crewai_tools"
+
+
+class TestTeam(AgentContract):
+    agent = "crewai_team"

@@ -11,3 +11,7 @@ class TestTools(AgentContract):
 
 class TestToolsIdiomatic(AgentContract):
     agent = "langgraph_tools_idiomatic"
+
+
+class TestTeam(AgentContract):
+    agent = "langgraph_team"

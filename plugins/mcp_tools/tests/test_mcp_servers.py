@@ -21,8 +21,8 @@ import pytest
 from harness.errors import ConfigError, EnvironmentFault, TaskSetError
 from harness.records import JSON, Problem, Task, ToolCall
 from harness.rollout import host
-from harness.rollout.host import HostToolbox
 from harness.rollout.request import RolloutRequest
+from harness.rollout.tools import HostToolbox
 from harness.testing.data_contract import TaskSetContract
 from harness.testing.environment_contract import EnvironmentContract
 from harness_mcp_tools import connection

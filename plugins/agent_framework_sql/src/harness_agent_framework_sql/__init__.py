@@ -5,6 +5,7 @@ from __future__ import annotations
 from harness.hookspecs import AgentSpec, hookimpl
 from harness_sql.self_correcting.prompts import ROLES
 from harness_sql.tool_loop.prompts import ROLES as TOOL_ROLES
+from harness_teams.names import ROLES as TEAM_ROLES
 
 HARNESS_API = 1
 
@@ -36,5 +37,13 @@ def harness_agents() -> list[AgentSpec]:
             frameworks=("agent-framework-core", "agent-framework-openai"),
             strict=False,
             program="tool_loop",
+        ),
+        AgentSpec(
+            "agent_framework_team",
+            "harness_agent_framework_sql.team:AgentFrameworkTeam",
+            "Agent Framework: a planner, workers and a critic, each an agent with function tools",
+            roles=TEAM_ROLES,
+            frameworks=("agent-framework-core", "agent-framework-openai"),
+            program="team",
         ),
     ]

@@ -37,6 +37,8 @@ class Turns(ChatMiddleware):
         self.tools = [self._tool(tool.name, toolbox, tool.description, tool.parameters) for tool in toolbox.tools]
         self.left: list[Content] = []
         """Calls of the last reply that are to be carried out."""
+        self.raised: BaseException | None = None
+        """By a call: the framework would show it to the model and go on."""
         self._toolbox = toolbox
         self._replies = 0
 
@@ -48,6 +50,8 @@ class Turns(ChatMiddleware):
         return FunctionTool(name=name, description=description, input_model=parameters, func=toolbox.call)
 
     async def process(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> None:
+        if self.raised is not None:
+            raise self.raised
         assert context.options is not None
         offered = context.options.get("tools", [])
         offered[:] = self.tools
@@ -75,10 +79,17 @@ class Verbatim(FunctionMiddleware):
     def __init__(self, turns: Turns, toolbox: Toolbox) -> None:
         self._turns = turns
         self._toolbox = toolbox
+        self._results: list[str] = []
 
     async def process(self, context: FunctionInvocationContext, call_next: Callable[[], Awaitable[None]]) -> None:
-        call = self._turns.left.pop(0)
-        context.result = await self._toolbox.call(str(call.name), str(call.arguments))
+        if not self._results:  # the first of a reply's calls, which come one after another
+            calls = [(str(call.name), str(call.arguments)) for call in self._turns.left]
+            try:
+                self._results = await self._toolbox.call_all(calls)
+            except Exception as error:
+                self._turns.raised = error
+                raise
+        context.result = self._results.pop(0)
 
 
 class AgentFrameworkTools:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from harness.hookspecs import AgentSpec, hookimpl
 from harness_sql.self_correcting.prompts import ROLES
 from harness_sql.tool_loop.prompts import ROLES as TOOL_ROLES
+from harness_teams.names import ROLES as TEAM_ROLES
 
 HARNESS_API = 1
 
@@ -45,5 +46,13 @@ def harness_agents() -> list[AgentSpec]:
             frameworks=("autogen-agentchat", "autogen-core", "autogen-ext"),
             strict=False,
             program="tool_loop",
+        ),
+        AgentSpec(
+            "autogen_team",
+            "harness_autogen_sql.team:AutoGenTeam",
+            "AutoGen: a planner, workers and a critic, each an AssistantAgent",
+            roles=TEAM_ROLES,
+            frameworks=("autogen-agentchat", "autogen-core", "autogen-ext"),
+            program="team",
         ),
     ]

@@ -20,20 +20,29 @@ from harness_sql.tool_loop.prompts import ROLES
 
 
 class ToolboxBench(StaticWorkbench):
-    """The environment's tools. AutoGen starts the calls of a reply together; they are carried out in order."""
+    """The toolbox's tools. AutoGen starts the calls of a reply together, each as a task of its own."""
 
     def __init__(self, toolbox: Toolbox) -> None:
         super().__init__([])
         self._toolbox = toolbox
-        self._turn = asyncio.Lock()
+        self._said: list[tuple[str, str]] = []
+        """Calls of one reply, until they are carried out."""
+        self._texts: asyncio.Task[list[str]] | None = None
 
     async def list_tools(self) -> list[ToolSchema]:
         return [cast(ToolSchema, tool.definition["function"]) for tool in self._toolbox.tools]
 
     async def carry_out(self, call: FunctionCall, token: CancellationToken) -> str:
-        async with self._turn:
-            called = asyncio.ensure_future(self._toolbox.call(call.name, call.arguments))
-            return str(await token.link_future(called))
+        if not self._said or self._texts is None:
+            self._texts = asyncio.create_task(self._carry_out())  # its turn comes when all of them have begun
+        number, texts = len(self._said), self._texts
+        self._said.append((call.name, call.arguments))
+        token.link_future(texts)
+        return (await texts)[number]
+
+    async def _carry_out(self) -> list[str]:
+        said, self._said = self._said, []
+        return await self._toolbox.call_all(said)
 
 
 class ToolAgent(AssistantAgent):
@@ -50,7 +59,11 @@ class ToolAgent(AssistantAgent):
     ) -> tuple[FunctionCall, FunctionExecutionResult]:
         (bench,) = workbench
         assert isinstance(bench, ToolboxBench)
-        text = await bench.carry_out(tool_call, cancellation_token)
+        try:
+            text = await bench.carry_out(tool_call, cancellation_token)
+        except BaseException:
+            stream.put_nowait(None)  # what AutoGen waits for; the exception is then its to raise
+            raise
         return tool_call, FunctionExecutionResult(content=text, name=tool_call.name, call_id=tool_call.id)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from harness.hookspecs import AgentSpec, hookimpl
 from harness_sql.self_correcting.prompts import ROLES
 from harness_sql.tool_loop.prompts import ROLES as TOOL_ROLES
+from harness_teams.names import ROLES as TEAM_ROLES
 
 HARNESS_API = 1
 
@@ -36,5 +37,13 @@ def harness_agents() -> list[AgentSpec]:
             roles=TOOL_ROLES,
             frameworks=("crewai",),
             program="tool_loop",
+        ),
+        AgentSpec(
+            "crewai_team",
+            "harness_crewai_sql.team:CrewAITeam",
+            "CrewAI: a planner, workers and a critic, each a Flow",
+            roles=TEAM_ROLES,
+            frameworks=("crewai",),
+            program="team",
         ),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from harness.hookspecs import AgentSpec, hookimpl
 from harness_sql.self_correcting.prompts import ROLES
 from harness_sql.tool_loop.prompts import ROLES as TOOL_ROLES
+from harness_teams.names import ROLES as TEAM_ROLES
 
 HARNESS_API = 1
 
@@ -36,5 +37,13 @@ def harness_agents() -> list[AgentSpec]:
             frameworks=("langgraph", "langchain-core", "langchain-openai"),
             strict=False,
             program="tool_loop",
+        ),
+        AgentSpec(
+            "langgraph_team",
+            "harness_langgraph_sql.team:LangGraphTeam",
+            "LangGraph: a planner, workers and a critic, each a StateGraph with a tools node",
+            roles=TEAM_ROLES,
+            frameworks=("langgraph", "langchain-core", "langchain-openai"),
+            program="team",
         ),
     ]

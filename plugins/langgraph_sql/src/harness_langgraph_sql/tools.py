@@ -53,11 +53,10 @@ async def model(state: State, runtime: Runtime[Context]) -> dict[str, Any]:
 
 async def tools(state: State, runtime: Runtime[Context]) -> dict[str, Any]:
     """Carry out the calls of the last reply, in order."""
-    results = []
-    for call in state["messages"][-1].additional_kwargs["tool_calls"]:
-        text = await runtime.context.toolbox.call(call["function"]["name"], call["function"]["arguments"])
-        results.append(ToolMessage(text, tool_call_id=call["id"]))
-    return {"messages": results}
+    calls = state["messages"][-1].additional_kwargs["tool_calls"]
+    said = [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
+    texts = await runtime.context.toolbox.call_all(said)
+    return {"messages": [ToolMessage(text, tool_call_id=call["id"]) for call, text in zip(calls, texts, strict=True)]}
 
 
 async def after_reply(state: State, runtime: Runtime[Context]) -> Literal["tools", "__end__"]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from harness.hookspecs import AgentSpec, hookimpl
 from harness_sql.self_correcting.prompts import ROLES
 from harness_sql.tool_loop.prompts import ROLES as TOOL_ROLES
+from harness_teams.names import ROLES as TEAM_ROLES
 
 HARNESS_API = 1
 
@@ -45,5 +46,13 @@ def harness_agents() -> list[AgentSpec]:
             frameworks=("openai-agents", "openai"),
             strict=False,
             program="tool_loop",
+        ),
+        AgentSpec(
+            "openai_agents_team",
+            "harness_openai_agents_sql.team:OpenAIAgentsTeam",
+            "OpenAI Agents SDK: a planner, workers and a critic, each run by its Runner",
+            roles=TEAM_ROLES,
+            frameworks=("openai-agents", "openai"),
+            program="team",
         ),
     ]

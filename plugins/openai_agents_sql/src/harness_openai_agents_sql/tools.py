@@ -33,11 +33,11 @@ class Session:
         return call.model_copy(update={"call_id": number, "arguments": "{}"})
 
     async def result(self, number: str) -> str:
-        """Carries out what was called before it first: the SDK leaves calls of unknown tools to the end."""
-        while number not in self.results:
-            due = str(len(self.results))
-            call = self.calls[due]
-            self.results[due] = await self.toolbox.call(call.name, call.arguments)
+        """Carries out all calls of the reply: the SDK leaves those of unknown tools to the end."""
+        if number not in self.results:
+            due = {one: call for one, call in self.calls.items() if one not in self.results}
+            texts = await self.toolbox.call_all([(call.name, call.arguments) for call in due.values()])
+            self.results |= zip(due, texts, strict=True)
         return self.results[number]
 
     def written(self, items: list[Any]) -> list[Any]:

@@ -14,7 +14,7 @@ Call tools until you know the answer. Then give the answer in words, without cal
 SYSTEM_WITHOUT_TOOLS = """\
 You answer a question. Think it through, then give the answer."""
 _PART = "{name}:\n{text}\n\n"
-_QUESTION = "Question: {question}"
+_QUESTION = "{asked}: {question}"
 
 
 class Prompts:
@@ -22,16 +22,18 @@ class Prompts:
 
     Args:
         system: The first.
+        asked: What a question is called.
     """
 
-    def __init__(self, system: str = SYSTEM) -> None:
+    def __init__(self, system: str = SYSTEM, asked: str = "Question") -> None:
         self.system = system
-        self.hash = hashlib.sha256("\0".join((system, _PART, _QUESTION)).encode()).hexdigest()[:16]
+        self._asked = _QUESTION.replace("{asked}", asked)
+        self.hash = hashlib.sha256("\0".join((system, _PART, self._asked)).encode()).hexdigest()[:16]
 
     def user(self, problem: Problem) -> str:
         """What the task set tells of the task, each under its name, and the question."""
         told = "".join(_PART.format(name=name.capitalize(), text=text) for name, text in problem.context.items())
-        return told + _QUESTION.format(question=problem.question)
+        return told + self._asked.format(question=problem.question)
 
     def messages(self, problem: Problem) -> list[dict[str, str]]:
         """The messages of the first request, in order."""

@@ -29,7 +29,9 @@ class ReferenceTools:
                 break
             said = [{name: call[name] for name in ("id", "type", "function")} for call in calls]
             messages.append({"role": "assistant", "content": reply.get("content") or None, "tool_calls": said})
-            for call in calls:
-                text = await toolbox.call(call["function"]["name"], call["function"]["arguments"])
+            texts = await toolbox.call_all(
+                [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
+            )
+            for call, text in zip(calls, texts, strict=True):
                 messages.append({"role": "tool", "tool_call_id": call["id"], "content": text})
         return (reply.get("content") or "").strip()

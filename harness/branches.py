@@ -1,0 +1,69 @@
+"""Members of a team that work at once within one attempt: their names, and an order that nobody's speed decides.
+
+A branch is named by numbers, `2` or `2.1`: the second that was begun, and the first that it began itself. It stands in
+a role's URL as `ROLE~BRANCH`; the calls of each branch are seeded by themselves.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from itertools import groupby
+from typing import Protocol, TypeVar
+
+_NAME = re.compile(r"[1-9]\d{0,5}(\.[1-9]\d{0,5}){0,7}")
+
+
+class Branched(Protocol):
+    """A record that says of which branch it is; empty where it is of none."""
+
+    @property
+    def branch(self) -> str:
+        """Its name."""
+
+
+class Numbered(Branched, Protocol):
+    """One with a place in its attempt."""
+
+    @property
+    def index(self) -> int:
+        """Its place."""
+
+
+Record = TypeVar("Record", bound=Branched)
+NumberedRecord = TypeVar("NumberedRecord", bound=Numbered)
+
+
+def caller(role: str, branch: str) -> str:
+    """The part of a URL that names who calls."""
+    return f"{role}~{branch}" if branch else role
+
+
+def parted(caller: str) -> tuple[str, str]:
+    """Role and branch of a caller; all of it is the role where what follows the last `~` names no branch."""
+    role, mark, branch = caller.rpartition("~")
+    return (role, branch) if mark and _NAME.fullmatch(branch) else (caller, "")
+
+
+def in_order(records: Iterable[Record], when: Callable[[Record], float]) -> list[Record]:
+    """By time; those that branches left one after another by branch first, whoever was faster."""
+    timed = sorted(records, key=when)
+    found: list[Record] = []
+    for _, group in groupby(timed, key=lambda one: bool(one.branch)):
+        found += sorted(group, key=lambda one: _numbers(one.branch))
+    return found
+
+
+def renumbered(records: Iterable[NumberedRecord]) -> list[NumberedRecord]:
+    """Records in order, so numbered: they share out the places that they had among themselves."""
+    ordered = in_order(records, lambda one: one.index)
+    places = sorted(one.index for one in ordered)
+    return [
+        one if one.index == place else replace(one, index=place)  # type: ignore[type-var]
+        for one, place in zip(ordered, places, strict=True)
+    ]
+
+
+def _numbers(branch: str) -> tuple[int, ...]:
+    return tuple(map(int, branch.split("."))) if branch else ()

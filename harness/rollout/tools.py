@@ -1,0 +1,222 @@
+"""An attempt's tools: carried out in a session of its own, each call noted; offered whole, or in parts to a team."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from harness import clock
+from harness.branches import caller
+from harness.deadlines import DeadlinePassed, Raised, within
+from harness.environments import EnvironmentSession, Observation, Tool
+from harness.errors import EnvironmentFault
+from harness.plugins import environment, program
+from harness.records import JSON, ToolCall, ToolFault
+from harness.rollout.plain import misfit, parsed, plain_state, storable
+from harness.rollout.request import RolloutRequest
+from harness.toolbox import LLM, Carrier, Toolbox
+
+if TYPE_CHECKING:
+    import httpx
+
+TOOL_GRACE_S = 2.0
+"""How long a tool may take beyond its own deadline before it is left to itself."""
+OPEN_S, CLOSE_S = 30.0, 10.0
+"""How long an environment may take to open and to close a session, beside the agent's own time."""
+
+
+@dataclass
+class HostToolbox:
+    """The toolbox of one attempt; notes every call of a tool, carried out in the attempt's own session.
+
+    Attributes:
+        fault: Of the environment, once it had one: no call goes there any more, and the attempt is not judged.
+        state: What the session left behind, once it is closed.
+    """
+
+    request: RolloutRequest
+    url: Callable[[str], str]
+    """From a role to its base URL."""
+    key: str
+    model: str
+    http_client: httpx.AsyncClient
+    tool_calls: list[ToolCall] = field(default_factory=list)
+    fault: str = field(default="", init=False)
+    state: Mapping[str, JSON] | None = field(default=None, init=False)
+    begun: Counter[str] = field(default_factory=Counter, init=False)
+    """How many branches each branch has begun."""
+
+    def __post_init__(self) -> None:
+        self._environment = environment(self.request.environment)
+        self._session: EnvironmentSession | None = None
+        self.broken: asyncio.Future[None] | None = None  # done once the environment has a fault
+        self.tools: Sequence[Tool] = self._environment.tools_for(self.request.payload)
+        self.prompts: Any = program(self.request.program).prompts_for(self.tools)
+
+    async def open(self, attempt: str) -> None:
+        """Open the session of an attempt, by an id of its own, or note why there is none."""
+        self.broken = asyncio.get_running_loop().create_future()
+
+        async def opened() -> None:  # kept as soon as it is there, whoever is cancelled then
+            self._session = await self._environment.open(self.request.payload, attempt)
+
+        try:
+            await within(OPEN_S, opened)
+        except (DeadlinePassed, Raised) as error:
+            self._note(error, f"opened no session within {OPEN_S:g} s")
+
+    async def close(self) -> None:
+        """Close the session and keep the state that it leaves behind."""
+        if self._session is None:
+            return
+        try:
+            self.state = plain_state(await within(CLOSE_S, self._session.close))
+        except (DeadlinePassed, Raised, ValueError, TypeError, RecursionError) as error:
+            self._note(error, f"did not close its session within {CLOSE_S:g} s")
+
+    def _note(self, error: Exception, late: str) -> None:
+        """Keep the first fault of the environment, in a line."""
+        told: BaseException = error.__cause__ if isinstance(error.__cause__, EnvironmentFault) else error
+        said = late if isinstance(error, DeadlinePassed) else " ".join(str(told).split())
+        self.fault = self.fault or storable(f"environment {self.request.environment!r}: {said}"[:500])
+
+    @property
+    def max_turns(self) -> int:
+        return self.request.max_turns
+
+    def llm(self, role: str) -> LLM:
+        # The rest is the gateway's alone: not every framework has a place for it.
+        own = ("seed", "chat_template_kwargs")
+        sampling = {name: value for name, value in self.request.sampling.items() if name not in own}
+        return LLM(self.url(role), self.key, self.model, sampling, self.request.timeout_s)
+
+    def part(
+        self, tools: Sequence[Tool], own: Mapping[str, Carrier] | None = None, *, at_once: bool = False
+    ) -> Toolbox:
+        return _Part(self, "", tools, own or {}).branched(at_once)
+
+    async def execute(self, text: str) -> str:
+        return await _execute(self, text)
+
+    async def call_all(self, calls: Sequence[tuple[str, Mapping[str, Any] | str]]) -> list[str]:
+        return [await self.call(tool, arguments) for tool, arguments in calls]
+
+    async def call(self, tool: str, arguments: Mapping[str, Any] | str) -> str:
+        return await self.called(tool, arguments, self.tools)
+
+    async def called(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | str,
+        tools: Sequence[Tool],
+        own: Mapping[str, Carrier] = MappingProxyType({}),
+        branch: str = "",
+    ) -> str:
+        """Carry out a call where `tools` are offered, `own` those of the program, and note it."""
+        began, started_s = time.monotonic(), clock.now()
+        tool = storable(tool)
+        given, seen, fault = await self._called(tool, arguments, tools, own)
+        elapsed_s = time.monotonic() - began
+        ok = seen.ok and not fault
+        self.tool_calls.append(ToolCall(tool, given, seen.text, ok, started_s, elapsed_s, fault, branch))
+        return seen.text
+
+    async def _called(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any] | str,
+        tools: Sequence[Tool],
+        own: Mapping[str, Carrier],
+    ) -> tuple[Mapping[str, Any], Observation, ToolFault]:
+        given, wrong = parsed(arguments)
+        found = next((one for one in tools if one.name == tool), None)
+        if found is None:
+            names = ", ".join(one.name for one in tools) or "none"
+            return given, Observation(f"There is no tool {tool!r}. Tools: {names}.", False), "unknown_tool"
+        wrong = wrong or misfit(given, found)
+        if wrong:
+            return given, Observation(f"The arguments of {tool} {wrong}.", False), "bad_arguments"
+        if tool in own:
+            return given, Observation(storable(await own[tool](given))), ""
+        if self.fault or self._session is None:
+            raise EnvironmentFault(self.fault or "no session is open")
+        limit_s = self.request.tool_timeout_s
+        try:
+            async with asyncio.timeout(limit_s + TOOL_GRACE_S):
+                seen = await self._session.call(tool, given)
+            return given, Observation(storable(seen.text), seen.ok), ""
+        except EnvironmentFault as error:
+            self._note(error, "")
+            if self.broken is not None and not self.broken.done():
+                self.broken.set_result(None)
+            raise
+        except TimeoutError:
+            return given, Observation(f"{tool} gave no result within {limit_s:g} s.", False), "timeout"
+        except Exception as error:
+            return given, Observation(storable(f"{tool} failed: {type(error).__name__}: {error}"), False), "failed"
+
+
+@dataclass
+class _Part:
+    """The toolbox of a member of a team, over the attempt's own."""
+
+    whole: HostToolbox
+    branch: str
+    tools: Sequence[Tool]
+    own: Mapping[str, Carrier]
+
+    def __getattr__(self, name: str) -> Any:  # prompts, max_turns, http_client
+        return getattr(self.whole, name)
+
+    def branched(self, at_once: bool) -> _Part:
+        """Itself, or the next branch of its own branch."""
+        if at_once:
+            self.whole.begun[self.branch] += 1
+            number = str(self.whole.begun[self.branch])
+            self.branch = f"{self.branch}.{number}" if self.branch else number
+        return self
+
+    def llm(self, role: str) -> LLM:
+        return self.whole.llm(caller(role, self.branch))
+
+    def part(
+        self, tools: Sequence[Tool], own: Mapping[str, Carrier] | None = None, *, at_once: bool = False
+    ) -> Toolbox:
+        return _Part(self.whole, self.branch, tools, own or {}).branched(at_once)
+
+    async def call(self, tool: str, arguments: Mapping[str, Any] | str) -> str:
+        return await self.whole.called(tool, arguments, self.tools, self.own, self.branch)
+
+    async def call_all(self, calls: Sequence[tuple[str, Mapping[str, Any] | str]]) -> list[str]:
+        texts: list[str] = []
+        for own, neighbours in groupby(calls, key=lambda call: call[0] in self.own):
+            if own:
+                texts += await _together([self.call(*call) for call in neighbours])
+            else:
+                texts += [await self.call(*call) for call in neighbours]
+        return texts
+
+    async def execute(self, text: str) -> str:
+        return await _execute(self, text)
+
+
+async def _together(calls: Sequence[Coroutine[Any, Any, str]]) -> list[str]:
+    """What all of them give; the first that raises ends the others."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            begun = [group.create_task(call) for call in calls]
+    except BaseExceptionGroup as raised:
+        raise raised.exceptions[0] from None
+    return [one.result() for one in begun]
+
+
+async def _execute(toolbox: Toolbox, text: str) -> str:
+    tool = toolbox.tools[0]
+    (name,) = tool.parameters["properties"]
+    return await toolbox.call(tool.name, {name: text})

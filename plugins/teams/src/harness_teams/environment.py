@@ -1,0 +1,56 @@
+"""The environment `split_sql`: several read-only SQLite databases, of which each tool opens one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness import Environment, Observation, Task, Tool
+from harness_sql.sqlite.environment import DATABASE, SQLEnvironment
+from harness_sql.sqlite.schema import schema_text
+
+DATABASES = "databases"
+"""Where a task's data name its SQLite files, by what each is called."""
+SCHEMA_CHARS = 1_000
+_PREFIX = "query_"
+
+
+class SplitEnvironment(Environment):
+    """`query_NAME` reads database NAME alone, in the sandbox of the environment `sql`."""
+
+    tools = (
+        Tool(
+            f"{_PREFIX}a",
+            "Run one SQLite query on database a and read its result. It has:\n...",
+            SQLEnvironment.tools[0].parameters,
+        ),
+    )
+
+    def __init__(self) -> None:
+        self._sql = SQLEnvironment()
+
+    def payload(self, task: Task, limits: Mapping[str, Any]) -> Mapping[str, Any]:
+        databases = {
+            name: {DATABASE: path, "schema": schema_text(path, limit_chars=SCHEMA_CHARS, style="compact")}
+            for name, path in task.data[DATABASES].items()
+        }
+        return {DATABASES: databases, "limits": dict(limits)}
+
+    def tools_for(self, payload: Mapping[str, Any]) -> tuple[Tool, ...]:
+        """A tool for each database, whose description has the tables."""
+        return tuple(
+            Tool(
+                f"{_PREFIX}{name}",
+                f"Run one SQLite query on database {name} and read its result. It has:\n{one['schema']}",
+                self.tools[0].parameters,
+            )
+            for name, one in payload[DATABASES].items()
+        )
+
+    def check(self, payload: Mapping[str, Any]) -> None:
+        for one in payload[DATABASES].values():
+            self._sql.check(one)
+
+    async def call(self, payload: Mapping[str, Any], tool: str, arguments: Mapping[str, Any]) -> Observation:
+        of = {DATABASE: payload[DATABASES][tool.removeprefix(_PREFIX)][DATABASE], "limits": payload["limits"]}
+        return await self._sql.call(of, self._sql.tools[0].name, arguments)

@@ -1,0 +1,254 @@
+"""The questions of `pocket_split`: two small databases of one theme, and what can be asked over both.
+
+Database `a` has who or what there is, database `b` what they did; only together do they answer. Each question comes
+with a plan: which worker is asked what, with which query, and what it reports.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+NAMES = (
+    *("Ada", "Ben", "Cleo", "Dan", "Eva", "Finn", "Gina", "Hugo", "Ida", "Jon", "Kim", "Lea", "Max", "Nora", "Otto"),
+    *("Pia", "Quinn", "Rosa", "Sam", "Tess", "Uma", "Vera", "Will", "Yara", "Zoe", "Alma", "Bruno", "Carla", "Dora"),
+)
+YEARS = (2021, 2022, 2023, 2024)
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """What a pair of databases is about.
+
+    Attributes:
+        who: Table of `a`, its singular, and the column that groups them with its values.
+        what: Table of `b`, its singular, its key to `a`, and the column of kinds with its values.
+        amount: The column of `b` that is summed.
+    """
+
+    who: str
+    one: str
+    group: str
+    groups: tuple[str, ...]
+    what: str
+    act: str
+    key: str
+    kind: str
+    kinds: tuple[str, ...]
+    amount: str
+
+
+def _theme(a: str, groups: str, b: str, kinds: str) -> Theme:
+    """A theme in few words: `TABLE ONE COLUMN`, values, `TABLE ONE COLUMN SUMMED`, values."""
+    who, one, group = a.split()
+    what, act, kind, amount = b.split()
+    return Theme(who, one, group, tuple(groups.split()), what, act, f"{one}_id", kind, tuple(kinds.split()), amount)
+
+
+THEMES = (
+    _theme("customers customer city", "Bern Lyon Oslo Porto", "orders order item price", "lamp desk chair shelf"),
+    _theme("pupils pupil town", "Ulm Graz Gent Brno", "marks mark subject points", "maths music art sport"),
+    _theme("doctors doctor ward", "north south east west", "visits visit reason minutes", "fever cough rash fall"),
+    _theme("drivers driver depot", "harbour airport station market", "trips trip cargo km", "sand wood steel grain"),
+    _theme("farmers farmer village", "Ried Moos Wald Thal", "harvests harvest crop tons", "wheat maize oats rye"),
+    _theme("players player team", "Lions Hawks Bears Sharks", "games game league goals", "city county youth cup"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One task of a plan. `{0}` is what the first step of the plan found, `{1}` what the second did.
+
+    Attributes:
+        database: Whose worker does it.
+        round: Steps of one round need nothing of each other.
+        task: What the planner hands over.
+        report: What the worker says.
+    """
+
+    database: str
+    round: int
+    task: str
+    sql: str
+    report: str
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question over both databases.
+
+    Attributes:
+        said: The answer, with `{0}` and `{1}` for what the steps find.
+        found: What they find.
+        facts: What an answer has to state.
+    """
+
+    kind: str
+    text: str
+    said: str
+    found: tuple[str, ...]
+    facts: tuple[str, ...]
+    plan: tuple[Step, ...]
+
+    @property
+    def answer(self) -> str:
+        """In words."""
+        return self.said.format(*self.found)
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """A row of `a`."""
+
+    id: int
+    name: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """A row of `b`."""
+
+    id: int
+    who: int
+    kind: str
+    amount: int
+    year: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two databases of one theme."""
+
+    name: str
+    theme: Theme
+    people: tuple[Person, ...]
+    acts: tuple[Act, ...]
+
+    @property
+    def scripts(self) -> dict[str, str]:
+        """SQL text of each database, by its name."""
+        theme = self.theme
+        people = "".join(
+            f"INSERT INTO {theme.who} VALUES ({one.id}, '{one.name}', '{one.group}');\n" for one in self.people
+        )
+        acts = "".join(
+            f"INSERT INTO {theme.what} VALUES ({one.id}, {one.who}, '{one.kind}', {one.amount}, {one.year});\n"
+            for one in self.acts
+        )
+        return {
+            "a": f"CREATE TABLE {theme.who} (id INTEGER PRIMARY KEY, name TEXT, {theme.group} TEXT);\n{people}",
+            "b": f"CREATE TABLE {theme.what} (id INTEGER PRIMARY KEY, {theme.key} INTEGER, {theme.kind} TEXT, "
+            f"{theme.amount} INTEGER, year INTEGER);\n{acts}",
+        }
+
+
+def draw_pair(name: str, rng: Random) -> Pair:
+    """A pair of databases: 8 to 12 people in groups, 24 to 36 of what they did."""
+    theme = rng.choice(THEMES)
+    names = rng.sample(NAMES, rng.randint(8, 12))
+    ids = sorted(rng.sample(range(1, 60), len(names)))
+    people = tuple(Person(number, who, rng.choice(theme.groups)) for number, who in zip(ids, names, strict=True))
+    acts = tuple(
+        Act(number, rng.choice(ids), rng.choice(theme.kinds), rng.randint(2, 90), rng.choice(YEARS))
+        for number in range(1, rng.randint(24, 36))
+    )
+    return Pair(name, theme, people, acts)
+
+
+def _ids_of(pair: Pair, group: str) -> tuple[Step, list[int]]:
+    """The first step of most plans: who is of a group."""
+    theme = pair.theme
+    ids = [one.id for one in pair.people if one.group == group]
+    sql = f"SELECT id FROM {theme.who} WHERE {theme.group} = '{group}'"
+    return Step("a", 0, f"Which ids have the {theme.who} with {theme.group} {group}?", sql, "The ids are {0}."), ids
+
+
+def _over(kind: str, text: str, said: str, first: Step, ids: Sequence[int], last: Step, found: int) -> Question:
+    """A question whose second step needs the ids that the first one finds."""
+    return Question(kind, text, said, (", ".join(map(str, ids)), str(found)), (str(found),), (first, last))
+
+
+def _total(pair: Pair, rng: Random) -> Question | None:
+    theme, group = pair.theme, rng.choice(pair.theme.groups)
+    first, ids = _ids_of(pair, group)
+    total = sum(one.amount for one in pair.acts if one.who in ids)
+    if len(ids) < 2 or not total:
+        return None
+    sql = f"SELECT SUM({theme.amount}) FROM {theme.what} WHERE {theme.key} IN ({{0}})"
+    task = f"What is the total {theme.amount} of the {theme.what} with {theme.key} in {{0}}?"
+    text = f"What is the total {theme.amount} of all {theme.what} of {theme.who} with {theme.group} {group}?"
+    last = Step("b", 1, task, sql, "The total is {1}.")
+    return _over("total", text, "The total is {1}.", first, ids, last, total)
+
+
+def _count(pair: Pair, rng: Random) -> Question | None:
+    theme, group, kind = pair.theme, rng.choice(pair.theme.groups), rng.choice(pair.theme.kinds)
+    first, ids = _ids_of(pair, group)
+    count = sum(one.who in ids and one.kind == kind for one in pair.acts)
+    if len(ids) < 2 or not count:
+        return None
+    sql = f"SELECT COUNT(*) FROM {theme.what} WHERE {theme.kind} = '{kind}' AND {theme.key} IN ({{0}})"
+    task = f"How many {theme.what} with {theme.kind} {kind} have {theme.key} in {{0}}?"
+    text = f"How many {theme.what} with {theme.kind} {kind} are of {theme.who} with {theme.group} {group}?"
+    last = Step("b", 1, task, sql, "There are {1}.")
+    return _over("count", text, "There are {1}.", first, ids, last, count)
+
+
+def _top(pair: Pair, rng: Random) -> Question | None:
+    theme, year = pair.theme, rng.choice(YEARS)
+    sums: Counter[int] = Counter()
+    for one in pair.acts:
+        if one.year == year:
+            sums[one.who] += one.amount
+    ranked = sums.most_common(2)
+    if len(ranked) < 2 or ranked[0][1] == ranked[1][1]:
+        return None
+    best = ranked[0][0]
+    name = next(one.name for one in pair.people if one.id == best)
+    find = (
+        f"SELECT {theme.key} FROM {theme.what} WHERE year = {year} GROUP BY {theme.key} "
+        f"ORDER BY SUM({theme.amount}) DESC LIMIT 1"
+    )
+    task = f"Which {theme.key} has the highest total {theme.amount} in {year}?"
+    look = f"SELECT name FROM {theme.who} WHERE id = {{0}}"
+    plan = (
+        Step("b", 0, task, find, f"The {theme.key} is {{0}}."),
+        Step("a", 1, f"What is the name of the {theme.one} with id {{0}}?", look, "The name is {1}."),
+    )
+    text = f"Which {theme.one} has the highest total {theme.amount} in {year}?"
+    return Question("top", text, "It is {1}.", (str(best), name), (name,), plan)
+
+
+def _both(pair: Pair, rng: Random) -> Question | None:
+    theme, group, kind = pair.theme, rng.choice(pair.theme.groups), rng.choice(pair.theme.kinds)
+    there = sum(one.group == group for one in pair.people)
+    done = sum(one.kind == kind for one in pair.acts)
+    if not there or not done:
+        return None
+    who = f"SELECT COUNT(*) FROM {theme.who} WHERE {theme.group} = '{group}'"
+    what = f"SELECT COUNT(*) FROM {theme.what} WHERE {theme.kind} = '{kind}'"
+    plan = (
+        Step("a", 0, f"How many {theme.who} have {theme.group} {group}?", who, "There are {0}."),
+        Step("b", 0, f"How many {theme.what} have {theme.kind} {kind}?", what, "There are {1}."),
+    )
+    text = f"How many {theme.who} have {theme.group} {group}, and how many {theme.what} have {theme.kind} {kind}?"
+    said = f"There are {{0}} {theme.who} and {{1}} {theme.what}."
+    return Question("both", text, said, (str(there), str(done)), (str(there), str(done)), plan)
+
+
+KINDS: tuple[Callable[[Pair, Random], Question | None], ...] = (_total, _count, _top, _both)
+
+
+def questions_of(pair: Pair, rng: Random, count: int) -> Iterator[Question]:
+    """So many questions over a pair, no text twice, the kinds in turn."""
+    asked: set[str] = set()
+    tries = 0
+    while len(asked) < count and tries < 1000:
+        made = KINDS[tries % len(KINDS)](pair, rng)
+        tries += 1
+        if made is not None and made.text not in asked:
+            asked.add(made.text)
+            yield made

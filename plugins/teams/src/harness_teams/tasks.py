@@ -1,0 +1,115 @@
+"""The task set `pocket_split`: generated questions over two databases, each behind a tool of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from random import Random
+
+from harness import Task, TaskSetError
+from harness.config import cache_dir as user_cache
+from harness_sql.sqlite.databases import fingerprint
+from harness_sql.sqlite.environment import GOLD_IS
+from harness_sql.tasks.bundled import build_database
+from harness_teams.environment import DATABASES
+from harness_teams.questions import Pair, Question, draw_pair, questions_of
+
+SEED = 1
+SIZES = {"train": (64, 8), "val": (24, 5), "test": (24, 10)}
+"""Pairs of databases of each split, and questions over each."""
+
+
+@cache
+def drawn(split: str) -> tuple[tuple[Pair, tuple[Question, ...]], ...]:
+    """The pairs of a split with their questions: the same on every machine."""
+    pairs, questions = SIZES[split]
+    found = []
+    for number in range(pairs):
+        name = f"{split}_{number:03d}"
+        rng = Random(f"pocket_split/{SEED}/{name}")
+        pair = draw_pair(name, rng)
+        found.append((pair, tuple(questions_of(pair, rng, questions))))
+    return tuple(found)
+
+
+class PocketSplitTasks:
+    """Nothing is bundled: databases are built on first use.
+
+    Args:
+        cache_dir: Where database files are built; by default `harness/pocket_split` in the user's cache folder.
+    """
+
+    name = "pocket_split"
+
+    def __init__(self, cache_dir: str | None = None) -> None:
+        home = Path(cache_dir).expanduser() if cache_dir else user_cache() / self.name
+        self._root = home / _digest()[:16]
+        self._built: dict[str, str] = {}
+
+    def load(self, split: str) -> Sequence[Task]:
+        """All tasks of `train`, `val` or `test`.
+
+        Raises:
+            TaskSetError: The split does not exist, or the databases cannot be built.
+        """
+        if split not in SIZES:
+            raise TaskSetError(f"task set {self.name!r} has no split {split!r}. Use one of: {', '.join(SIZES)}")
+        tasks = []
+        for pair, questions in drawn(split):
+            paths = {name: str(self._database(pair.name, name, script)) for name, script in pair.scripts.items()}
+            tasks += [
+                Task(
+                    id=f"{pair.name}-{number}",
+                    task_set=self.name,
+                    split=split,
+                    question=one.text,
+                    gold=one.answer,
+                    cluster=pair.name,
+                    difficulty=one.kind,
+                    data={DATABASES: paths, GOLD_IS: "answer", "facts": list(one.facts)},
+                )
+                for number, one in enumerate(questions)
+            ]
+        return tasks
+
+    def context(self, task: Task) -> Mapping[str, str]:
+        """Nothing: what there is stands with the tools, and is not for everybody."""
+        return {}
+
+    def describe(self) -> Mapping[str, object]:
+        """Counts, licence, and the hash of all questions and databases."""
+        counts = {
+            split: {"pairs": pairs, "questions": sum(len(q) for _, q in drawn(split))}
+            for split, (pairs, _) in SIZES.items()
+        }
+        return {
+            "name": self.name,
+            "licence": "Apache-2.0",
+            "generator_seed": SEED,
+            "counts": counts,
+            "sha256": _digest(),
+        }
+
+    def check(self) -> list[str]:
+        """Databases whose files changed since their tasks were loaded."""
+        return sorted(path for path, digest in self._built.items() if fingerprint(Path(path)) != digest)
+
+    def _database(self, pair: str, name: str, script: str) -> Path:
+        path = self._root / pair / name / f"{name}.sqlite"
+        if str(path) not in self._built or fingerprint(path) != self._built[str(path)]:
+            build_database(script, path, self.name)
+            self._built[str(path)] = fingerprint(path)
+        return path
+
+
+@cache
+def _digest() -> str:
+    said = [
+        [pair.scripts, [[one.text, one.answer, *one.facts] for one in questions]]
+        for split in SIZES
+        for pair, questions in drawn(split)
+    ]
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()

@@ -1,0 +1,99 @@
+"""Perfect members of a team for `pocket_split`, and a perfect single agent: each sees its own conversation alone.
+
+What to ask follows from the words of question or task, what to say from what was found. For transcripts to learn from,
+and to see that every question can be answered by what an agent is shown. `harness serve scripted --script
+harness_teams.teacher:script` serves them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any, Protocol
+
+from harness import Reply
+from harness_sql.tool_loop.scenarios import calling
+from harness_teams.prompts import CRITIC, PLANNER, WORKER
+from harness_teams.questions import Question, Step
+from harness_teams.tasks import SIZES, drawn
+
+
+class Asked(Protocol):
+    """A request of a model."""
+
+    @property
+    def messages(self) -> Sequence[Mapping[str, Any]]:
+        """Its conversation."""
+
+
+def questions() -> Iterator[tuple[str, Question]]:
+    """Every question of every split, by the id of its task."""
+    for split in SIZES:
+        for pair, asked in drawn(split):
+            for number, one in enumerate(asked):
+                yield f"{pair.name}-{number}", one
+
+
+@cache
+def _known() -> tuple[dict[str, Question], dict[str, tuple[re.Pattern[str], int, Step]]]:
+    """Questions by their text, and steps by their task: what is planned follows from the words alone."""
+    asked = {one.text: one for _, one in questions()}
+    steps = {step.task: (_pattern(step.task), at, step) for one in asked.values() for at, step in enumerate(one.plan)}
+    return asked, steps
+
+
+def _pattern(template: str) -> re.Pattern[str]:
+    """A template as a pattern, in which `{0}` finds the group `f0`."""
+    return re.compile(re.sub(r"\\{(\d)\\}", r"(?P<f\1>.+)", re.escape(template)))
+
+
+def _filled(template: str, found: Mapping[int, str]) -> str:
+    return template.format(*(found.get(at, "") for at in range(2)))
+
+
+def script(request: Asked) -> Reply:
+    """The reply to a request of whichever member; words alone where it was asked what nobody planned."""
+    said = request.messages
+    system, user = (str(said[at]["content"]) for at in (0, 1))
+    if system == CRITIC:
+        return Reply("CORRECT")
+    results = [str(one["content"]) for one in said if one["role"] == "tool"]
+    if system == WORKER:
+        return _work(user.removeprefix("Task: "), results)
+    question = _known()[0].get(user.rpartition("Question: ")[2])
+    if question is None:
+        return Reply("I do not know.")
+    planner = system == PLANNER
+    found = {at: _read(question.plan[at].report if planner else "", at, one) for at, one in enumerate(results)}
+    due = [at for at in range(len(question.plan)) if at not in found]
+    if not due:
+        return Reply(_filled(question.said, found))
+    at_once = [step for step in question.plan if step.round == question.plan[due[0]].round]
+    if planner:
+        tasks = ((f"transfer_to_worker_{step.database}", {"task": _filled(step.task, found)}) for step in at_once)
+        return calling(*((name, json.dumps(given)) for name, given in tasks))
+    return calling(*(_query(step, found) for step in at_once))
+
+
+def _work(task: str, results: Sequence[str]) -> Reply:
+    for pattern, at, step in _known()[1].values():
+        if told := pattern.fullmatch(task):
+            found = {int(name[1:]): value for name, value in told.groupdict().items()}
+            if not results:
+                return calling(_query(step, found))
+            return Reply(_filled(step.report, {**found, at: _read("", at, results[-1])}))
+    return Reply("I do not know.")
+
+
+def _query(step: Step, found: Mapping[int, str]) -> tuple[str, str]:
+    return f"query_{step.database}", json.dumps({"sql": _filled(step.sql, found)})
+
+
+def _read(report: str, at: int, text: str) -> str:
+    """What a step found: in a worker's report, or in the rows of a result."""
+    if not report:
+        return ", ".join(text.splitlines()[1:])
+    told = _pattern(report).fullmatch(text)
+    return told[f"f{at}"] if told else text
