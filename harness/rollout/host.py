@@ -300,7 +300,7 @@ def _late(
         *(failure for failure in failures if failure.cause != "agent"),
     ]
     calls = [(call.started_s, call.latency_s) for call in waited]
-    if not calls or len(calls) > 2 * request.max_turns:
+    if not calls or len(calls) > program(request.program).most_calls(request.max_turns):
         return "timeout"
     asking_s = started_s + request.timeout_s - min(start for start, _ in calls)
     return "endpoint_error" if sum(latency for _, latency in calls) >= asking_s / 2 else "timeout"
