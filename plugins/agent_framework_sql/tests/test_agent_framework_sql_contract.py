@@ -11,3 +11,7 @@ class TestTools(AgentContract):
 
 class TestToolsIdiomatic(AgentContract):
     agent = "agent_framework_tools_idiomatic"
+
+
+class TestDialogue(AgentContract):
+    agent = "agent_framework_dialogue"

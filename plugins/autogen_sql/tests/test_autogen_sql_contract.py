@@ -15,3 +15,7 @@ class TestTools(AgentContract):
 
 class TestToolsIdiomatic(AgentContract):
     agent = "autogen_tools_idiomatic"
+
+
+class TestDialogue(AgentContract):
+    agent = "autogen_dialogue"

@@ -11,3 +11,7 @@ class TestIdiomatic(AgentContract):
 
 class TestTools(AgentContract):
     agent = "crewai_tools"
+
+
+class TestDialogue(AgentContract):
+    agent = "crewai_dialogue"

@@ -11,3 +11,7 @@ class TestTools(AgentContract):
 
 class TestToolsIdiomatic(AgentContract):
     agent = "langgraph_tools_idiomatic"
+
+
+class TestDialogue(AgentContract):
+    agent = "langgraph_dialogue"

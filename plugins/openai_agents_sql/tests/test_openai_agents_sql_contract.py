@@ -15,3 +15,7 @@ class TestTools(AgentContract):
 
 class TestToolsIdiomatic(AgentContract):
     agent = "openai_agents_tools_idiomatic"
+
+
+class TestDialogue(AgentContract):
+    agent = "openai_agents_dialogue"

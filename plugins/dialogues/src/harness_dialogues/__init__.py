@@ -11,7 +11,9 @@ HARNESS_API = 1
 @hookimpl
 def harness_programs() -> list[ProgramSpec]:
     return [
-        ProgramSpec("dialogue", "harness_dialogues.program:Dialogue", "talk to a user, with the tools of any environment")
+        ProgramSpec(
+            "dialogue", "harness_dialogues.program:Dialogue", "talk to a user, with the tools of any environment"
+        )
     ]
 
 
@@ -51,6 +53,8 @@ def harness_tasks() -> list[TaskSetSpec]:
 def harness_rewards() -> list[RewardSpec]:
     return [
         RewardSpec(
-            "end_state", "harness_dialogues.reward:EndState", "1 where the environment's end state is the gold's, else 0"
+            "end_state",
+            "harness_dialogues.reward:EndState",
+            "1 where the environment's end state is the gold's, else 0",
         )
     ]
