@@ -54,10 +54,10 @@ class Turns(ChatMiddleware):
         return FunctionTool(name=name, description=description, input_model=parameters, func=toolbox.call)
 
     async def process(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> None:
-        assert context.options is not None
-        offered = context.options.get("tools", [])
+        assert isinstance(own := context.options, dict)  # the framework's, where it looks for tools
+        offered = own.setdefault("tools", [])
         offered[:] = self.tools
-        sent = context.options = {name: one for name, one in context.options.items() if offered or name != "tools"}
+        context.options = {name: one for name, one in own.items() if offered or name != "tools"}
         await call_next()
         assert isinstance(context.result, ChatResponse)
         self.replies += 1
@@ -72,7 +72,6 @@ class Turns(ChatMiddleware):
         # The framework answers calls of unknown tools itself: until the next request they are known.
         unknown = {str(call.name) for call in self.left} - {tool.name for tool in self.tools}
         offered += [self._tool(name, self._toolbox) for name in unknown]
-        sent["tools"] = offered
 
 
 class Verbatim(FunctionMiddleware):

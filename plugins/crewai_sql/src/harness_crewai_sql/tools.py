@@ -83,7 +83,8 @@ async def follow(role: str, toolbox: Toolbox, messages: list[dict[str, Any]]) ->
     )
     flow.state.messages = messages
     await flow.kickoff_async()
-    return flow.state
+    state: Conversation = flow.state
+    return state
 
 
 class CrewAITools:

@@ -78,7 +78,7 @@ async def after_reply(state: State, runtime: Runtime[Caller]) -> Literal["tools"
 class LangGraphTools:
     """model -> (tools -> model ...) -> answer."""
 
-    roles = ROLES
+    roles: tuple[str, ...] = ROLES
 
     def __init__(self) -> None:
         graph = StateGraph(State, context_schema=Caller)
