@@ -54,7 +54,8 @@ class Turns(ChatMiddleware):
         return FunctionTool(name=name, description=description, input_model=parameters, func=toolbox.call)
 
     async def process(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> None:
-        assert isinstance(own := context.options, dict)  # the framework's, where it looks for tools
+        own = context.options  # the framework's, where it looks for tools
+        assert isinstance(own, dict)
         offered = own.setdefault("tools", [])
         offered[:] = self.tools
         context.options = {name: one for name, one in own.items() if offered or name != "tools"}
