@@ -33,7 +33,7 @@ def customer(messages: Messages) -> Reply:
     wishes = re.findall(r"^- (.*)$", told.partition("Instructions:")[2], re.MULTILINE)
     name, postcode = re.findall(r"You are (.+), and your postcode is (\d+)\.", told)[0]
     said = sum(message["role"] == "assistant" for message in messages)
-    if said == len(wishes):
+    if said >= len(wishes):
         return Reply(STOP)
     return Reply(wishes[said] if said else f"I am {name}, my postcode is {postcode}. {wishes[0]}")
 
