@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -81,3 +82,23 @@ def test_the_user_is_answered_elsewhere_and_a_careless_clerk_is_wrong_where_a_ru
     late = {task.id for task in OrderDeskTasks().load("val") if is_late(task)}
     assert {row["task_id"] for row in rows if row["reward"] == 0} == late & {row["task_id"] for row in rows} != set()
     assert {row["answer"] for row in rows} == {"Then nothing."}
+
+
+def test_the_commands_of_the_page_do_what_it_says(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "dialogues.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```console\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    check, serve, evaluate = (part.partition("\n") for part in block.split("$ ")[1:])
+
+    def harness(command: str, *more: str) -> str:
+        words = [sys.executable, "-m", *shlex.split(command), *more]
+        done = subprocess.run(words, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert harness(check[0]) == check[2]
+    (script,) = re.findall(r"--script (\S+) --port", serve[0])
+    assert script == f"{scripted.__name__}:{scripted.script.__name__}"
+    with ScriptedServer(scripted.script, token_ids=False) as model:
+        found = json.loads(harness(evaluate[0].replace("http://127.0.0.1:8001/v1", model.base_url), "--json"))
+    assert found["result"]["outcomes"] == {"ok": 8} and found["config"]["agent"] == "langgraph_dialogue"
+    assert "accuracy is 1" in page and found["result"]["accuracy"] == 1.0

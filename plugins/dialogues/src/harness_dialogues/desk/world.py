@@ -106,7 +106,7 @@ def visit(random: Random) -> Visit:
 
 
 def _order(random: Random, customer: str) -> Order:
-    status = random.choice(("being packed", "being packed", "shipped", "delivered", "delivered"))
+    status = random.choice((*["being packed"] * 5, "shipped", "delivered", "delivered"))
     return Order(
         customer=customer,
         article=random.choice(_ARTICLES),
@@ -122,7 +122,7 @@ def _wish(random: Random, world: World, mine: str, number: str) -> Wish:
     """A wish of an order, and what becomes of it by the rules."""
     order = world["orders"][number]
     packed = order["status"] == "being packed"
-    kind = random.choice(("cancel", "size", "address") if order["status"] != "delivered" else ("return", "cancel"))
+    kind = random.choice(("cancel", "size", "address") if order["status"] != "delivered" else ("return", "return", "cancel"))
     change: Change
     if kind == "cancel":
         reason = random.choice(REASONS)
