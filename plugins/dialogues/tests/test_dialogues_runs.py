@@ -22,9 +22,20 @@ from harness_dialogues.reward import NOT_ENDED
 from harness_sql.tool_loop.scenarios import calling
 
 
-def evaluated(folder: Path, endpoint: str, *settings: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def evaluated(folder: Path, endpoint: str, limit: int, *settings: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The record of an evaluation of the desk, and its rows."""
-    command = [sys.executable, "-m", "harness", "eval", "--preset", "order-desk", "--split", "val", "--limit", "12"]
+    command = [
+        sys.executable,
+        "-m",
+        "harness",
+        "eval",
+        "--preset",
+        "order-desk",
+        "--split",
+        "val",
+        "--limit",
+        str(limit),
+    ]
     command += ["--endpoint", endpoint, "--runs-dir", str(folder), "--json"]
     for setting in settings:
         command += ["--set", setting]
@@ -44,9 +55,9 @@ def is_late(task: Task) -> bool:
 
 def test_a_clerk_who_keeps_the_rules_is_right_everywhere(tmp_path: Path) -> None:
     with ScriptedServer(scripted.script, token_ids=False) as model:
-        record, rows = evaluated(tmp_path, model.base_url)
-    assert [row["reward"] for row in rows] == [1.0] * 12, [row["reward_reason"] for row in rows]
-    assert record["result"]["outcomes"] == {"ok": 12} and not record["result"]["reward_flags"]
+        record, rows = evaluated(tmp_path, model.base_url, 100)
+    assert [row["reward"] for row in rows] == [1.0] * 100, [row["reward_reason"] for row in rows]
+    assert record["result"]["outcomes"] == {"ok": 100} and not record["result"]["reward_flags"]
     assert {row["answer"] for row in rows} == {"It is done.", scripted.REFUSED}
     golds = [request for request in model.requests if '{"status": "cancelled"' in request.raw.decode()]
     assert not golds, "the gold reached a model"
@@ -70,15 +81,15 @@ def test_the_user_is_answered_elsewhere_and_a_careless_clerk_is_wrong_where_a_ru
 
     with ScriptedServer(careless, token_ids=False) as agent, ScriptedServer(stubborn, token_ids=False) as user:
         user_role = f"roles.user={{endpoint: '{user.base_url}', model: scripted}}"
-        record, rows = evaluated(tmp_path, agent.base_url, user_role, "max_turns=4")
+        record, rows = evaluated(tmp_path, agent.base_url, 30, user_role, "max_turns=4")
     assert record["identity"]["role_models"] == {"user": f"scripted at {user.base_url}"}
     assert agent.requests and all(request.body["tools"] for request in agent.requests)
     assert user.requests and not any("tools" in request.body for request in user.requests)
     assert all(request.messages[0]["content"].startswith("You are a person") for request in user.requests)
     private = ("Instructions:", "one after the other", "accept it")
     assert not any(words in request.raw.decode() for request in agent.requests for words in private)
-    assert record["result"]["reward_flags"] == {NOT_ENDED: 12}, "four turns are over, and judged as it stands"
-    assert record["result"]["outcomes"] == {"ok": 12}
+    assert record["result"]["reward_flags"] == {NOT_ENDED: 30}, "four turns are over, and judged as it stands"
+    assert record["result"]["outcomes"] == {"ok": 30}
     late = {task.id for task in OrderDeskTasks().load("val") if is_late(task)}
     assert {row["task_id"] for row in rows if row["reward"] == 0} == late & {row["task_id"] for row in rows} != set()
     assert {row["answer"] for row in rows} == {"Then nothing."}

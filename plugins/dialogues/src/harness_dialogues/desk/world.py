@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from random import Random
 from typing import NamedTuple, TypedDict
@@ -122,7 +123,9 @@ def _wish(random: Random, world: World, mine: str, number: str) -> Wish:
     """A wish of an order, and what becomes of it by the rules."""
     order = world["orders"][number]
     packed = order["status"] == "being packed"
-    kind = random.choice(("cancel", "size", "address") if order["status"] != "delivered" else ("return", "return", "cancel"))
+    kind = random.choice(
+        ("cancel", "size", "address") if order["status"] != "delivered" else ("return", "return", "cancel")
+    )
     change: Change
     if kind == "cancel":
         reason = random.choice(REASONS)
@@ -142,4 +145,6 @@ def _wish(random: Random, world: World, mine: str, number: str) -> Wish:
     else:
         says, change = f"Please take back order {number}.", {"status": "returned"}
         may = (order["days_since_delivery"] or 0) <= RETURN_DAYS
+    was: Mapping[str, object] = {**order}
+    change = {name: value for name, value in change.items() if was.get(name) != value}
     return Wish(says, number, change if may and order["customer"] == mine else None)
