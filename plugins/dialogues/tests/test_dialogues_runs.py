@@ -71,7 +71,7 @@ def test_the_user_is_answered_elsewhere_and_a_careless_clerk_is_wrong_where_a_ru
         if wish == "And then?":
             return Reply("Then nothing.")
         said = scripted.clerk(request.messages)
-        if said.text == scripted.REFUSED and last["role"] == "tool" and "take back" in wish:
+        if said.text == scripted.REFUSED and "take back" in wish and '"delivered"' in str(last["content"]):
             return calling(("take_back", json.dumps({"order": json.loads(last["content"])["order"]})))
         return said
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from harness.records import Problem
 from harness.toolbox import Toolbox
-from harness_crewai_sql.tools import follow
+from harness_crewai_sql.tools import Conversation, follow
 from harness_dialogues.conversation import converse
 from harness_dialogues.prompts import AGENT, ROLES
 
@@ -17,11 +15,12 @@ class CrewAIDialogue:
     roles = ROLES
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
-        messages: list[dict[str, Any]] = [{"role": "system", "content": toolbox.prompts.system(problem)}]
+        said = Conversation(messages=[{"role": "system", "content": toolbox.prompts.system(problem)}])
 
         async def answer(text: str) -> str:
-            state = await follow(AGENT, toolbox, [*messages, {"role": "user", "content": text}])
-            messages[:] = [*state.messages, {"role": "assistant", "content": state.words}]
+            said.messages.append({"role": "user", "content": text})
+            state = await follow(AGENT, toolbox, said)
+            said.messages = [*state.messages, {"role": "assistant", "content": state.words}]
             return "" if state.calls else state.words
 
         return await converse(problem, toolbox, answer)

@@ -69,7 +69,7 @@ class ToolFlow(Flow[Conversation]):
         return "called"
 
 
-async def follow(role: str, toolbox: Toolbox, messages: list[dict[str, Any]]) -> Conversation:
+async def follow(role: str, toolbox: Toolbox, said: Conversation) -> Conversation:
     """One flow: until a reply calls no tool, or is not followed."""
     set_suppress_console_output(True)  # of this rollout's context only
     # As parameters of the model: CrewAI writes the schemas of tools anew for OpenAI's strict mode.
@@ -81,7 +81,7 @@ async def follow(role: str, toolbox: Toolbox, messages: list[dict[str, Any]]) ->
         suppress_flow_events=True,
         max_method_calls=toolbox.max_turns + 2,
     )
-    flow.state.messages = messages
+    flow.state.messages = said.messages
     await flow.kickoff_async()
     state: Conversation = flow.state
     return state
@@ -93,4 +93,5 @@ class CrewAITools:
     roles = ROLES
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
-        return (await follow(self.roles[0], toolbox, toolbox.prompts.messages(problem))).words.strip()
+        begun = Conversation(messages=toolbox.prompts.messages(problem))
+        return (await follow(self.roles[0], toolbox, begun)).words.strip()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from harness.records import Problem
+from harness.records import JSON, Problem
 from harness.toolbox import Toolbox
 from harness_dialogues.conversation import converse
 from harness_dialogues.prompts import AGENT, ROLES
-from harness_sql.tool_loop.reference import calls_of, follow
+from harness_sql.tool_loop.reference import follow
 
 
 class ReferenceDialogue:
@@ -17,13 +15,12 @@ class ReferenceDialogue:
     roles = ROLES
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
-        messages: list[Any] = [{"role": "system", "content": toolbox.prompts.system(problem)}]
+        messages: list[JSON] = [{"role": "system", "content": toolbox.prompts.system(problem)}]
 
         async def answer(text: str) -> str:
             messages.append({"role": "user", "content": text})
-            reply = await follow(toolbox.llm(AGENT), toolbox, messages)
-            words = reply.get("content") or ""
+            words, cut_off = await follow(toolbox.llm(AGENT), toolbox, messages)
             messages.append({"role": "assistant", "content": words})
-            return "" if calls_of(reply) else words
+            return "" if cut_off else words
 
         return await converse(problem, toolbox, answer)

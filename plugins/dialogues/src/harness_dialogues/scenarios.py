@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from harness.programs import Scenario
 from harness.records import Problem, Task
@@ -38,10 +37,11 @@ def _scenario(
     shows: str,
     *replies: Reply,
     question: str = f"Ask how many singers there are. {PRIVATE}",
-    options: Mapping[str, Any] | None = None,
-    **more: Any,
+    options: Mapping[str, str] | None = None,
+    max_turns: int = 3,
+    timeout_s: float = 60.0,
 ) -> Scenario:
-    return Scenario(name, shows, replies, question, options={"environment": "sql", **(options or {})}, **more)
+    return Scenario(name, shows, replies, question, max_turns, timeout_s, {"environment": "sql", **(options or {})})
 
 
 # With a number in the place of `count(*)`, the contract of agents tells rollouts apart.

@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import cast
 
 from harness import Environment, Observation, Task, Tool
 from harness.records import JSON
 from harness_dialogues.desk.world import REASONS, Change, Order, World
 
 
-def _tool(name: str, description: str, /, **arguments: Mapping[str, Any]) -> Tool:
+def _tool(name: str, description: str, /, **arguments: JSON) -> Tool:
     return Tool(
         name,
         description,
@@ -25,8 +25,8 @@ def _tool(name: str, description: str, /, **arguments: Mapping[str, Any]) -> Too
     )
 
 
-_TEXT: Mapping[str, Any] = {"type": "string"}
-_ORDER: Mapping[str, Any] = {"type": "string", "description": "Number of the order."}
+_TEXT: JSON = {"type": "string"}
+_ORDER: JSON = {"type": "string", "description": "Number of the order."}
 
 
 class OrderDesk(Environment):
@@ -42,11 +42,11 @@ class OrderDesk(Environment):
         _tool("take_back", "Take a delivered order back.", order=_ORDER),
     )
 
-    def payload(self, task: Task, limits: Mapping[str, Any]) -> Mapping[str, Any]:
+    def payload(self, task: Task, limits: Mapping[str, JSON]) -> Mapping[str, JSON]:
         return {"world": task.data["world"], "max_chars": limits["max_chars"]}
 
-    async def open(self, payload: Mapping[str, Any], attempt: str) -> Desk:
-        return Desk(copy.deepcopy(payload["world"]), payload["max_chars"])
+    async def open(self, payload: Mapping[str, JSON], attempt: str) -> Desk:
+        return Desk(cast("World", copy.deepcopy(payload["world"])), cast("int", payload["max_chars"]))
 
 
 class Desk:

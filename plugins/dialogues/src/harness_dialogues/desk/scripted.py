@@ -18,7 +18,8 @@ from harness_dialogues.desk.world import REASONS, RETURN_DAYS
 from harness_dialogues.prompts import STOP
 from harness_sql.tool_loop.scenarios import calling
 
-Messages = Sequence[Mapping[str, Any]]
+Message = Mapping[str, Any]
+Messages = Sequence[Message]
 REFUSED = "I am sorry, that cannot be done."
 
 
@@ -59,7 +60,7 @@ def clerk(messages: Messages) -> Reply:
     return _act(texts[-1], number, order)
 
 
-def _act(wish: str, number: str, order: Mapping[str, Any]) -> Reply:
+def _act(wish: str, number: str, order: Message) -> Reply:
     if order["status"] == "delivered" and order["days_since_delivery"] > RETURN_DAYS:
         return Reply(REFUSED)
     acts: tuple[tuple[str, Callable[[re.Match[str]], Reply]], ...] = (
@@ -79,7 +80,7 @@ def _call(tool: str, **arguments: str) -> Reply:
     return calling((tool, json.dumps(arguments)))
 
 
-def _read(text: str) -> dict[str, Any]:
+def _read(text: str) -> Message:
     try:
         return dict(json.loads(text))
     except ValueError:

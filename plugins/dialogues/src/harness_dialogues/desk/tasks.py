@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Any
 
 from harness import Task, TaskSetError
 from harness_dialogues.desk.world import RULES, visit
@@ -49,7 +48,7 @@ class OrderDeskTasks:
     def context(self, task: Task) -> Mapping[str, str]:
         return {"rules": RULES}
 
-    def describe(self) -> Mapping[str, Any]:
+    def describe(self) -> Mapping[str, object]:
         asked = {
             split: hashlib.sha256(json.dumps([(task.question, task.gold) for task in self.load(split)]).encode())
             for split in SPLITS

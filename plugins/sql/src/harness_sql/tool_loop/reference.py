@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 from harness.records import Problem
@@ -9,38 +10,37 @@ from harness.toolbox import LLM, Toolbox
 from harness_sql.tool_loop.prompts import ROLES
 
 
-def calls_of(reply: dict[str, Any]) -> list[Any]:
-    """The tools that a reply calls."""
-    return [call for call in reply.get("tool_calls") or () if call.get("type") == "function"]
+async def follow(llm: LLM, toolbox: Toolbox, messages: list[Any]) -> tuple[str, bool]:
+    """Ask; carry out what tools are called, in order; ask again, until a reply calls none.
 
-
-async def follow(llm: LLM, toolbox: Toolbox, messages: list[Any]) -> dict[str, Any]:
-    """Ask; carry out what tools are called, in order; ask again, until a reply calls none, and return that.
-
-    At most `max_turns` replies are followed: the next one is returned, whatever it calls.
+    At most `max_turns` replies are followed.
 
     Args:
         messages: What is said; calls and what they gave are added.
+
+    Returns:
+        What the last reply says, and whether it calls tools all the same.
     """
     # Servers refuse an empty list.
     offered = {"tools": [tool.definition for tool in toolbox.tools]} if toolbox.tools else {}
-    for _ in range(toolbox.max_turns):
+    for turn in count():
         reply = await llm.complete(toolbox.http_client, messages, **offered)
-        if not (calls := calls_of(reply)):
-            return reply
+        calls = [call for call in reply.get("tool_calls") or () if call.get("type") == "function"]
+        if not calls or turn == toolbox.max_turns:
+            break
         said = [{name: call[name] for name in ("id", "type", "function")} for call in calls]
         messages.append({"role": "assistant", "content": reply.get("content") or None, "tool_calls": said})
         for call in calls:
             text = await toolbox.call(call["function"]["name"], call["function"]["arguments"])
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": text})
-    return await llm.complete(toolbox.http_client, messages, **offered)
+    return reply.get("content") or "", bool(calls)
 
 
 class ReferenceTools:
-    """`follow` the first request; the text of the reply is the answer, whatever it calls."""
+    """`follow` the first request; the text of the last reply is the answer, whatever it calls."""
 
     roles = ROLES
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
-        reply = await follow(toolbox.llm(self.roles[0]), toolbox, toolbox.prompts.messages(problem))
-        return (reply.get("content") or "").strip()
+        words, _ = await follow(toolbox.llm(self.roles[0]), toolbox, toolbox.prompts.messages(problem))
+        return words.strip()
