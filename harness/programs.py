@@ -97,6 +97,10 @@ class Program(Protocol):
         """Its texts where a task offers these tools, maybe none; by default `prompts`."""
         return self.prompts
 
+    def most_calls(self, max_turns: int) -> int:
+        """How many calls of the model an attempt of so many turns makes at most, generously."""
+        return 2 * max_turns
+
     def turns(self, attempt: Attempt) -> Sequence[Turn]:
         """The turn of every call of the attempt, in order; empty where the program has no drafts."""
 

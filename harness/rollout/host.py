@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from harness import clock
 from harness.branches import in_order
 from harness.deadlines import DeadlinePassed, Raised, within
+from harness.plugins import program
 from harness.records import Attempt, CallFailure, Outcome, ToolCall, Transition
 from harness.rollout.plain import storable
 from harness.rollout.request import RolloutRequest
@@ -192,7 +193,7 @@ def _late(
         *(failure for failure in failures if failure.cause != "agent"),
     ]
     calls = [(call.started_s, call.latency_s) for call in waited]
-    if not calls or len(calls) > 2 * request.max_turns:
+    if not calls or len(calls) > program(request.program).most_calls(request.max_turns):
         return "timeout"
     asking_s = started_s + request.timeout_s - min(start for start, _ in calls)
     return "endpoint_error" if sum(latency for _, latency in calls) >= asking_s / 2 else "timeout"

@@ -13,7 +13,8 @@
         def tasks(cls): ...
 
 The tests cannot be overridden, the fixtures can: `options` for a part that cannot be made without, `tasks` and
-`unscorable` for a reward; of scope `class` or wider, since a part is made once for all tests.
+`unscorable` for a reward; of scope `class` or wider, since a part is made once for all tests. So can `left`, where a
+reward judges the state that an attempt left behind.
 Needs pytest and nothing else.
 """
 
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
@@ -34,7 +35,7 @@ from harness.errors import ConfigError, TaskSetError
 from harness.hookspecs import RewardSpec, TaskSetSpec
 from harness.parity.recorder import LIMITS
 from harness.plugins import environment, environment_of, make, reward_spec, reward_version, task_set_spec
-from harness.records import Attempt, Outcome, Task, Verdict
+from harness.records import JSON, Attempt, Outcome, Task, Verdict
 from harness.scoring import Scorer
 from harness.tasks import TaskSet
 
@@ -44,6 +45,7 @@ BROKEN_ANSWERS = (
     "SELECT 1 WHERE 0", "DROP TABLE singer", "DELETE FROM concert", "I do not know.", "(" * 5000, "SELECT 1" * 5000,
 )  # fmt: skip
 """Answers that answer nothing."""
+Left = Callable[[str | None], Mapping[str, JSON] | None]
 SHORT_GOLD = 12
 """A gold of fewer characters, a number say, may stand in its question by right."""
 FAILED: tuple[Outcome, ...] = (
@@ -59,13 +61,12 @@ FAILED: tuple[Outcome, ...] = (
 class Asked:
     """A reward as a run makes and asks it, on one event loop; a fault of it is a `RewardError`."""
 
-    def __init__(self, scorer: Scorer, runner: asyncio.Runner) -> None:
-        self._scorer = scorer
-        self._runner = runner
+    def __init__(self, scorer: Scorer, runner: asyncio.Runner, left: Left) -> None:
+        self._scorer, self._runner, self._left = scorer, runner, left
 
     def score(self, task: Task, answer: str | None, outcome: Outcome = "ok") -> Verdict:
         """The verdict on one answer; one without a value has a reason."""
-        attempt = Attempt("contract", "1", outcome, "", answer, (), (), (), 0.0, 0.0)
+        attempt = self._attempt("contract", answer, outcome)
         verdict = self._runner.run(self._scorer.score(task, attempt))
         assert verdict.value is not None or verdict.reason.strip(), (answer, "unscored without a reason")
         return verdict
@@ -74,12 +75,15 @@ class Asked:
         """The verdicts on several answers, asked for together."""
 
         async def all_of_them() -> list[Verdict]:
-            attempts = [Attempt(f"{n}", "1", "ok", "", a, (), (), (), 0.0, 0.0) for n, (_, a) in enumerate(cases)]
+            attempts = [self._attempt(f"{n}", answer) for n, (_, answer) in enumerate(cases)]
             return await asyncio.gather(
                 *(self._scorer.score(task, one) for (task, _), one in zip(cases, attempts, strict=True))
             )
 
         return self._runner.run(all_of_them())
+
+    def _attempt(self, rollout_id: str, answer: str | None, outcome: Outcome = "ok") -> Attempt:
+        return Attempt(rollout_id, "1", outcome, "", answer, (), (), (), 0.0, 0.0, self._left(answer))
 
 
 class Contract:
@@ -212,6 +216,11 @@ class RewardContract(Contract):
         """Tasks whose gold or data are broken; none where a reward has no such."""
         return []
 
+    @classmethod
+    def left(cls, answer: str | None) -> Mapping[str, JSON] | None:
+        """The state that an attempt with this answer left behind; that of the gold is right."""
+        return None
+
     @pytest.fixture(scope="class")
     @classmethod
     def spec(cls) -> RewardSpec:
@@ -223,7 +232,7 @@ class RewardContract(Contract):
     @classmethod
     def made(cls, spec: RewardSpec, options: Mapping[str, Any]) -> Iterator[Asked]:
         """The reward, made as a run makes it."""
-        with asked(spec, options) as reward:
+        with asked(spec, options, cls.left) as reward:
             yield reward
 
     def test_gold_scores_the_most(self, spec: RewardSpec, made: Asked, tasks: Sequence[Task]) -> None:
@@ -259,7 +268,7 @@ class RewardContract(Contract):
     def test_the_same_attempt_scores_the_same_again(
         self, spec: RewardSpec, options: Mapping[str, Any], made: Asked, tasks: Sequence[Task]
     ) -> None:
-        with asked(spec, options) as other:  # as another process of the same run has one
+        with asked(spec, options, self.left) as other:  # as another process of the same run has one
             for task, answer in _cases(tasks):
                 first, again, elsewhere = (_said(one.score(task, answer)) for one in (made, made, other))
                 assert first == again, f"{answer!r} scores {first}, and then {again}"
@@ -301,11 +310,11 @@ def _task_set(spec: TaskSetSpec, options: Mapping[str, Any]) -> TaskSet:
 
 
 @contextmanager
-def asked(spec: RewardSpec, options: Mapping[str, Any]) -> Iterator[Asked]:
+def asked(spec: RewardSpec, options: Mapping[str, Any], left: Left = lambda answer: None) -> Iterator[Asked]:
     """A reward with its options and an event loop of its own."""
     scorer = Scorer(Config.model_validate({"reward": {"name": spec.name, "options": dict(options), "concurrency": 4}}))
     with asyncio.Runner() as runner:
-        yield Asked(scorer, runner)
+        yield Asked(scorer, runner, left)
 
 
 def _cases(tasks: Sequence[Task]) -> list[tuple[Task, str]]:

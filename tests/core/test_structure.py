@@ -66,8 +66,8 @@ WORDS = re.compile(
 )
 
 BOUNDS = {
-    "code lines of the core": 16_925,
-    "code lines of core and plugins": 29_860,
+    "code lines of the core": 16_929,
+    "code lines of core and plugins": 30_646,
     "floors of the core": 15,
     "circles of rooms": 0,
     "circles of modules": 0,

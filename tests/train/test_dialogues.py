@@ -14,6 +14,8 @@ import pytest
 
 pytest.importorskip("verl")
 
+from harness.scripted.server import ReceivedRequest, ScriptedServer
+
 from .test_training import start
 
 pytestmark = [pytest.mark.train, pytest.mark.timeout(900)]
@@ -80,19 +82,24 @@ def policy(tmp_path: Path) -> Path:
     return folder
 
 
-def test_dialogues_are_rows_of_what_was_said(policy: Path, tmp_path: Path, shared: Mapping[str, str]) -> None:
+def trained(policy: Path, tmp_path: Path, shared: Mapping[str, str], agent: str, role: str, *more: str) -> Path:
+    """The folder of a run of two steps that trains one role of an agent."""
     runs, log = tmp_path / "runs", tmp_path / "log"
     few = ("train.batch_size=4", "train.val_every=0", "task.val_limit=4", "max_turns=3", "device=cpu")
     room = ("sampling.max_prompt_tokens=2048", "sampling.max_response_tokens=4", "reward.name=executes")
     # The end's weights are alike in all columns: Adam makes of a gradient that is noise a step that is none, and a
     # large one lets a policy end before its first word.
     slow = "train.learning_rate=1e-6"
-    settings = [part for one in (*few, *room, slow, f"policy.path={policy}") for part in ("--set", one)]
-    agent = ("--plugin", "reference_tools", "--agent-match", "assistant", "--steps", "2")
-    assert start(*agent, "--runs-dir", runs, *settings, log=log, variables=shared).wait(600) == 0, log.read_text()[
-        -3000:
-    ]
+    settings = [part for one in (*few, *room, slow, f"policy.path={policy}", *more) for part in ("--set", one)]
+    chosen = ("--plugin", agent, "--agent-match", role, "--steps", "2")
+    done = start(*chosen, "--runs-dir", runs, *settings, log=log, variables=shared).wait(600)
+    assert done == 0, log.read_text()[-3000:]
     (run,) = runs.iterdir()
+    return run
+
+
+def test_dialogues_are_rows_of_what_was_said(policy: Path, tmp_path: Path, shared: Mapping[str, str]) -> None:
+    run = trained(policy, tmp_path, shared, "reference_tools", "assistant")
     assert json.loads((run / "run.json").read_text())["identity"]["train"]["merged"] is True
 
     episodes = pq.read_table(run / "episodes.parquet").to_pylist()
@@ -123,3 +130,28 @@ def test_dialogues_are_rows_of_what_was_said(policy: Path, tmp_path: Path, share
         # The engine's log-probabilities, call by call, and the trainer's, of whole rows.
         assert logged["training/rollout_probs_diff_max"] < 1e-3
     assert steps[1]["actor/grad_norm"] > 0
+
+
+def test_a_user_of_another_model_is_heard_and_not_trained(
+    policy: Path, tmp_path: Path, shared: Mapping[str, str]
+) -> None:
+    def user(request: ReceivedRequest) -> str:
+        return {2: "How many?", 4: "And now?"}.get(len(request.messages), "###STOP###")
+
+    with ScriptedServer(user, token_ids=False) as server:
+        answers = f"roles.user={{endpoint: '{server.base_url}', model: scripted}}"
+        run = trained(policy, tmp_path, shared, "reference_dialogue", "agent", answers)
+    episodes = pq.read_table(run / "episodes.parquet").to_pylist()
+    assert {row["outcome"] for row in episodes} == {"ok"}
+    rows = [row for row in pq.read_table(run / "transitions.parquet").to_pylist() if row["phase"] == "train"]
+    asked = [row for row in rows if row["role"] == "user"]
+    assert len(asked) <= len(server.requests) and {row["response_ids"] for row in asked} == {None}
+    said = [row for row in rows if row["role"] == "agent"]
+    assert len(said) > 32 and any("And now?" in str(row["messages"]) for row in said), "of some, a second turn"
+    assert not any("Instructions" in str(row["messages"]) for row in said)
+    steps = pq.read_table(run / "steps.parquet").to_pylist()
+    for step in steps[-2:]:
+        calls = [row for row in said if row["step"] == step["step"]]
+        assert (step["training/calls"], step["training/rows"]) == (len(calls), 16)
+        assert step["training/unmerged_calls"] == 0, "a second turn goes on from the first"
+        assert step["training/rollout_probs_diff_max"] < 1e-3

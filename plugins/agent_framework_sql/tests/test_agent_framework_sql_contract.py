@@ -15,3 +15,7 @@ class TestToolsIdiomatic(AgentContract):
 
 class TestTeam(AgentContract):
     agent = "agent_framework_team"
+
+
+class TestDialogue(AgentContract):
+    agent = "agent_framework_dialogue"

@@ -19,3 +19,7 @@ class TestToolsIdiomatic(AgentContract):
 
 class TestTeam(AgentContract):
     agent = "autogen_team"
+
+
+class TestDialogue(AgentContract):
+    agent = "autogen_dialogue"

@@ -15,3 +15,7 @@ class TestTools(AgentContract):
 
 class TestTeam(AgentContract):
     agent = "crewai_team"
+
+
+class TestDialogue(AgentContract):
+    agent = "crewai_dialogue"

@@ -15,3 +15,7 @@ class TestToolsIdiomatic(AgentContract):
 
 class TestTeam(AgentContract):
     agent = "langgraph_team"
+
+
+class TestDialogue(AgentContract):
+    agent = "langgraph_dialogue"

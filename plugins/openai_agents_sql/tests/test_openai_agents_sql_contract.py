@@ -19,3 +19,7 @@ class TestToolsIdiomatic(AgentContract):
 
 class TestTeam(AgentContract):
     agent = "openai_agents_team"
+
+
+class TestDialogue(AgentContract):
+    agent = "openai_agents_dialogue"

@@ -26,9 +26,10 @@ from harness import (
 )
 from harness.plugins import agent_spec, agents_of, load, program
 from harness.testing.stage import staged
+from harness_teams.names import PASSES
 from harness_teams.reward import Stated
 from harness_teams.tasks import PocketSplitTasks
-from harness_teams.team import AT_ONCE, PASSES
+from harness_teams.team import AT_ONCE
 
 TEAMS = sorted(agents_of("team"))
 

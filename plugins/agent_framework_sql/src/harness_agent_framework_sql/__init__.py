@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.hookspecs import AgentSpec, hookimpl
+from harness_dialogues.prompts import ROLES as DIALOGUE_ROLES
 from harness_sql.self_correcting.prompts import ROLES
 from harness_sql.tool_loop.prompts import ROLES as TOOL_ROLES
 from harness_teams.names import ROLES as TEAM_ROLES
@@ -45,5 +46,13 @@ def harness_agents() -> list[AgentSpec]:
             roles=TEAM_ROLES,
             frameworks=("agent-framework-core", "agent-framework-openai"),
             program="team",
+        ),
+        AgentSpec(
+            "agent_framework_dialogue",
+            "harness_agent_framework_sql.dialogue:AgentFrameworkDialogue",
+            "Microsoft Agent Framework: an agent with a session",
+            roles=DIALOGUE_ROLES,
+            frameworks=("agent-framework-core", "agent-framework-openai"),
+            program="dialogue",
         ),
     ]

@@ -15,9 +15,10 @@ from harness.toolbox import Toolbox
 disable_instrumentation()
 
 
-def content_beside_calls(message: Message, prepared: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Null where a reply has calls and no words; the framework leaves it out."""
+def as_said(message: Message, prepared: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Null where a reply has calls and no words, which the framework leaves out; no name, which earlier runs' have."""
     for sent in prepared:
+        sent.pop("name", None)
         if "tool_calls" in sent:
             sent.setdefault("content", None)
     return prepared
@@ -37,7 +38,7 @@ def chat_client(
             timeout=llm.timeout_s,
             max_retries=0,
         ),
-        message_preparer=content_beside_calls,
+        message_preparer=as_said,
         function_invocation_configuration=invocation,
     )
 

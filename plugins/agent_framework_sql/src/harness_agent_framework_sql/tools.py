@@ -39,8 +39,14 @@ class Turns(ChatMiddleware):
         """Calls of the last reply that are to be carried out."""
         self.raised: BaseException | None = None
         """By a call: the framework would show it to the model and go on."""
+        self.replies = 0
+        """Of this run."""
         self._toolbox = toolbox
-        self._replies = 0
+
+    @property
+    def cut_off(self) -> bool:
+        """Whether calls of the last reply were not followed."""
+        return bool(self.left) and self.replies > self._toolbox.max_turns
 
     @staticmethod
     def _tool(
@@ -52,13 +58,14 @@ class Turns(ChatMiddleware):
     async def process(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> None:
         if self.raised is not None:
             raise self.raised
-        assert context.options is not None
-        offered = context.options.get("tools", [])
+        own = context.options  # the framework's, where it looks for tools
+        assert isinstance(own, dict)
+        offered = own.setdefault("tools", [])
         offered[:] = self.tools
-        sent = context.options = {name: one for name, one in context.options.items() if offered or name != "tools"}
+        context.options = {name: one for name, one in own.items() if offered or name != "tools"}
         await call_next()
         assert isinstance(context.result, ChatResponse)
-        self._replies += 1
+        self.replies += 1
         reply = context.result.messages[0]
         words = [said for said in reply.contents if said.type != "function_call"]
         self.left = [
@@ -66,11 +73,10 @@ class Turns(ChatMiddleware):
             for said in reply.contents
             if said.type == "function_call"
         ]
-        reply.contents = words + self.left if self._replies <= self._toolbox.max_turns else words
+        reply.contents = words + self.left if not self.cut_off else words
         # The framework answers calls of unknown tools itself: until the next request they are known.
         unknown = {str(call.name) for call in self.left} - {tool.name for tool in self.tools}
         offered += [self._tool(name, self._toolbox) for name in unknown]
-        sent["tools"] = offered
 
 
 class Verbatim(FunctionMiddleware):
@@ -92,24 +98,30 @@ class Verbatim(FunctionMiddleware):
         context.result = self._results.pop(0)
 
 
+def caller(role: str, system: str, toolbox: Toolbox) -> tuple[Agent, Turns]:
+    """The agent that calls tools, and what notes its replies."""
+    turns = Turns(toolbox)
+    client = chat_client(
+        role,
+        toolbox,
+        {"max_iterations": toolbox.max_turns + 1, "allow_concurrent_invocation": False},
+    )
+    agent = Agent(
+        client,
+        system,
+        name=role,
+        tools=turns.tools,
+        default_options=options(role, toolbox),
+        middleware=[turns, Verbatim(turns, toolbox)],
+    )
+    return agent, turns
+
+
 class AgentFrameworkTools:
     """The agent asks the model and calls the tools, until a reply calls none."""
 
     roles = ROLES
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
-        turns = Turns(toolbox)
-        client = chat_client(
-            self.roles[0],
-            toolbox,
-            {"max_iterations": toolbox.max_turns + 1, "allow_concurrent_invocation": False},
-        )
-        agent = Agent(
-            client,
-            toolbox.prompts.system,
-            name=self.roles[0],
-            tools=turns.tools,
-            default_options=options(self.roles[0], toolbox),
-            middleware=[turns, Verbatim(turns, toolbox)],
-        )
+        agent, _ = caller(self.roles[0], toolbox.prompts.system, toolbox)
         return (await agent.run(toolbox.prompts.user(problem))).messages[-1].text.strip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.hookspecs import AgentSpec, hookimpl
+from harness_dialogues.prompts import ROLES as DIALOGUE_ROLES
 from harness_sql.self_correcting.prompts import ROLES
 from harness_sql.tool_loop.prompts import ROLES as TOOL_ROLES
 from harness_teams.names import ROLES as TEAM_ROLES
@@ -54,5 +55,13 @@ def harness_agents() -> list[AgentSpec]:
             roles=TEAM_ROLES,
             frameworks=("autogen-agentchat", "autogen-core", "autogen-ext"),
             program="team",
+        ),
+        AgentSpec(
+            "autogen_dialogue",
+            "harness_autogen_sql.dialogue:AutoGenDialogue",
+            "AutoGen AgentChat: an AssistantAgent that keeps its history",
+            roles=DIALOGUE_ROLES,
+            frameworks=("autogen-agentchat", "autogen-core", "autogen-ext"),
+            program="dialogue",
         ),
     ]

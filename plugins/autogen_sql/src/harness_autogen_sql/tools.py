@@ -71,13 +71,41 @@ class TurnsClient(OpenAIChatCompletionClient):
     """The reply after the last turn is the answer, whatever it calls."""
 
     turns_left = 0
+    cut_off = False
+    """Whether calls of the last reply were not followed."""
 
     async def create(self, *args: Any, **kwargs: Any) -> CreateResult:
         reply = await super().create(*args, **kwargs)
         self.turns_left -= 1
-        if self.turns_left < 0 and not isinstance(reply.content, str):
+        self.cut_off = self.turns_left < 0 and not isinstance(reply.content, str)
+        if self.cut_off:
             return reply.model_copy(update={"content": reply.thought or "", "thought": None})
         return reply
+
+
+class Caller:
+    """An agent that calls tools, and keeps what was said."""
+
+    def __init__(self, role: str, system: str, toolbox: Toolbox) -> None:
+        # AutoGen adds `strict` to a tool's definition, which chat templates print, and a `tool_choice`.
+        exact: dict[str, Any] = {"tool_choice": omit}
+        if toolbox.tools:
+            exact["tools"] = [tool.definition for tool in toolbox.tools]
+        client = chat_client(role, toolbox, TurnsClient, extra_body=exact)
+        assert isinstance(client, TurnsClient)
+        self.client, self._most = client, toolbox.max_turns
+        self._agent = ToolAgent(
+            role,
+            client,
+            workbench=ToolboxBench(toolbox),
+            system_message=system,
+            max_tool_iterations=toolbox.max_turns + 1,
+        )
+
+    async def follow(self, task: str) -> str:
+        """One run: until a reply calls no tool, or is not followed."""
+        self.client.turns_left = self._most
+        return await run_agent(task, self._agent)
 
 
 class AutoGenTools:
@@ -86,18 +114,4 @@ class AutoGenTools:
     roles = ROLES
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
-        # AutoGen adds `strict` to a tool's definition, which chat templates print, and a `tool_choice`.
-        exact: dict[str, Any] = {"tool_choice": omit}
-        if toolbox.tools:
-            exact["tools"] = [tool.definition for tool in toolbox.tools]
-        client = chat_client(self.roles[0], toolbox, TurnsClient, extra_body=exact)
-        assert isinstance(client, TurnsClient)
-        client.turns_left = toolbox.max_turns
-        agent = ToolAgent(
-            self.roles[0],
-            client,
-            workbench=ToolboxBench(toolbox),
-            system_message=toolbox.prompts.system,
-            max_tool_iterations=toolbox.max_turns + 1,
-        )
-        return await run_agent(toolbox.prompts.user(problem), agent)
+        return await Caller(self.roles[0], toolbox.prompts.system, toolbox).follow(toolbox.prompts.user(problem))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.hookspecs import AgentSpec, hookimpl
+from harness_dialogues.prompts import ROLES as DIALOGUE_ROLES
 from harness_sql.self_correcting.prompts import ROLES
 from harness_sql.tool_loop.prompts import ROLES as TOOL_ROLES
 from harness_teams.names import ROLES as TEAM_ROLES
@@ -45,5 +46,13 @@ def harness_agents() -> list[AgentSpec]:
             roles=TEAM_ROLES,
             frameworks=("crewai",),
             program="team",
+        ),
+        AgentSpec(
+            "crewai_dialogue",
+            "harness_crewai_sql.dialogue:CrewAIDialogue",
+            "CrewAI: a Flow a turn, begun with the messages of the last",
+            roles=DIALOGUE_ROLES,
+            frameworks=("crewai",),
+            program="dialogue",
         ),
     ]

@@ -69,22 +69,29 @@ class ToolFlow(Flow[Conversation]):
         return "called"
 
 
+async def follow(role: str, toolbox: Toolbox, said: Conversation) -> Conversation:
+    """One flow: until a reply calls no tool, or is not followed."""
+    set_suppress_console_output(True)  # of this rollout's context only
+    # As parameters of the model: CrewAI writes the schemas of tools anew for OpenAI's strict mode.
+    offered = {"tools": [tool.definition for tool in toolbox.tools]} if toolbox.tools else {}
+    flow = ToolFlow(
+        toolbox=toolbox,
+        llm=chat_model(role, toolbox, ToolLLM, additional_params=offered),
+        tracing=False,
+        suppress_flow_events=True,
+        max_method_calls=toolbox.max_turns + 2,
+    )
+    flow.state.messages = said.messages
+    await flow.kickoff_async()
+    state: Conversation = flow.state
+    return state
+
+
 class CrewAITools:
     """A turn of the model -> (its tools -> a turn ...) -> answer."""
 
     roles = ROLES
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
-        set_suppress_console_output(True)  # of this rollout's context only
-        # As parameters of the model: CrewAI writes the schemas of tools anew for OpenAI's strict mode.
-        offered = {"tools": [tool.definition for tool in toolbox.tools]} if toolbox.tools else {}
-        flow = ToolFlow(
-            toolbox=toolbox,
-            llm=chat_model(self.roles[0], toolbox, ToolLLM, additional_params=offered),
-            tracing=False,
-            suppress_flow_events=True,
-            max_method_calls=toolbox.max_turns + 2,
-        )
-        flow.state.messages = toolbox.prompts.messages(problem)
-        await flow.kickoff_async()
-        return str(flow.state.words).strip()
+        begun = Conversation(messages=toolbox.prompts.messages(problem))
+        return (await follow(self.roles[0], toolbox, begun)).words.strip()

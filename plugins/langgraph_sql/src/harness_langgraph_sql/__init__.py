@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.hookspecs import AgentSpec, hookimpl
+from harness_dialogues.prompts import ROLES as DIALOGUE_ROLES
 from harness_sql.self_correcting.prompts import ROLES
 from harness_sql.tool_loop.prompts import ROLES as TOOL_ROLES
 from harness_teams.names import ROLES as TEAM_ROLES
@@ -45,5 +46,13 @@ def harness_agents() -> list[AgentSpec]:
             roles=TEAM_ROLES,
             frameworks=("langgraph", "langchain-core", "langchain-openai"),
             program="team",
+        ),
+        AgentSpec(
+            "langgraph_dialogue",
+            "harness_langgraph_sql.dialogue:LangGraphDialogue",
+            "LangGraph: the graph of tools, its state carried from turn to turn",
+            roles=DIALOGUE_ROLES,
+            frameworks=("langgraph", "langchain-core", "langchain-openai"),
+            program="dialogue",
         ),
     ]

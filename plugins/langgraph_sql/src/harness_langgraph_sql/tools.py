@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import operator
-from typing import Annotated, Any, Literal, TypedDict, cast
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypedDict
 
-from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.outputs import ChatResult
 from langchain_openai import ChatOpenAI
 from langgraph.graph import START, StateGraph
@@ -15,7 +17,14 @@ from langsmith import tracing_context
 from harness.records import Problem
 from harness.toolbox import Toolbox
 from harness_langgraph_sql.agent import Context, chat_model
-from harness_sql.tool_loop.prompts import ROLES, Prompts
+from harness_sql.tool_loop.prompts import ROLES
+
+
+@dataclass(frozen=True)
+class Caller(Context):
+    """And the role that calls tools."""
+
+    role: str = ROLES[0]
 
 
 class State(TypedDict):
@@ -42,16 +51,16 @@ class VerbatimChatOpenAI(ChatOpenAI):
         return result
 
 
-async def model(state: State, runtime: Runtime[Context]) -> dict[str, Any]:
+async def model(state: State, runtime: Runtime[Caller]) -> dict[str, Any]:
     """Ask the model, with all tools at hand."""
     toolbox = runtime.context.toolbox
-    llm = chat_model(toolbox.llm(ROLES[0]), toolbox, VerbatimChatOpenAI)
+    llm = chat_model(toolbox.llm(runtime.context.role), toolbox, VerbatimChatOpenAI)
     offered = {"tools": [tool.definition for tool in toolbox.tools]} if toolbox.tools else {}
     reply = await llm.bind(**offered).ainvoke(state["messages"])
     return {"messages": [reply], "replies": state["replies"] + 1}
 
 
-async def tools(state: State, runtime: Runtime[Context]) -> dict[str, Any]:
+async def tools(state: State, runtime: Runtime[Caller]) -> dict[str, Any]:
     """Carry out the calls of the last reply, in order."""
     calls = state["messages"][-1].additional_kwargs["tool_calls"]
     said = [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
@@ -59,7 +68,7 @@ async def tools(state: State, runtime: Runtime[Context]) -> dict[str, Any]:
     return {"messages": [ToolMessage(text, tool_call_id=call["id"]) for call, text in zip(calls, texts, strict=True)]}
 
 
-async def after_reply(state: State, runtime: Runtime[Context]) -> Literal["tools", "__end__"]:
+async def after_reply(state: State, runtime: Runtime[Caller]) -> Literal["tools", "__end__"]:
     """The reply after the last turn is the answer, whatever it calls."""
     called = "tool_calls" in state["messages"][-1].additional_kwargs
     return "tools" if called and state["replies"] <= runtime.context.toolbox.max_turns else "__end__"
@@ -68,10 +77,10 @@ async def after_reply(state: State, runtime: Runtime[Context]) -> Literal["tools
 class LangGraphTools:
     """model -> (tools -> model ...) -> answer."""
 
-    roles = ROLES
+    roles: tuple[str, ...] = ROLES
 
     def __init__(self) -> None:
-        graph = StateGraph(State, context_schema=Context)
+        graph = StateGraph(State, context_schema=Caller)
         graph.add_node("model", model)
         graph.add_node("tools", tools)
         graph.add_edge(START, "model")
@@ -80,12 +89,17 @@ class LangGraphTools:
         self.graph = graph.compile()
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
-        prompts: Prompts = toolbox.prompts
-        start = cast(State, {"messages": [(m["role"], m["content"]) for m in prompts.messages(problem)], "replies": 0})
+        prompts = toolbox.prompts
+        said = await self.follow([SystemMessage(prompts.system), HumanMessage(prompts.user(problem))], Caller(toolbox))
+        return str(said[-1].text).strip()
+
+    async def follow(self, messages: Sequence[AnyMessage], caller: Caller) -> list[AnyMessage]:
+        """The messages with what came of the calls of tools, and the reply that calls none or is not followed."""
+        start = State(messages=list(messages), replies=0)
         with tracing_context(enabled=False):
             final = await self.graph.ainvoke(
-                start, {"recursion_limit": 2 * toolbox.max_turns + 2}, context=Context(toolbox)
+                start, {"recursion_limit": 2 * caller.toolbox.max_turns + 2}, context=caller
             )
-        last = final["messages"][-1]
-        assert isinstance(last, AIMessage)
-        return str(last.text).strip()
+        said: list[AnyMessage] = final["messages"]
+        assert isinstance(said[-1], AIMessage)
+        return said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.hookspecs import AgentSpec, hookimpl
+from harness_dialogues.prompts import ROLES as DIALOGUE_ROLES
 from harness_sql.self_correcting.prompts import ROLES
 from harness_sql.tool_loop.prompts import ROLES as TOOL_ROLES
 from harness_teams.names import ROLES as TEAM_ROLES
@@ -54,5 +55,13 @@ def harness_agents() -> list[AgentSpec]:
             roles=TEAM_ROLES,
             frameworks=("openai-agents", "openai"),
             program="team",
+        ),
+        AgentSpec(
+            "openai_agents_dialogue",
+            "harness_openai_agents_sql.dialogue:OpenAIAgentsDialogue",
+            "OpenAI Agents SDK: a run a turn, begun with the items of the last",
+            roles=DIALOGUE_ROLES,
+            frameworks=("openai-agents", "openai"),
+            program="dialogue",
         ),
     ]

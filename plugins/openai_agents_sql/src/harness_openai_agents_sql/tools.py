@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from agents import Agent, FunctionTool, ModelResponse, ModelSettings, OpenAIChatCompletionsModel, RunConfig, Runner
+from agents import (
+    Agent,
+    FunctionTool,
+    ModelResponse,
+    ModelSettings,
+    OpenAIChatCompletionsModel,
+    RunConfig,
+    Runner,
+    RunResult,
+    TResponseInputItem,
+)
 from agents.run_config import ToolErrorFormatterArgs, ToolExecutionConfig
 from agents.tool_context import ToolContext
 from openai.types.responses import ResponseFunctionToolCall
@@ -26,6 +36,10 @@ class Session:
     again or are empty, and parses arguments itself."""
     results: dict[str, str] = field(default_factory=dict)
     """By the call's number."""
+    replies: int = 0
+    """Of this turn."""
+    cut_off: bool = False
+    """Whether calls of the last reply were not followed."""
 
     def numbered(self, call: ResponseFunctionToolCall) -> ResponseFunctionToolCall:
         number = str(len(self.calls))
@@ -56,19 +70,20 @@ class Session:
 class TurnsModel(OpenAIChatCompletionsModel):
     """Notes the calls of each reply; the reply after the last turn is the answer, whatever it calls."""
 
-    def __init__(self, session: Session) -> None:
-        super().__init__(session.toolbox.llm(ROLES[0]).model, chat_client(ROLES[0], session.toolbox))
+    def __init__(self, role: str, session: Session) -> None:
+        super().__init__(session.toolbox.llm(role).model, chat_client(role, session.toolbox))
         self._session = session
-        self._replies = 0
 
     async def get_response(self, system_instructions: str | None, input: Any, *args: Any, **more: Any) -> ModelResponse:
         items = input if isinstance(input, str) else self._session.written(input)
         response = await super().get_response(system_instructions, items, *args, **more)
-        self._replies += 1
+        session = self._session
+        session.replies += 1
         calls = [item for item in response.output if isinstance(item, ResponseFunctionToolCall)]
         words = [item for item in response.output if item not in calls]
-        followed = calls if self._replies <= self._session.toolbox.max_turns else []
-        response.output = [*words, *map(self._session.numbered, followed)]
+        followed = calls if session.replies <= session.toolbox.max_turns else []
+        session.cut_off = len(followed) < len(calls)
+        response.output = [*words, *map(session.numbered, followed)]
         return response
 
 
@@ -91,6 +106,30 @@ RUN = RunConfig(
 )
 
 
+def caller(role: str, instructions: str, session: Session) -> Agent[Session]:
+    """The agent that calls tools."""
+    toolbox = session.toolbox
+    # The SDK adds `strict` to a tool's definition, which chat templates print.
+    exact = {"tools": [tool.definition for tool in toolbox.tools]} if toolbox.tools else None
+    return Agent[Session](
+        name=role,
+        instructions=instructions,
+        model=TurnsModel(role, session),
+        model_settings=ModelSettings(**toolbox.llm(role).sampling, extra_body=exact),
+        tools=[
+            FunctionTool(tool.name, tool.description, dict(tool.parameters), invoke, strict_json_schema=False)
+            for tool in toolbox.tools
+        ],
+    )
+
+
+async def follow(agent: Agent[Session], input: str | list[TResponseInputItem], session: Session) -> RunResult:
+    """One run: until a reply calls no tool, or is not followed."""
+    session.replies = 0
+    max_turns = session.toolbox.max_turns + 1
+    return await Runner.run(agent, input, context=session, run_config=RUN, max_turns=max_turns)
+
+
 class OpenAIAgentsTools:
     """The runner asks the model and calls the tools, until a reply calls none."""
 
@@ -98,23 +137,6 @@ class OpenAIAgentsTools:
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         session = Session(toolbox)
-        # The SDK adds `strict` to a tool's definition, which chat templates print.
-        exact = {"tools": [tool.definition for tool in toolbox.tools]} if toolbox.tools else None
-        agent = Agent[Session](
-            name=self.roles[0],
-            instructions=toolbox.prompts.system,
-            model=TurnsModel(session),
-            model_settings=ModelSettings(**toolbox.llm(self.roles[0]).sampling, extra_body=exact),
-            tools=[
-                FunctionTool(tool.name, tool.description, dict(tool.parameters), invoke, strict_json_schema=False)
-                for tool in toolbox.tools
-            ],
-        )
-        run = await Runner.run(
-            agent,
-            toolbox.prompts.user(problem),
-            context=session,
-            run_config=RUN,
-            max_turns=toolbox.max_turns + 1,
-        )
+        agent = caller(self.roles[0], toolbox.prompts.system, session)
+        run = await follow(agent, toolbox.prompts.user(problem), session)
         return str(run.final_output).strip()

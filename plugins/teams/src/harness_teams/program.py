@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness import Attempt, Played, Tool, Turn
-from harness_teams.names import CRITIC, PLANNER, ROLES
+from harness_teams.names import CRITIC, PASSES, PLANNER, ROLES
 from harness_teams.prompts import TeamPrompts
 
 
@@ -24,6 +24,10 @@ class TeamProgram(Played):
 
     def prompts_for(self, tools: Sequence[Tool]) -> TeamPrompts:
         return TeamPrompts(tools)
+
+    def most_calls(self, max_turns: int) -> int:
+        """Of the planner and the critic in each pass, and of one worker each time that something is handed over."""
+        return PASSES * (max_turns + 2 + max_turns * (max_turns + 1))
 
     def turns(self, attempt: Attempt) -> list[Turn]:
         """Every call goes with the answer that its pass came to; a critic's says what it thought of it."""

@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from harness import LLM, Agent, Problem, Tool, Toolbox
 from harness_sql.tool_loop.prompts import Prompts
 from harness_sql.tool_loop.reference import ReferenceTools
-from harness_teams.names import CRITIC, PLANNER, ROLES
+from harness_teams.names import CRITIC, PASSES, PLANNER, ROLES
 from harness_teams.prompts import Handoff, Report, TeamPrompts
 
 if TYPE_CHECKING:
     import httpx
 
-PASSES = 2
-"""Answers of the planner; the last one is not checked, since nothing could follow."""
 AT_ONCE = 4
 """Workers under way; whoever hands over more is told so."""
 TOO_MANY = f"No more than {AT_ONCE} tasks can be under way. Hand this one over again."

@@ -35,7 +35,7 @@ def _scenario(
     shows: str,
     *replies: Reply,
     question: str = sql.QUESTION,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, str] | None = None,
     **more: Any,
 ) -> Scenario:
     return Scenario(name, shows, replies, question, options={"environment": "sql", **(options or {})}, **more)

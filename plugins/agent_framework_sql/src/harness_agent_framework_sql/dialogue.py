@@ -1,0 +1,26 @@
+"""The agent of dialogues as an agent of Microsoft Agent Framework, whose session keeps what was said."""
+
+from __future__ import annotations
+
+from harness.records import Problem
+from harness.toolbox import Toolbox
+from harness_agent_framework_sql.tools import caller
+from harness_dialogues.conversation import converse
+from harness_dialogues.prompts import AGENT, ROLES
+
+
+class AgentFrameworkDialogue:
+    """The agent hears the user, asks the model and calls the tools, until a reply calls none."""
+
+    roles = ROLES
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        agent, turns = caller(AGENT, toolbox.prompts.system(problem), toolbox)
+        session = agent.create_session()
+
+        async def answer(text: str) -> str:
+            turns.replies = 0
+            run = await agent.run(text, session=session)
+            return "" if turns.cut_off else run.messages[-1].text
+
+        return await converse(problem, toolbox, answer)

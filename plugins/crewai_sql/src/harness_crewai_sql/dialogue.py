@@ -1,0 +1,26 @@
+"""The agent of dialogues as a CrewAI Flow a turn, whose messages the next one begins with: a flow ends with its run."""
+
+from __future__ import annotations
+
+from harness.records import Problem
+from harness.toolbox import Toolbox
+from harness_crewai_sql.tools import Conversation, follow
+from harness_dialogues.conversation import converse
+from harness_dialogues.prompts import AGENT, ROLES
+
+
+class CrewAIDialogue:
+    """The user's message -> a turn of the model -> (its tools -> a turn ...) -> what the agent says."""
+
+    roles = ROLES
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        said = Conversation(messages=[{"role": "system", "content": toolbox.prompts.system(problem)}])
+
+        async def answer(text: str) -> str:
+            said.messages.append({"role": "user", "content": text})
+            state = await follow(AGENT, toolbox, said)
+            said.messages = [*state.messages, {"role": "assistant", "content": state.words}]
+            return "" if state.calls else state.words
+
+        return await converse(problem, toolbox, answer)

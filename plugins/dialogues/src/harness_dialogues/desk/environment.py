@@ -1,0 +1,121 @@
+"""The environment `order_desk`: look orders up and change them, in a world of the attempt's own."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from typing import cast
+
+from harness import Environment, Observation, Task, Tool
+from harness.records import JSON
+from harness_dialogues.desk.world import REASONS, Change, Order, World
+
+
+def _tool(name: str, description: str, /, **arguments: JSON) -> Tool:
+    return Tool(
+        name,
+        description,
+        {
+            "type": "object",
+            "properties": arguments,
+            "required": list(arguments),
+            "additionalProperties": False,
+        },
+    )
+
+
+_TEXT: JSON = {"type": "string"}
+_ORDER: JSON = {"type": "string", "description": "Number of the order."}
+
+
+class OrderDesk(Environment):
+    """Customers, orders and stock of a small shop. What the rules forbid the tools do not always refuse."""
+
+    tools = (
+        _tool("find_customer", "The customer with this name and postcode.", name=_TEXT, postcode=_TEXT),
+        _tool("show_order", "What is known of an order.", order=_ORDER),
+        _tool("show_stock", "How many of an article there are, by size.", article=_TEXT),
+        _tool("cancel_order", "Cancel an order.", order=_ORDER, reason={"type": "string", "enum": list(REASONS)}),
+        _tool("change_size", "Change the size of what was ordered.", order=_ORDER, size=_TEXT),
+        _tool("change_address", "Send an order elsewhere.", order=_ORDER, street=_TEXT, town=_TEXT),
+        _tool("take_back", "Take a delivered order back.", order=_ORDER),
+    )
+
+    def payload(self, task: Task, limits: Mapping[str, JSON]) -> Mapping[str, JSON]:
+        return {"world": task.data["world"], "max_chars": limits["max_chars"]}
+
+    async def open(self, payload: Mapping[str, JSON], attempt: str) -> Desk:
+        return Desk(cast("World", copy.deepcopy(payload["world"])), cast("int", payload["max_chars"]))
+
+
+class Desk:
+    """The desk of one attempt. It leaves behind what became of orders, by number, and nothing of the others."""
+
+    def __init__(self, world: World, max_chars: int) -> None:
+        self._world, self._max_chars = world, max_chars
+        self._changes: dict[str, Change] = {}
+
+    async def call(self, tool: str, arguments: Mapping[str, JSON]) -> Observation:
+        found: Observation = getattr(self, f"_{tool}")(
+            **{name: str(value).strip() for name, value in arguments.items()}
+        )
+        return Observation(found.text[: self._max_chars], found.ok)
+
+    async def close(self) -> Mapping[str, JSON]:
+        return self._changes
+
+    def _find_customer(self, name: str, postcode: str) -> Observation:
+        for number, person in self._world["customers"].items():
+            if (person["name"].casefold(), person["postcode"]) == (name.casefold(), postcode):
+                orders = [order for order, one in self._world["orders"].items() if one["customer"] == number]
+                return _shown({"customer": number, "orders": orders})
+        return Observation(f"There is no customer {name!r} with postcode {postcode!r}.", ok=False)
+
+    def _show_order(self, order: str) -> Observation:
+        found = self._world["orders"].get(order)
+        return _shown({"order": order, **found, **self._changes.get(order, {})}) if found else _none(order)
+
+    def _show_stock(self, article: str) -> Observation:
+        found = self._world["stock"].get(article)
+        if found is None:
+            return Observation(
+                f"There is no article {article!r}. Articles: {', '.join(self._world['stock'])}.", ok=False
+            )
+        return _shown({"article": article, "stock": found})
+
+    def _cancel_order(self, order: str, reason: str) -> Observation:
+        return self._change(order, "being packed", status="cancelled", reason=reason)
+
+    def _change_size(self, order: str, size: str) -> Observation:
+        found = self._world["orders"].get(order)
+        if found and not self._world["stock"][found["article"]].get(size):
+            return Observation(f"The {found['article']} is not in stock in size {size!r}.", ok=False)
+        return self._change(order, "being packed", size=size)
+
+    def _change_address(self, order: str, street: str, town: str) -> Observation:
+        return self._change(order, "being packed", street=street, town=town)
+
+    def _take_back(self, order: str) -> Observation:
+        return self._change(order, "delivered", status="returned")
+
+    def _change(self, order: str, needed: str, **change: str) -> Observation:
+        found: Order | None = self._world["orders"].get(order)
+        if found is None:
+            return _none(order)
+        now = self._changes.get(order, {})
+        status = now.get("status", found["status"])
+        if status != needed:
+            return Observation(f"Order {order} is {status}: this can be done only while one is {needed}.", ok=False)
+        was: Mapping[str, object] = {**found}
+        changed = {name: value for name, value in {**now, **change}.items() if was.get(name) != value}
+        self._changes = {number: one for number, one in {**self._changes, order: changed}.items() if one}
+        return Observation(f"Done. {self._show_order(order).text}")
+
+
+def _shown(what: Mapping[str, object]) -> Observation:
+    return Observation(json.dumps(what))
+
+
+def _none(order: str) -> Observation:
+    return Observation(f"There is no order {order!r}.", ok=False)

@@ -1,0 +1,87 @@
+"""A customer and a clerk of the desk without a model: each answers a request by rules, from its messages alone.
+
+    python -m harness.scripted.server --script harness_dialogues.desk.scripted:script
+
+serves both, so that `harness eval` and `harness doctor` have somebody to ask.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from harness.scripted.completion import Reply
+from harness.scripted.server import ReceivedRequest
+from harness_dialogues.desk.world import REASONS, RETURN_DAYS
+from harness_dialogues.prompts import STOP
+from harness_sql.tool_loop.scenarios import calling
+
+Message = Mapping[str, Any]
+Messages = Sequence[Message]
+REFUSED = "I am sorry, that cannot be done."
+
+
+def script(request: ReceivedRequest) -> Reply:
+    """What the customer says, or where tools are offered the clerk."""
+    return (clerk if "tools" in request.body else customer)(request.messages)
+
+
+def customer(messages: Messages) -> Reply:
+    """Says who it is and its first wish, then the next one, and then ends the conversation."""
+    told = str(messages[0]["content"])
+    wishes = re.findall(r"^- (.*)$", told.partition("Instructions:")[2], re.MULTILINE)
+    name, postcode = re.findall(r"You are (.+), and your postcode is (\d+)\.", told)[0]
+    said = sum(message["role"] == "assistant" for message in messages)
+    if said >= len(wishes):
+        return Reply(STOP)
+    return Reply(wishes[said] if said else f"I am {name}, my postcode is {postcode}. {wishes[0]}")
+
+
+def clerk(messages: Messages) -> Reply:
+    """Finds the customer and the order, looks at the rules, and does what was asked for."""
+    texts = [str(message["content"]) for message in messages if message["role"] == "user"]
+    turn = len(messages) - next(n for n, message in enumerate(reversed(messages)) if message["role"] == "user")
+    seen = [_read(str(message["content"])) for message in messages if message["role"] == "tool"]
+    seen_now = [_read(str(message["content"])) for message in messages[turn:] if message["role"] == "tool"]
+    found = next((one for one in seen if "customer" in one and "orders" in one), None)
+    if found is None:
+        name, postcode = re.findall(r"I am (.+), my postcode is (\d+)", texts[0])[0]
+        return _call("find_customer", name=name, postcode=postcode)
+    number = re.findall(r"order (\d+)", texts[-1])[0]
+    if number not in found["orders"]:
+        return Reply(REFUSED)
+    order = next((one for one in seen_now if one.get("order") == number), None)
+    if order is None:
+        return _call("show_order", order=number)
+    if "" in seen_now[-1]:  # what a tool said that is no JSON: done, or refused
+        return Reply("It is done." if seen_now[-1][""].startswith("Done.") else REFUSED)
+    return _act(texts[-1], number, order)
+
+
+def _act(wish: str, number: str, order: Message) -> Reply:
+    if order["status"] == "delivered" and order["days_since_delivery"] > RETURN_DAYS:
+        return Reply(REFUSED)
+    acts: tuple[tuple[str, Callable[[re.Match[str]], Reply]], ...] = (
+        (r"cancel .*by mistake", lambda _: _call("cancel_order", order=number, reason=REASONS[0])),
+        (r"cancel ", lambda _: _call("cancel_order", order=number, reason=REASONS[1])),
+        (r" to (\w+)\.$", lambda found: _call("change_size", order=number, size=found[1])),
+        (
+            r"send order \d+ to (.+), (.+)\.$",
+            lambda found: _call("change_address", order=number, street=found[1], town=found[2]),
+        ),
+        (r"take back", lambda _: _call("take_back", order=number)),
+    )
+    return next(act(found) for pattern, act in acts if (found := re.search(pattern, wish)))
+
+
+def _call(tool: str, **arguments: str) -> Reply:
+    return calling((tool, json.dumps(arguments)))
+
+
+def _read(text: str) -> Message:
+    try:
+        return dict(json.loads(text))
+    except ValueError:
+        return {"": text}

@@ -1,0 +1,150 @@
+"""What a task of the desk is about, its rules, and what people want there; all of it from one random stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import NamedTuple, TypedDict
+
+RETURN_DAYS = 30
+REASONS = ("ordered by mistake", "no longer needed")
+RULES = f"""\
+- Ask for name and postcode first, and find the customer. Speak of no order that is another customer's, and leave it \
+as it is.
+- Cancel an order, change its size or change its address only while it is being packed. After that it cannot be done.
+- Another size must be in stock. If it is not, say which sizes are, and change nothing that the customer did not name.
+- Take back what was delivered at most {RETURN_DAYS} days ago. The tools do not look at the date; you do.
+- Do what was asked for, and nothing else. If it cannot be done, say why."""
+
+_FIRST = "Ana Ben Chloe Daniel Elif Farid Greta Hugo Ines Jonas Kira Luis Mei Noor Omar Petra".split()
+_LAST = "Berg Castro Dahl Engel Fischer Garcia Haddad Ito Jansen Klein Lopez Moreau Novak Okafor".split()
+_ARTICLES = ("linen shirt", "rain jacket", "wool jumper", "running shoe", "cotton dress", "winter coat")
+_SIZES = ("S", "M", "L", "XL")
+_STREETS = ("Mill Lane", "Station Road", "Park Street", "Harbour Way", "Church Hill")
+_TOWNS = ("Ashford", "Brook", "Carlow", "Dunmore", "Elstead")
+
+
+class Person(TypedDict):
+    """A customer."""
+
+    name: str
+    postcode: str
+
+
+class Order(TypedDict):
+    """One order, of one article."""
+
+    customer: str
+    article: str
+    size: str
+    street: str
+    town: str
+    status: str
+    days_since_delivery: int | None
+
+
+class World(TypedDict):
+    """What the desk knows when a conversation begins, by number or name."""
+
+    customers: dict[str, Person]
+    orders: dict[str, Order]
+    stock: dict[str, dict[str, int]]
+
+
+Change = dict[str, str]
+"""What became of an order: its fields that are others now."""
+
+
+class Wish(NamedTuple):
+    """What a customer says, and what becomes of the order where the rules are kept; None: nothing."""
+
+    says: str
+    order: str
+    change: Change | None
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A customer at the desk."""
+
+    world: World
+    customer: str
+    wishes: tuple[Wish, ...]
+
+    @property
+    def instructions(self) -> str:
+        """What the customer's policy is told."""
+        person = self.world["customers"][self.customer]
+        wants = "".join(f"\n- {wish.says}" for wish in self.wishes)
+        return (
+            f"You are {person['name']}, and your postcode is {person['postcode']}.\n"
+            f"You want this, one after the other:{wants}\n"
+            "If something cannot be done, accept it, and take nothing else for it."
+        )
+
+    @property
+    def changes(self) -> dict[str, Change]:
+        """By order, what is to be different in the end."""
+        return {wish.order: wish.change for wish in self.wishes if wish.change is not None}
+
+
+def visit(random: Random) -> Visit:
+    """One customer with one wish or two, among others with orders of their own."""
+    names = random.sample([f"{first} {last}" for first in _FIRST for last in _LAST], 3)
+    numbers = iter(map(str, random.sample(range(1000, 10000), 12)))
+    customers = {f"C{next(numbers)}": Person(name=name, postcode=str(random.randint(10000, 99999))) for name in names}
+    stock = {article: {size: random.choice((0, 1, 4)) for size in _SIZES} for article in _ARTICLES}
+    orders: dict[str, Order] = {next(numbers): _order(random, customer) for customer in customers for _ in range(3)}
+    mine = next(iter(customers))
+    world = World(customers=customers, orders=orders, stock=stock)
+    chosen = random.sample([number for number, order in orders.items() if order["customer"] == mine], 2)
+    others = [number for number, order in orders.items() if order["customer"] != mine]
+    chosen[1] = random.choice((chosen[1], chosen[1], chosen[1], others[0]))
+    random.shuffle(chosen)
+    wishes = tuple(_wish(random, world, mine, number) for number in chosen[: random.choice((1, 2, 2))])
+    return Visit(world, mine, wishes)
+
+
+def _order(random: Random, customer: str) -> Order:
+    status = random.choice((*["being packed"] * 5, "shipped", "delivered", "delivered"))
+    return Order(
+        customer=customer,
+        article=random.choice(_ARTICLES),
+        size=random.choice(_SIZES),
+        street=f"{random.randint(1, 99)} {random.choice(_STREETS)}",
+        town=random.choice(_TOWNS),
+        status=status,
+        days_since_delivery=random.choice((3, 12, 29, 31, 45)) if status == "delivered" else None,
+    )
+
+
+def _wish(random: Random, world: World, mine: str, number: str) -> Wish:
+    """A wish of an order, and what becomes of it by the rules."""
+    order = world["orders"][number]
+    packed = order["status"] == "being packed"
+    kind = random.choice(
+        ("cancel", "size", "address") if order["status"] != "delivered" else ("return", "return", "cancel")
+    )
+    change: Change
+    if kind == "cancel":
+        reason = random.choice(REASONS)
+        because = "I ordered it by mistake" if reason == REASONS[0] else "I no longer need it"
+        says, change, may = (
+            f"Please cancel order {number}, {because}.",
+            {"status": "cancelled", "reason": reason},
+            packed,
+        )
+    elif kind == "size":
+        size = random.choice([size for size in _SIZES if size != order["size"]])
+        says, change = f"Please change the size of order {number} to {size}.", {"size": size}
+        may = packed and world["stock"][order["article"]][size] > 0
+    elif kind == "address":
+        street, town = f"{random.randint(100, 199)} {random.choice(_STREETS)}", random.choice(_TOWNS)
+        says, change, may = f"Please send order {number} to {street}, {town}.", {"street": street, "town": town}, packed
+    else:
+        says, change = f"Please take back order {number}.", {"status": "returned"}
+        may = (order["days_since_delivery"] or 0) <= RETURN_DAYS
+    was: Mapping[str, object] = {**order}
+    change = {name: value for name, value in change.items() if was.get(name) != value}
+    return Wish(says, number, change if may and order["customer"] == mine else None)

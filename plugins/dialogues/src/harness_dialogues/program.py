@@ -1,0 +1,28 @@
+"""The program `dialogue`: talk to a user, with tools at hand, until the user ends the conversation."""
+
+from __future__ import annotations
+
+from harness.programs import Played, Turn
+from harness.records import Attempt
+from harness_dialogues.prompts import PROMPTS, ROLES, USER
+
+
+class Dialogue(Played):
+    """user -> agent (-> tools -> agent ...) -> user ..., with the tools of any environment."""
+
+    reference = "reference_dialogue"
+    environment = ""
+    calls_tools = True
+    roles = ROLES
+    checkers = (USER,)
+    """What the user says is no answer, and is not trained where nobody names it."""
+    revisers: tuple[str, ...] = ()
+    prompts = PROMPTS
+    prompts_hash = PROMPTS.hash
+    scenes = "harness_dialogues.scenarios"
+
+    def most_calls(self, max_turns: int) -> int:
+        return max_turns * (max_turns + 2)
+
+    def turns(self, attempt: Attempt) -> tuple[Turn, ...]:
+        return ()

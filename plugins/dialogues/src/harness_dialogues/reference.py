@@ -1,0 +1,26 @@
+"""The agent of dialogues in plain Python: what every framework's version must do, call for call."""
+
+from __future__ import annotations
+
+from harness.records import JSON, Problem
+from harness.toolbox import Toolbox
+from harness_dialogues.conversation import converse
+from harness_dialogues.prompts import AGENT, ROLES
+from harness_sql.tool_loop.reference import follow
+
+
+class ReferenceDialogue:
+    """Hear the user; ask, carry out what tools are called, ask again until a reply calls none; tell the user."""
+
+    roles = ROLES
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        messages: list[JSON] = [{"role": "system", "content": toolbox.prompts.system(problem)}]
+
+        async def answer(text: str) -> str:
+            messages.append({"role": "user", "content": text})
+            words, cut_off = await follow(toolbox.llm(AGENT), toolbox, messages)
+            messages.append({"role": "assistant", "content": words})
+            return "" if cut_off else words
+
+        return await converse(problem, toolbox, answer)

@@ -1,0 +1,52 @@
+"""The reward `end_state`."""
+
+from __future__ import annotations
+
+import json
+
+from harness import Attempt, Task, Verdict
+from harness_dialogues.prompts import USER
+
+NOT_ENDED = "not_ended_by_user"
+"""Flag of a dialogue that a bound ended, or an agent that said nothing."""
+
+
+class EndState:
+    """1 where the state that the environment's session left behind is the gold, a JSON object, else 0.
+
+    What was said does not count. An attempt whose session keeps no state has no verdict.
+    """
+
+    version = "end_state/1"
+
+    async def score(self, task: Task, attempt: Attempt) -> Verdict:
+        if attempt.outcome != "ok":
+            return Verdict(None, f"the attempt ended with {attempt.outcome}")
+        if attempt.state is None:
+            return Verdict(None, "the environment left no state behind")
+        calls = attempt.transitions
+        bound = any(call.role == USER for call in calls) and calls[-1].role != USER
+        flags = (NOT_ENDED,) if bound else ()
+        wrong = _different(json.loads(task.gold), attempt.state)
+        if wrong:
+            return Verdict(0.0, f"{', '.join(wrong[:5])} not as it should be", flags=flags)
+        return Verdict(1.0, "all is as it should be", flags=flags)
+
+    def refuses(self, task: Task) -> str:
+        """Gold that is no state."""
+        try:
+            state = json.loads(task.gold)
+        except ValueError:
+            state = None
+        return "" if isinstance(state, dict) else f"the gold of {task.id} is no JSON object; take another reward"
+
+
+def _different(gold: dict[str, object], state: object) -> list[str]:
+    """Names under which a state is not the gold's; JSON's numbers are equal by value, true is not 1."""
+    left = state if isinstance(state, dict) else {}
+    return sorted(
+        name
+        for name in {*gold, *left}
+        if json.dumps(gold.get(name), sort_keys=True) != json.dumps(left.get(name), sort_keys=True)
+        or (name in gold) != (name in left)
+    )

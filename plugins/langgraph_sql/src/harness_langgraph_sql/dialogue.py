@@ -1,0 +1,27 @@
+"""The agent of dialogues as the graph of the tool-calling one, whose state is carried from turn to turn."""
+
+from __future__ import annotations
+
+from langchain_core.messages import AnyMessage, HumanMessage, SystemMessage
+
+from harness.records import Problem
+from harness.toolbox import Toolbox
+from harness_dialogues.conversation import converse
+from harness_dialogues.prompts import AGENT, ROLES
+from harness_langgraph_sql.tools import Caller, LangGraphTools
+
+
+class LangGraphDialogue(LangGraphTools):
+    """The user's message -> model -> (tools -> model ...) -> what the agent says."""
+
+    roles = ROLES
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        messages: list[AnyMessage] = [SystemMessage(toolbox.prompts.system(problem))]
+
+        async def answer(text: str) -> str:
+            messages[:] = await self.follow([*messages, HumanMessage(text)], Caller(toolbox, AGENT))
+            last = messages[-1]
+            return "" if "tool_calls" in last.additional_kwargs else str(last.text)
+
+        return await converse(problem, toolbox, answer)
