@@ -22,6 +22,13 @@ from harness.errors import PluginError, installed_from, with_overrides
 from harness.plugins import registry
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
+BESIDE = {
+    "harness.commands": "commands",
+    "harness.servers": "server of policies on {}",
+    "harness.dialects": "dialect {}",
+    "harness.trackers": "tracker {}",
+}
+"""Groups of entry points beside `harness`, and what one of each is called."""
 
 
 @app.callback()
@@ -99,7 +106,7 @@ def list_plugins() -> list[dict[str, Any]]:
     from harness.plugins import KINDS, framework_versions
     from harness.rollout.environments import python_for
 
-    found = registry()
+    found, beside = registry(), _beside()
     rows: list[dict[str, Any]] = []
     for state in found.states:
         offers: list[str] = []
@@ -111,6 +118,7 @@ def list_plugins() -> list[dict[str, Any]]:
                     offers.append(f"{'idiomatic ' if idiomatic else ''}{kind} {spec.name}")
                     if isinstance(spec, AgentSpec):
                         frameworks |= framework_versions(spec)
+        offers += beside.pop(state.distribution, [])
         own = python_for(state.name) != sys.executable
         missing = [] if own else [name for name, version in frameworks.items() if version == "missing"]
         problem = state.problem or (f"needs {', '.join(missing)}: pip install {' '.join(missing)}" if missing else None)
@@ -126,7 +134,21 @@ def list_plugins() -> list[dict[str, Any]]:
                 "own_environment": own,
             }
         )
-    return rows
+    without = {"state": "ok", "usable": True, "frameworks": {}, "own_environment": False}
+    for name, offers in beside.items():  # distributions without parts
+        short = name.removeprefix("harness-").replace("-", "_")
+        rows.append({"name": short, "distribution": name, "version": version(name), "offers": offers, **without})
+    return sorted(rows, key=lambda row: row["name"])
+
+
+def _beside() -> dict[str, list[str]]:
+    """What distributions bring beside parts, by their names; nothing is imported."""
+    found: dict[str, list[str]] = {}
+    for group, what in BESIDE.items():
+        for point in sorted(entry_points(group=group), key=lambda point: point.name):
+            if point.dist is not None:
+                found.setdefault(point.dist.name, []).append(what.format(point.name))
+    return found
 
 
 def _plugin(name: str) -> tuple[str, str]:
@@ -140,7 +162,7 @@ def _plugin(name: str) -> tuple[str, str]:
 
 def sources(package: str) -> list[str]:
     """Distributions that an environment of a plugin is made from: harness, other plugins that it needs, its own."""
-    points = [one for group in ("harness", "harness.commands", "harness.servers") for one in entry_points(group=group)]
+    points = [one for group in ("harness", *BESIDE) for one in entry_points(group=group)]
     ours = {canonicalize_name(one.dist.name) for one in points if one.dist} | {harness.DISTRIBUTION}
     found: list[str] = []
 

@@ -98,7 +98,7 @@ def _downloaded(name: str, revision: str | None) -> str:
         raise EnvironmentProblem(
             f"policy.path: {name} is not in this machine's cache{f' at {revision}' if revision else ''}, and "
             f"huggingface.co does not answer ({said}). Download it where there is a network, and name its folder"
-            f"{nearest(name, by_name())}"
+            f"{nearest(name, by_name()) or '. Known by name: ' + ', '.join(by_name())}"
         ) from error
 
 

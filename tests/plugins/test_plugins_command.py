@@ -60,6 +60,10 @@ def test_broken_missing_and_outdated_plugins_are_listed_beside_working_ones(site
     assert rows["absent"]["state"] == "needs no-such-framework: pip install no-such-framework"
     assert "harness API 0" in rows["old"]["state"]
     assert not any(rows[name]["usable"] for name in ("broken", "absent", "old"))
+    assert "commands" in rows["sql"]["offers"] and {"dialect messages", "dialect responses"} <= {
+        *rows["dialects"]["offers"]
+    }
+    assert "server of policies on cpu" in rows["weights"]["offers"] and "tracker mlflow" in rows["trackers"]["offers"]
 
 
 def test_list_is_quick_and_imports_no_framework(site: Path) -> None:

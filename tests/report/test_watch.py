@@ -289,8 +289,28 @@ def test_the_newest_run_is_shown_as_text_and_ends_with_it(growing: Growing, comm
     assert len(set(done.stdout.splitlines())) == len(done.stdout.splitlines())
 
 
+def test_a_first_run_is_waited_for(growing: Growing, tmp_path: Path) -> None:
+    below = tmp_path / "later"
+    watching = [sys.executable, "-m", "harness", "watch", "--text", "--runs-dir", str(below)]
+    with subprocess.Popen(watching, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("waiting for the first run below ")
+        growing.finish()
+        shutil.copytree(growing.folder.path.parent, below)
+        assert process.stdout.readline().startswith(f"{growing.folder.id}: finished")
+
+
+def test_why_a_run_failed_is_said(growing: Growing) -> None:
+    growing.finish()
+    file = growing.folder.path / "run.json"
+    record = json.loads(file.read_text())
+    record["status"], record["launches"][-1]["reason"] = "failed", "the disk is full"
+    file.write_text(json.dumps(record))
+    assert View(growing.folder.path).look(".").found["live"].said.endswith(": the disk is full")
+
+
 def test_what_is_not_there_is_said_in_one_line(tmp_path: Path, command: Callable[..., Any]) -> None:
-    for arguments in (["nothing"], [tmp_path], ["--runs-dir", tmp_path]):
+    for arguments in (["nothing"], [tmp_path]):
         done = command("watch", *arguments)
         assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
         assert done.stderr.startswith("harness: ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +18,8 @@ app = typer.Typer(add_completion=False)
 
 NICE = 5
 """How far this process stands back behind the training that it watches."""
+AWAIT_S = 1.0
+"""Between two looks for a first run."""
 
 
 @app.command()
@@ -24,7 +27,7 @@ def watch(
     target: Annotated[
         Path | None,
         typer.Argument(
-            help="A run, a study (file or folder), or a folder of runs; by default the newest run.",
+            help="A run, a study (file or folder), or a folder of runs; by default the newest run, waited for.",
             autocompletion=complete.runs,
         ),
     ] = None,
@@ -40,6 +43,8 @@ def watch(
     from harness_watch.view import View
 
     one_thread()
+    if target is None and not _came(runs_dir):
+        return
     root, start = _place(target, runs_dir)
     with suppress(OSError):
         os.nice(NICE)
@@ -78,7 +83,21 @@ def _place(target: Path | None, runs_dir: Path) -> tuple[Path, str]:
         ):
             raise UserError(f"{target} holds no run and no study. `harness runs list` shows what there is")
         return folder, "."
-    found = [file for pattern in ("*/run.json", "*/*/run.json") for file in runs_dir.glob(pattern)]
-    if not found:
-        raise UserError(f"there is no run below {runs_dir} yet. Start one: harness train. Or name a folder of runs")
-    return runs_dir.absolute(), max(found, key=lambda file: file.parent.name).parent.relative_to(runs_dir).as_posix()
+    newest = max(_begun(runs_dir), key=lambda file: file.parent.name).parent
+    return runs_dir.absolute(), newest.relative_to(runs_dir).as_posix()
+
+
+def _begun(runs_dir: Path) -> list[Path]:
+    return [file for pattern in ("*/run.json", "*/*/run.json") for file in runs_dir.glob(pattern)]
+
+
+def _came(runs_dir: Path) -> bool:
+    """Waits for a run to show; False where Ctrl-C came first."""
+    if not _begun(runs_dir):
+        results().print(f"waiting for the first run below {runs_dir}: harness train starts one", soft_wrap=True)
+    try:
+        while not _begun(runs_dir):
+            time.sleep(AWAIT_S)
+    except KeyboardInterrupt:
+        return False
+    return True

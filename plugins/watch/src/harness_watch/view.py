@@ -192,7 +192,9 @@ def _said(found: Contents, runs: Sequence[Followed]) -> tuple[str, str]:
         record, launches = runs[0].run.record, len(runs[0].run.record["launches"])
         again = f", launch {launches}" if launches > 1 else ""
         where = standing(runs[0].run.progress)
-        return record["status"], f"{record['status']}{again}{', ' if where else ''}{where}"
+        why = record["launches"][-1].get("reason") if record["status"] not in ("running", "finished") else ""
+        told = f"{record['status']}{again}{', ' if where else ''}{where}"
+        return record["status"], f"{told}: {why}" if why else told
     states = records if "run" in found["columns"] else [row["state"] for row in found["matrix"]]
     state = next((one for one in ("running", "killed") if one in states), "finished").replace("killed", "lost")
     return state, _counted(states) or "no run has begun"

@@ -59,11 +59,12 @@ def check(
         ),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file, for example a run's config.yaml.")] = None,
+    preset: complete.Preset = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check your own questions and databases before `harness train --task files`; nothing is written.
 
-    Of another task set (--set task.name=NAME) it lists the tools that agents get and checks their schemas.
+    Of another task set (--set task.name=NAME, or --preset) it lists the tools that agents get and checks their schemas.
 
     Files of single splits instead of FILE: --set task.options.train=A --set task.options.val=B. Exit status 0 if a
     training could start, 1 if something is broken, 2 if the files cannot be read at all.
@@ -74,8 +75,8 @@ def check(
     from harness_sql.tasks.files.checking import check, place
 
     named = [] if file is None else [f"task.options.path={json.dumps(str(file))}"]
-    of = ["task.name=files"] if config is None or named else []
-    resolved = load_config(None, config, [*of, *named, *(set_ or [])])
+    of = ["task.name=files"] if (config is None and preset is None) or named else []
+    resolved = load_config(preset, config, [*of, *named, *(set_ or [])])
     if resolved.task.name != "files":
         from harness_sql.cli.tools import check_tools
 
