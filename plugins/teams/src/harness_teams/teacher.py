@@ -1,7 +1,7 @@
 """Perfect members of a team for `pocket_split`, and a perfect single agent: each sees its own conversation alone.
 
 What to ask follows from the words of question or task, what to say from what was found. For transcripts to learn from,
-and to see that every question can be answered by what an agent is shown. `harness serve scripted --script
+and to see that every question can be answered by what an agent is shown. `python -m harness.scripted.server --script
 harness_teams.teacher:script` serves them.
 """
 
