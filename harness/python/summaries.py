@@ -44,6 +44,7 @@ def facts(one: Run) -> dict[str, Any]:
         or "-",
         "unscored": figures["unscored"],
         "calls per rollout": number(figures["transitions_per_rollout"], 2),
+        **({"by role": said} if (said := _at_work(one)) else {}),
         "rewritten / helped / hurt": f"{figures['rewritten']} / {figures['helped']} / {figures['hurt']}",
         "failures": ", ".join(f"{name} {count}" for name, count in figures["failures"].items()) or "none",
         "steps": f"{steps_of(progress)}, {number(figures['step_s'], 1)} s each",
@@ -70,6 +71,20 @@ def facts(one: Run) -> dict[str, Any]:
         "launches": figures["launches"],
         **({"study": _study(study, record["launches"][-1])} if (study := record.get("study")) else {}),
     }
+
+
+def _at_work(run: Run) -> str:
+    """What each of several roles did."""
+    from harness.compare.numbers import number
+
+    found = run.at_work()
+    if len(found) < 2:
+        return ""
+    return "; ".join(
+        f"{role} {number(calls, 2)} calls{f' of {number(tokens, 0)} tokens' if tokens else ''}"
+        + (f", paid {paid:.3f}" if paid is not None else "")
+        for role, calls, tokens, paid in found
+    )
 
 
 def overview(run: Run) -> dict[str, Any]:
