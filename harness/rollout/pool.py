@@ -90,6 +90,10 @@ class WorkerPool:
         """Start all workers; returns at once, with the names under which they will ask for rollouts."""
         self._log_dir.mkdir(parents=True, exist_ok=True)
         self._workers = [self._spawn() for _ in range(self._count)]
+        return self.ids()
+
+    def ids(self) -> list[str]:
+        """The names of the workers that there are."""
         return [worker.id for worker in self._workers]
 
     def _spawn(self, careful: bool = False) -> _Worker:
