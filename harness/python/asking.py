@@ -61,8 +61,7 @@ def named_store(store: str | None) -> str | None:
     host, port = os.environ.get("AGL_SERVER_HOST"), os.environ.get("AGL_SERVER_PORT")
     if not host and not port:
         raise UserError(
-            "AGL_MANAGED_STORE=0 asks for a store in a process of its own, and nothing says where it is: give --store "
-            "URL, set AGL_SERVER_HOST and AGL_SERVER_PORT, or unset AGL_MANAGED_STORE"
+            "AGL_MANAGED_STORE=0, and nothing says where the store is: give --store URL, or set AGL_SERVER_HOST"
         )
     return f"http://{host or 'localhost'}:{port or 4747}"
 

@@ -168,10 +168,7 @@ def quiet() -> None:
 
 def gone(url: str) -> RunFailed:
     """That a store has been away for too long."""
-    return RunFailed(
-        f"the store at {url} has not answered for {AWAY_S:g} s: start it again (`harness store`); a training then goes "
-        "on with --resume"
-    )
+    return RunFailed(f"the store at {url} has not answered for {AWAY_S:g} s: start it again, then --resume a training")
 
 
 class StoreClient(LightningStoreClient):

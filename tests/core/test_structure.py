@@ -54,13 +54,13 @@ WORDS = re.compile(
 )
 
 BOUNDS = {
-    "code lines of the core": 16_925,
-    "code lines of core and plugins": 29_860,
+    "code lines of the core": 17_041,
+    "code lines of core and plugins": 30_413,
     "floors of the core": 15,
     "circles of rooms": 0,
     "circles of modules": 0,
     "dict[str, Any]": 219,
-    "mentions of Any": 778,
+    "mentions of Any": 777,
     "modules over 350 lines": 17,
     "functions over 60 lines or 8 parameters": 21,
 }

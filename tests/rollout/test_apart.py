@@ -256,7 +256,7 @@ def test_wrong_keys_and_missing_stores_are_refused_in_one_line(
     monkeypatch.setenv("HARNESS_CACHE_DIR", str(sides.key_file.parent))
     arguments = (*EVALUATION, "--endpoint", sides.server.base_url, "--runs-dir", tmp_path / "none")
     refused = command(*arguments, AGL_MANAGED_STORE="0")
-    assert refused.returncode == 2 and "nothing says where it is: give --store URL" in refused.stderr
+    assert refused.returncode == 2 and "nothing says where the store is: give --store URL" in refused.stderr
     monkeypatch.setattr("harness_apart.elsewhere.runs_at.__defaults__", (0.1,))
     for named in ({"AGL_SERVER_PORT": sides.url.rpartition(":")[2], "AGL_SERVER_HOST": "127.0.0.1"}, {}):
         more = ("--external-store-address", sides.url) if not named else ()

@@ -62,7 +62,7 @@ def test_each_side_is_killed_once_and_the_training_is_the_one_that_was_left_alon
         raise AssertionError(f"not in {limit_s} s: {said('train')[-3000:]}")
 
     try:
-        alone = start("train", *SMALL, "--runs-dir", tmp_path / "alone", log="alone")
+        alone = start("train", *SMALL, "--runs-dir", tmp_path / "left-alone", log="alone")
         assert alone.wait(400) == 0, said("alone")[-3000:]
         store = start("store", "--port", "0", log="store")
         url = wait_for(lambda: said("store")).split()[1]
@@ -85,7 +85,7 @@ def test_each_side_is_killed_once_and_the_training_is_the_one_that_was_left_alon
         runner.wait()
         runner = start("runner", "--store", url, log="runner")  # before the trainer is back
         assert start("train", "--resume", run, "--store", url, log="train").wait(400) == 0, said("train")[-3000:]
-        assert rows(run) == rows(next((tmp_path / "alone").iterdir()))
+        assert rows(run) == rows(next((tmp_path / "left-alone").iterdir()))
         record = json.loads((run / "run.json").read_text())
         assert record["status"] == "finished" and record["result"]["steps"] == 3
         shown = {"Authorization": f"Bearer {(tmp_path / 'cache' / 'store.key').read_text().strip()}"}

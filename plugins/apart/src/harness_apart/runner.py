@@ -27,10 +27,7 @@ def runner(
     join: Annotated[
         Path | None, typer.Option(help="The run's folder, or its join.json.", autocompletion=complete.runs)
     ] = None,
-    store: Annotated[
-        str | None,
-        typer.Option("--store", "--external-store-address", help="URL of `harness store`: works for its runs."),
-    ] = None,
+    store: complete.Store = None,
     run: Annotated[str | None, typer.Option(help="With --store: for this run alone, by its folder's name.")] = None,
     wait: Annotated[float, typer.Option(min=0, help="With --store: seconds to wait for a run.")] = 600.0,
     runners: Annotated[int, typer.Option(min=1, help="Runner processes.")] = 1,
