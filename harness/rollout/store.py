@@ -52,6 +52,7 @@ FORGET = "/harness/forget"
 TAKE = "/harness/take"
 AWAY_S = 120.0
 """How long a store in a process of its own may be away until a run ends for want of it."""
+POLL_S = 0.5
 
 logger = logging.getLogger(__name__)
 
@@ -193,19 +194,17 @@ class StoreClient(LightningStoreClient):
             session.headers["Authorization"] = f"Bearer {self.key}"
         return session
 
-    async def _wait_until_healthy(self, session: aiohttp.ClientSession) -> bool:
-        ends, well = time.monotonic() + (AWAY_S if self.key else 0), await super()._wait_until_healthy(session)
-        while not well and time.monotonic() < ends:
-            well = await super()._wait_until_healthy(session)
-        return bool(well)
-
     async def _request_json(self, *args: object, **kwargs: object) -> object:
-        try:
-            return await super()._request_json(*args, **kwargs)
-        except (aiohttp.ClientError, TimeoutError) as error:
-            if not self.key or getattr(error, "status", 503) != 503:
-                raise
-            raise gone(self.server_address_root) from error
+        ends = time.monotonic() + AWAY_S
+        while True:
+            try:
+                return await super()._request_json(*args, **kwargs)
+            except (aiohttp.ClientError, TimeoutError) as error:  # also an answer that broke off
+                if not self.key or getattr(error, "status", 503) != 503:
+                    raise
+                if time.monotonic() > ends:
+                    raise gone(self.server_address_root) from error
+            await asyncio.sleep(POLL_S)
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
         """Store all spans or none, in one request. Returns what it was given."""

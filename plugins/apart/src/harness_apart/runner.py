@@ -53,7 +53,9 @@ def runner(
         worked = True
         work(invitation, runners, logs or Path("runner-logs"), say)
     if not worked:
-        raise EnvironmentProblem(f"no run {run or ''} at {store} within {wait:g} s: start one with --store {store}")
+        raise EnvironmentProblem(
+            f"no run{f' {run}' if run else ''} at {store} within {wait:g} s: start one with --store {store}"
+        )
     say(f"no further run at {store} within {wait:g} s")
 
 
