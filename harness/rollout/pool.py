@@ -102,6 +102,7 @@ class WorkerPool:
         heartbeat.unlink(missing_ok=True)  # of a launch that was killed
         log = (self._log_dir / f"runner-{number}.log").open("ab")
         environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+        environment.pop("HARNESS_STORE_KEY", None)  # it is told what it needs; frameworks read their environment
         process = subprocess.Popen(
             [self._python, "-m", "harness.rollout.worker"],
             stdin=subprocess.PIPE,
