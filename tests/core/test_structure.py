@@ -55,7 +55,7 @@ WORDS = re.compile(
 
 BOUNDS = {
     "code lines of the core": 17_042,
-    "code lines of core and plugins": 30_416,
+    "code lines of core and plugins": 30_419,
     "floors of the core": 15,
     "circles of rooms": 0,
     "circles of modules": 0,

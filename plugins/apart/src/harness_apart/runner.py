@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli import complete
-from harness.cli.common import progress_console
+from harness.cli.common import interruptible, progress_console
 from harness.errors import EnvironmentProblem, UserError
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def runner(
     from harness.rollout.joining import Invitation
 
     say = progress_console().print
+    interruptible()
     if (join is None) == (store is None) or (run is not None and store is None):
         raise UserError("give --join RUN, or --store URL and perhaps --run NAME")
     if join is not None:
@@ -87,6 +88,8 @@ def until_told(work: Coroutine[object, object, None]) -> None:
         asyncio.run(told())
     except asyncio.CancelledError:
         raise KeyboardInterrupt("rollouts that were under way are handed on") from None
+    finally:
+        interruptible()  # the loop's end took its handlers away
 
 
 def awaited(
