@@ -155,6 +155,8 @@ class RolloutSettings(Section):
     """Runner processes on this machine; 0: only runners that join from elsewhere (`harness runner --join`)."""
     host: str = Field("127.0.0.1", min_length=1)
     """Address at which store and gateway listen and are reached; this machine's own where others take part."""
+    store: str | None = Field(None, pattern=r"^https?://[^\s/?#]+$")
+    """URL of a store in a process of its own (`harness store`), as http://10.0.0.1:4747; unset: in this process."""
     concurrency: int = Field(64, ge=1)
     """Rollouts at once inside one runner process."""
     timeout_s: float = Field(120.0, gt=0)

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from harness.environments import Tool
 
 
+Arguments = Mapping[str, JSON] | str
+"""Of a call: by name, or as a model wrote them."""
 Carrier = Callable[[Mapping[str, JSON]], Awaitable[str]]
 """Carries out a call of a program's own tool, whose arguments fit its schema; gives the text to show the model."""
 
@@ -87,14 +89,14 @@ class Toolbox(Protocol):
                 model calls are seeded by themselves and recorded in that order, whoever is faster.
         """
 
-    async def call(self, tool: str, arguments: Mapping[str, Any] | str) -> str:
+    async def call(self, tool: str, arguments: Arguments) -> str:
         """Call a tool and return the text to show the model, whatever came of it.
 
         Never raises for what a model can do wrong: an unknown tool, arguments that are no JSON (text is parsed) or do
         not fit, a tool that fails or takes too long. Each is recorded with its kind.
         """
 
-    async def call_all(self, calls: Sequence[tuple[str, Mapping[str, Any] | str]]) -> list[str]:
+    async def call_all(self, calls: Sequence[tuple[str, Arguments]]) -> list[str]:
         """The calls of one reply, name and arguments: those of the environment one after another, in order.
 
         Neighbours that the program's own tools carry out are carried out at once.

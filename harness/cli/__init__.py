@@ -31,7 +31,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "eval": ("harness.cli.evaluate", "Measure accuracy of a run's checkpoint or of any endpoint."),
     "dev": ("harness.cli.dev", "Dry run on a few tasks, every span shown."),
     "serve": ("harness.cli.serve", "Serve a policy or a run's checkpoint to any OpenAI client."),
-    "runner": ("harness.cli.runner", "Run agents for a run on another machine."),
     "parity": ("harness.cli.parity", "Prove that plugins run the same agent."),
     "match": ("harness.cli.match", "Show which calls an agent_match would train."),
     "plugins": ("harness.cli.plugins", "List, scaffold and isolate plugins."),

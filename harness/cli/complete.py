@@ -76,6 +76,10 @@ Settings = Annotated[
     list[str] | None, typer.Option("--set", help="key=value, dotted; repeatable.", autocompletion=settings)
 ]
 """The option `--set` of every command that takes a whole configuration."""
+Store = Annotated[
+    str | None,
+    typer.Option("--store", "--external-store-address", help="URL of a store that `harness store` started."),
+]
 Preset = Annotated[str | None, typer.Option(help="A preset of `harness config list`.", autocompletion=presets)]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
 Baseline = Annotated[str | None, typer.Option(help="The arm, or its agent, that others are compared with.")]

@@ -41,6 +41,7 @@ def evaluate(
         int | None, typer.Option(min=1, help="Rollouts of a task, for pass@k and what they agree on.")
     ] = None,
     temperature: Annotated[float | None, typer.Option(min=0, help="0, the default, is greedy.")] = None,
+    store: complete.Store = None,
     preset: complete.Preset = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file.")] = None,
     settings: complete.Settings = None,

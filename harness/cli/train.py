@@ -35,6 +35,7 @@ def train(
         str | None, typer.Option(help="The policy: bundled, a folder, or a Hugging Face id (policy.path).")
     ] = None,
     n_runners: Annotated[int | None, typer.Option(help="Runner processes (rollout.runners).")] = None,
+    store: complete.Store = None,
     agent_match: Annotated[str | None, typer.Option(help="Regular expression: the roles to train.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of data order, sampling and optimizer.")] = None,
     steps: Annotated[int | None, typer.Option(help="Training steps in all.")] = None,

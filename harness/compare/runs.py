@@ -32,6 +32,7 @@ _OF_THE_DEVICE = (
     "rollout.runners",
     "rollout.concurrency",
     "rollout.host",
+    "rollout.store",
     "reward.concurrency",
     "train.micro_batch",
     "verl",

@@ -50,6 +50,22 @@ def path(given: PathLike | None) -> Path | None:
     return None if given is None else Path(given)
 
 
+def named_store(store: str | None) -> str | None:
+    """Where a store in a process of its own is, as an option says, else as agentlightning's variables do.
+
+    Raises:
+        UserError: `AGL_MANAGED_STORE=0` asks for one, and nothing says where it is.
+    """
+    if store is not None or os.environ.get("AGL_MANAGED_STORE", "").strip().lower() not in ("0", "false", "no", "off"):
+        return store.rstrip("/") if store else None
+    host, port = os.environ.get("AGL_SERVER_HOST"), os.environ.get("AGL_SERVER_PORT")
+    if not host and not port:
+        raise UserError(
+            "AGL_MANAGED_STORE=0, and nothing says where the store is: give --store URL, or set AGL_SERVER_HOST"
+        )
+    return f"http://{host or 'localhost'}:{port or 4747}"
+
+
 def default_preset(task: str | None, device: str) -> str:
     """The preset of a task set on a device, where none is named."""
     from harness.plugins import task_set_spec

@@ -17,6 +17,7 @@ from harness.python.asking import (
     environment_endpoint,
     key_of,
     named_endpoint,
+    named_store,
     parser_of,
     path,
     plain,
@@ -52,6 +53,7 @@ def evaluate(
     limit: int | None = None,
     samples: int | None = None,
     temperature: float | None = None,
+    store: str | None = None,
     preset: str | None = None,
     config: PathLike | None = None,
     settings: Settings = (),
@@ -73,6 +75,7 @@ def evaluate(
         limit: Only so many tasks, a fixed sample.
         samples: Rollouts of a task, for pass@k and what they agree on.
         temperature: 0, the default, is greedy.
+        store: URL of a store in a process of its own (`harness store`).
         preset: A preset of `harness config list`.
         config: A YAML file.
         settings: Dotted keys with values, `{"max_turns": 1}`, or texts `key=value`; options count over them.
@@ -105,6 +108,7 @@ def ask(
     limit: int | None,
     samples: int | None,
     temperature: float | None,
+    store: str | None,
     preset: str | None,
     config: PathLike | None,
     settings: Settings | None,
@@ -117,8 +121,9 @@ def ask(
 
     if task is not None and split is None:
         split = task_set_spec(task).eval_split or None
-    options = {"task__name": task, "task__val_split": split, "task__val_limit": limit}
-    overrides = told(settings) + told({}, **options, eval__samples=samples, eval__temperature=temperature)
+    options: dict[str, object] = {"task__name": task, "task__val_split": split, "task__val_limit": limit}
+    options |= {"eval__samples": samples, "eval__temperature": temperature, "rollout__store": named_store(store)}
+    overrides = told(settings) + told({}, **options)
     trained, served = (RunFolder.open(Path(run)), True) if run is not None else (None, False)
     if trained is not None:
         if endpoint is not None or model is not None:

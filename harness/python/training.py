@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from harness import timeline
 from harness.config import Config, Setting, cache_dir, load_config, resolve_device
 from harness.errors import UserError
-from harness.python.asking import PathLike, Settings, default_preset, key_of, path, told, without
+from harness.python.asking import PathLike, Settings, default_preset, key_of, named_store, path, told, without
 from harness.python.console import PlainConsole
 from harness.python.display import TrainingDisplay
 from harness.python.loaded import LoadedRun
@@ -38,6 +38,7 @@ def train(
     task: str | None = None,
     model: PathLike | None = None,
     n_runners: int | None = None,
+    store: str | None = None,
     agent_match: str | None = None,
     seed: int | None = None,
     steps: int | None = None,
@@ -59,6 +60,7 @@ def train(
         task: The task set.
         model: The policy: bundled, a folder, or a Hugging Face id.
         n_runners: Runner processes.
+        store: URL of a store in a process of its own (`harness store`).
         agent_match: Regular expression: the roles to train.
         seed: Of data order, sampling and optimizer.
         steps: Training steps in all.
@@ -92,6 +94,7 @@ def ask(
     task: str | None,
     model: PathLike | None,
     n_runners: int | None,
+    store: str | None,
     agent_match: str | None,
     seed: int | None,
     steps: int | None,
@@ -104,12 +107,13 @@ def ask(
     from harness.plugins import trained_by
     from harness.run import check
 
+    store = named_store(store)
     if resume is None:
         if ci and ci_fast:
             raise UserError("--ci is twenty steps and --ci-fast is one: give one of them")
         overrides = _ci(fast=ci_fast) if ci or ci_fast else []  # first: what is asked for by name counts
-        overrides += told(settings, task__name=task, policy__path=model, rollout__runners=n_runners)
-        overrides += told({}, train__steps=steps)
+        placed = {"rollout__runners": n_runners, "rollout__store": store}
+        overrides += told(settings, task__name=task, policy__path=model, **placed) + told({}, train__steps=steps)
         if preset is None and config is None:
             device = load_config(None, None, [item for item in overrides if key_of(item) == "device"]).device
             preset = default_preset(task, resolve_device(device))
@@ -117,7 +121,12 @@ def ask(
         asked = Training(resolved, Path(runs_dir))
     else:
         own = (agent, preset, config, task, model, n_runners, agent_match, seed)
-        asked = _resumed(Path(resume), settings, steps, more=any(one is not None for one in own) or ci or ci_fast)
+        asked = _resumed(
+            Path(resume),
+            told(settings, rollout__store=store),
+            steps,
+            more=any(one is not None for one in own) or ci or ci_fast,
+        )
         if asked.finished:
             return asked
     check(asked.config)
@@ -125,7 +134,7 @@ def ask(
     return asked
 
 
-def _resumed(resume: Path, settings: Settings | None, steps: int | None, *, more: bool) -> Training:
+def _resumed(resume: Path, settings: list[Setting], steps: int | None, *, more: bool) -> Training:
     """A run that goes on; `more` is whether anything else was asked for."""
     from harness.run import RESUMABLE, same_run
 
@@ -138,7 +147,7 @@ def _resumed(resume: Path, settings: Settings | None, steps: int | None, *, more
         raise UserError(
             f"--resume takes the run's own configuration; only --set of {', '.join(RESUMABLE)} may change it"
         )
-    resolved = load_config(None, folder.path / "config.yaml", told(settings))
+    resolved = load_config(None, folder.path / "config.yaml", settings)
     if steps is not None:
         resolved.train.steps = steps
     same_run(folder.config(), resolved)
@@ -222,9 +231,18 @@ class Training:
 
 
 def say_what_is_awaited(console: Console, config: Config, folder: RunFolder) -> None:
-    """Where no runners are started here, how others join."""
+    """Wait for a store in a process of its own, and say how others join where no runners are started here.
+
+    Raises:
+        UserError: The store does not come, or refuses.
+    """
+    if store := config.rollout.store:
+        from harness.rollout.stores import elsewhere
+
+        elsewhere().awaited(store, console.print)
     if config.rollout.runners == 0:
-        console.print(f"rollout.runners is 0: waits for `harness runner --join {folder.path}`")
+        where = f"--store {store}` or `harness runner " if store else ""
+        console.print(f"rollout.runners is 0: waits for `harness runner {where}--join {folder.path}`")
 
 
 def _advice(config: Config) -> str:

@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from harness import clock
+from harness.errors import RunFailed
 from harness.records import Attempt
 from harness.rollout.request import RolloutRequest
 from harness.rollout.spans import from_spans
@@ -43,30 +44,36 @@ class RolloutClient:
     async def run(self, request: RolloutRequest, metadata: dict[str, Any] | None = None) -> Attempt:
         """Run one rollout to its end and return its last attempt; failures are outcomes, not exceptions."""
         started = clock.now()
-        rollout_id = await self._enqueue(request, metadata or {})
-        finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting[rollout_id] = finished
-        if self._poller is None or self._poller.done():
-            self._poller = asyncio.create_task(self._poll())
-        await finished
-        try:
-            return await self._read(rollout_id, started)
-        finally:
-            self._forget(rollout_id)
+        for _ in range(LOST_TRIES):
+            rollout_id = await self._enqueue(request, metadata or {})
+            finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting[rollout_id] = finished
+            if self._poller is None or self._poller.done():
+                self._poller = asyncio.create_task(self._poll())
+            await finished
+            try:
+                if (attempt := await self._read(rollout_id, started)) is not None:
+                    return attempt
+            finally:
+                self._forget(rollout_id)
+            logger.warning("the store does not know rollout %s any more: it is enqueued again", rollout_id)
+        raise RunFailed(f"the store lost a rollout {LOST_TRIES} times: see why it is started anew so often")
 
-    async def _read(self, rollout_id: str, started: float) -> Attempt:
+    async def _read(self, rollout_id: str, started: float) -> Attempt | None:
+        """The last attempt of a rollout that has ended; None where the store lost it, as one that was started anew."""
         spans = await self._store.query_spans(rollout_id, attempt_id="latest")
         attempt = from_spans(list(spans))
         if attempt is not None:
             if attempt.rollout_id != rollout_id or any(call.rollout_id != rollout_id for call in attempt.transitions):
                 raise AssertionError(f"spans of rollout {attempt.rollout_id} came back for {rollout_id}")
             return attempt
-        latest = await self._store.get_latest_attempt(rollout_id)
-        lost = (latest.metadata or {}).get("lost") if latest else None
-        detail = f"runner {lost}" if lost else f"the store ended it: {latest.status if latest else 'no attempt'}"
+        if (latest := await self._store.get_latest_attempt(rollout_id)) is None:
+            return None
+        lost = (latest.metadata or {}).get("lost")
+        detail = f"runner {lost}" if lost else f"the store ended it: {latest.status}"
         return Attempt(
             rollout_id=rollout_id,
-            attempt_id=latest.attempt_id if latest else "",
+            attempt_id=latest.attempt_id,
             outcome="runner_lost",
             detail=detail,
             answer=None,

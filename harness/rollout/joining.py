@@ -1,4 +1,4 @@
-"""Runners away from the run: what they are told, how they work, and how the run notices that they are gone."""
+"""Runners away from the run: what they are told, and how it is noticed that they are gone."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import asyncio
 import json
 import logging
 import os
-import random
-from collections.abc import Coroutine
-from dataclasses import asdict, dataclass
+from collections.abc import Coroutine, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import harness
 from harness import clock
 from harness.errors import ConfigError
-from harness.gateway.client import GatewayControl
-from harness.rollout.pool import WorkerPool, give_back
+from harness.rollout.pool import give_back
 from harness.rollout.worker import WorkerSettings
 
 if TYPE_CHECKING:
@@ -29,9 +27,6 @@ FIRST_NUMBER = 1_000_000
 """Runners that joined have numbers from here on, drawn at random: nobody hands them out."""
 LOST_S = 45.0
 """A joined runner is given up after this long without one of agentlightning's heartbeats, sent every 15 s."""
-ASK_S = 1.0
-MISSED = 3
-"""A run whose gateway has not answered so many times in a row has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +41,7 @@ class Invitation:
     control_key: str
     concurrency: int
     timeout_s: float
+    store_key: str = field(default="", repr=False)
 
     def write(self, path: Path) -> None:
         """Leave it at `path`, which nobody else may read: it holds the control key."""
@@ -62,15 +58,25 @@ class Invitation:
         """
         file = path / FILE_NAME if path.is_dir() else path
         try:
-            invitation = cls(**json.loads(file.read_text(encoding="utf-8")))
+            return cls.of(json.loads(file.read_text(encoding="utf-8")), str(file))
         except OSError as error:
             raise ConfigError(
                 f"no run to join at {file} ({error.strerror}): it is written while services run, and then removed"
             ) from error
         except (ValueError, TypeError) as error:
             raise ConfigError(f"{file} is not the join file of a run: {error}") from error
+
+    @classmethod
+    def of(cls, data: Mapping[str, Any], source: str) -> Invitation:
+        """The invitation in plain data.
+
+        Raises:
+            ConfigError: It is of another version of harness.
+            TypeError: It is none.
+        """
+        invitation = cls(**data)
         if invitation.version != harness.__version__:
-            raise ConfigError(f"{file} is of harness {invitation.version}, this is {harness.__version__}")
+            raise ConfigError(f"{source} is of harness {invitation.version}, this is {harness.__version__}")
         return invitation
 
     def settings(self, number: int, heartbeat: Path) -> WorkerSettings:
@@ -83,52 +89,8 @@ class Invitation:
             control_key=self.control_key,
             concurrency=self.concurrency,
             heartbeat_file=str(heartbeat),
+            store_key=self.store_key,
         )
-
-
-async def join_run(invitation: Invitation, runners: int, log_dir: Path) -> None:
-    """Work for a run with `runners` processes until it ends.
-
-    Raises:
-        ConfigError: The run does not answer.
-        RunFailed: The processes keep dying.
-    """
-    from harness.plugins import agent_spec, registry
-    from harness.rollout.environments import python_for
-
-    spec = agent_spec(invitation.agent)
-    if not await _answers(invitation.gateway_url):
-        raise ConfigError(
-            f"run {invitation.run} does not answer at {invitation.gateway_url}: it has ended, or this machine cannot "
-            "reach it (rollout.host of the run, or a tunnel to its ports)"
-        )
-    pool = WorkerPool(
-        runners,
-        invitation.settings,
-        log_dir,
-        invitation.timeout_s,
-        python_for(registry().owner("agent", spec.name)),
-        first=FIRST_NUMBER + random.SystemRandom().randrange(2**30),
-    )
-    try:
-        pool.start()  # before agentlightning's imports, which the processes do as well
-        await first(_ended(invitation.gateway_url), _watch(pool, invitation))
-    except Exception:
-        if await _answers(invitation.gateway_url):
-            raise
-    finally:
-        await asyncio.to_thread(pool.stop)
-
-
-async def _watch(pool: WorkerPool, invitation: Invitation) -> None:
-    from harness.rollout.store import StoreClient
-
-    store = StoreClient(invitation.store_url)
-    try:
-        async with GatewayControl(invitation.gateway_url, invitation.control_key) as control:
-            await pool.watch(store, control)
-    finally:
-        await store.close()
 
 
 async def watch_joined(store: LightningStore) -> None:
@@ -162,21 +124,3 @@ async def first(*works: Coroutine[Any, Any, None]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
     for task in done:
         task.result()
-
-
-async def _ended(gateway_url: str) -> None:
-    missed = 0
-    while missed < MISSED:
-        await asyncio.sleep(ASK_S)
-        missed = 0 if await _answers(gateway_url) else missed + 1
-
-
-async def _answers(gateway_url: str) -> bool:
-    import aiohttp
-
-    limit = aiohttp.ClientTimeout(total=5)
-    try:
-        async with aiohttp.ClientSession(timeout=limit) as http, http.get(f"{gateway_url}/health") as answer:
-            return answer.status == 200
-    except (aiohttp.ClientError, TimeoutError):
-        return False

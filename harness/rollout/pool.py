@@ -90,6 +90,10 @@ class WorkerPool:
         """Start all workers; returns at once, with the names under which they will ask for rollouts."""
         self._log_dir.mkdir(parents=True, exist_ok=True)
         self._workers = [self._spawn() for _ in range(self._count)]
+        return self.ids()
+
+    def ids(self) -> list[str]:
+        """The names of the workers that there are."""
         return [worker.id for worker in self._workers]
 
     def _spawn(self, careful: bool = False) -> _Worker:
@@ -98,6 +102,7 @@ class WorkerPool:
         heartbeat.unlink(missing_ok=True)  # of a launch that was killed
         log = (self._log_dir / f"runner-{number}.log").open("ab")
         environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+        environment.pop("HARNESS_STORE_KEY", None)  # it is told what it needs; frameworks read their environment
         process = subprocess.Popen(
             [self._python, "-m", "harness.rollout.worker"],
             stdin=subprocess.PIPE,

@@ -42,6 +42,12 @@ class Shares:
         with self._lock:
             self._runners |= dict.fromkeys(runners, _Runner(0, free, time.monotonic() + START_S))
 
+    def taking_part(self) -> int:
+        """How many runners there are."""
+        now = time.monotonic()
+        with self._lock:
+            return sum(one.until > now for one in self._runners.values())
+
     def share(self, runner: str, running: int, free: int, waiting: int) -> int:
         """How many of `waiting` rollouts a runner takes that asks.
 

@@ -13,6 +13,7 @@ import signal
 import threading
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,8 @@ from harness.rollout.joining import FILE_NAME, Invitation, first, watch_joined
 from harness.rollout.pool import WorkerPool
 from harness.rollout.processes import RUN_MARK, no_orphans, sweep
 from harness.rollout.runner import POLICY_RESOURCE, GatewayTracer
-from harness.rollout.store import RunStore, StoreServer
+from harness.rollout.store import RunStore, StoreElsewhere, StoreServer, quiet
+from harness.rollout.stores import elsewhere
 
 if TYPE_CHECKING:
     from agentlightning.store.base import LightningStore
@@ -68,7 +70,7 @@ class RolloutWork(agl.Algorithm):
         self.model = model
         self.log_dir = log_dir
         self.mark = mark
-        self.store_url = ""
+        self.store_url = self.store_key = ""
         self.gateway = GatewayServer(config.rollout.host, upstream_concurrency=1024, queue_size=4096)
         self.pool: WorkerPool | None = None
         self._interrupted = False
@@ -87,14 +89,15 @@ class RolloutWork(agl.Algorithm):
             KeyboardInterrupt: Interrupted by Ctrl-C, SIGTERM or SIGHUP.
         """
         os.environ[RUN_MARK] = self.mark  # inherited by every child, whoever starts it
+        away = self.config.rollout.store
         trainer = agl.Trainer(
             algorithm=self,
             tracer=GatewayTracer(),
-            store=RunStore(thread_safe=True),
+            store=elsewhere()(away, self.log_dir.parent.name) if away else RunStore(thread_safe=True),
             # We start the store's server ourselves: on a free loopback port, and without its log on our stdout.
             strategy=agl.ClientServerExecutionStrategy(role="algorithm", managed_store=False),
         )
-        _quiet()
+        quiet()
         try:
             with no_orphans():
                 trainer.fit(agl.LitAgent())
@@ -125,34 +128,11 @@ class RolloutWork(agl.Algorithm):
         before = {number: signal.getsignal(number) for number in endings()} if main else {}
         for number in before:
             loop.add_signal_handler(number, interrupt)
-        host = self.config.rollout.host
-        join_file = self.log_dir.parent / FILE_NAME
         kept = self.get_store()
-        assert isinstance(kept, RunStore)
-        store = StoreServer(kept, host)
+        assert isinstance(kept, RunStore | StoreElsewhere)
+        store = StoreServer(kept, self.config.rollout.host) if isinstance(kept, RunStore) else kept
         try:
-            with timeline.span("store and gateway"):
-                await store.start()
-                self.store_url = store.endpoint
-                await asyncio.to_thread(self.gateway.start)
-            policy = agl.LLM(endpoint=self.gateway.base_url, model=self.model, api_key=self.gateway.key)
-            await store.add_resources({POLICY_RESOURCE: policy})
-            spec = agent_spec(self.config.agent)
-            invitation = self.invitation()
-            invitation.write(join_file)
-            self.pool = WorkerPool(
-                self.config.rollout.runners,
-                invitation.settings,
-                self.log_dir,
-                self.config.rollout.timeout_s,
-                python_for(registry().owner("agent", spec.name)),
-            )
-            kept.shares.expect(self.pool.start(), self.config.rollout.concurrency)
-            async with self.gateway.control() as control:
-                await control.point(roles=self.roles)
-                await first(
-                    self.work(store), self.pool.watch(store, control), watch_joined(store), self._watch_gateway()
-                )
+            await self._serve(store)
         except asyncio.CancelledError:
             if self._interrupted:
                 raise KeyboardInterrupt from None
@@ -163,14 +143,39 @@ class RolloutWork(agl.Algorithm):
         finally:
             self._over = True
             try:
-                join_file.unlink(missing_ok=True)
+                (self.log_dir.parent / FILE_NAME).unlink(missing_ok=True)
                 await self._stop(store)
             finally:
                 for number, handler in before.items():
                     loop.remove_signal_handler(number)
                     signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
-    async def _stop(self, store: StoreServer) -> None:
+    async def _serve(self, store: StoreServer | StoreElsewhere) -> None:
+        """Start the services, and have the work done beside what watches them."""
+        with timeline.span("store and gateway"):
+            if isinstance(store, StoreServer):
+                await store.start()
+            self.store_url, self.store_key = store.endpoint, store.key
+            await asyncio.to_thread(self.gateway.start)
+        policy = agl.LLM(endpoint=self.gateway.base_url, model=self.model, api_key=self.gateway.key)
+        spec = agent_spec(self.config.agent)
+        invitation = self.invitation()
+        await store.welcome(asdict(replace(invitation, store_key="")), {POLICY_RESOURCE: policy})
+        invitation.write(self.log_dir.parent / FILE_NAME)
+        self.pool = WorkerPool(
+            self.config.rollout.runners,
+            invitation.settings,
+            self.log_dir,
+            self.config.rollout.timeout_s,
+            python_for(registry().owner("agent", spec.name)),
+        )
+        store.expect(self.pool.start(), self.config.rollout.concurrency)
+        watched = watch_joined(store) if isinstance(store, StoreServer) else store.keep()
+        async with self.gateway.control() as control:
+            await control.point(roles=self.roles)
+            await first(self.work(store), self.pool.watch(store, control), watched, self._watch_gateway())
+
+    async def _stop(self, store: StoreServer | StoreElsewhere) -> None:
         """End the services, those first that use the others."""
         if self.pool is not None:
             await asyncio.to_thread(self.pool.stop)
@@ -193,10 +198,5 @@ class RolloutWork(agl.Algorithm):
             control_key=self.gateway.control_key,
             concurrency=self.config.rollout.concurrency,
             timeout_s=self.config.rollout.timeout_s,
+            store_key=self.store_key,
         )
-
-
-def _quiet() -> None:
-    """agentlightning logs tracebacks of what is raised through it; our caller reports the same in one line."""
-    for name in ("agentlightning", "uvicorn", "LiteLLM"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -10,6 +10,8 @@ agentlightning gives whoever asks all it has room for. Here a runner is given it
 
 agentlightning takes deadlines from the machine's clock: one that is set forward would end all attempts under way. Here
 its store has a clock that nobody sets.
+
+A store in a process of its own (`stores.py`) may be away for a while: its clients wait for it.
 """
 
 from __future__ import annotations
@@ -17,26 +19,40 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
 from agentlightning.store import collection_based
 from agentlightning.store import utils as health
-from agentlightning.store.base import LightningStore, is_finished
+from agentlightning.store.base import UNSET, LightningStore, Unset, is_finished
 from agentlightning.store.client_server import API_V1_AGL_PREFIX, LightningStoreClient, LightningStoreServer
 from agentlightning.store.memory import InMemoryLightningStore
-from agentlightning.types import AttemptedRollout, ResourcesUpdate, Span
+from agentlightning.types import (
+    Attempt,
+    AttemptedRollout,
+    AttemptStatus,
+    NamedResources,
+    ResourcesUpdate,
+    Rollout,
+    Span,
+)
 from agentlightning.utils.server_launcher import PythonServerLauncherArgs
 from fastapi import Body
 
 from harness import clock
+from harness.errors import RunFailed
+from harness.rollout.otlp import exported, flush
 from harness.rollout.shares import Shares
 
 SPANS = "/harness/spans"
 FORGET = "/harness/forget"
 TAKE = "/harness/take"
+AWAY_S = 120.0
+"""How long a store in a process of its own may be away until a run ends for want of it."""
+POLL_S = 0.5
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +84,14 @@ class RunStore(InMemoryLightningStore):
             taken: Sequence[AttemptedRollout] = await self.dequeue_many_rollouts(limit=limit, worker_id=worker_id)
         return taken
 
+    async def wait_for_rollouts(self, *, rollout_ids: list[str], timeout: float | None = None) -> list[Rollout]:
+        """As agentlightning's; rollouts that are not known here, or no longer, are there as `cancelled`."""
+        done = await super().wait_for_rollouts(rollout_ids=rollout_ids, timeout=timeout)
+        left = set(rollout_ids).difference(one.rollout_id for one in done)
+        async with self.collections.atomic(mode="r", snapshot=False, labels=["rollouts"]) as kept:
+            lost = [one for one in left if await kept.rollouts.get({"rollout_id": {"exact": one}}) is None]
+        return [*done, *(Rollout(rollout_id=one, input=None, start_time=0.0, status="cancelled") for one in lost)]
+
     async def forget(self, rollout_ids: Sequence[str]) -> None:
         """Drop what is known of some rollouts that have ended."""
         async with self.collections.atomic(
@@ -94,6 +118,9 @@ class StoreServer(LightningStoreServer):
         host: Where it listens, and by which others reach it.
     """
 
+    key = ""
+    """It asks for none: it belongs to one run."""
+
     def __init__(self, store: LightningStore, host: str = "127.0.0.1") -> None:
         launcher = PythonServerLauncherArgs(
             host=host, access_host=host, launch_mode="thread", log_level=logging.CRITICAL
@@ -118,6 +145,15 @@ class StoreServer(LightningStoreServer):
         self.app.post(API_V1_AGL_PREFIX + SPANS, status_code=201)(add_many_spans)
         self.app.post(API_V1_AGL_PREFIX + FORGET, status_code=200)(forget)
 
+    def expect(self, runners: Sequence[str], free: int) -> None:
+        """As `Shares.expect`."""
+        assert isinstance(self.store, RunStore)
+        self.store.shares.expect(runners, free)
+
+    async def welcome(self, invitation: object, resources: NamedResources) -> None:
+        """Be told with what each rollout is given."""
+        await self.add_resources(resources)
+
     async def forget(self, rollout_ids: Sequence[str]) -> None:
         """Drop what is known of some rollouts that have ended."""
         store = self.store
@@ -125,17 +161,69 @@ class StoreServer(LightningStoreServer):
         await store.forget(rollout_ids)
 
 
-class StoreClient(LightningStoreClient):
-    """agentlightning's client, for a `StoreServer`."""
+def quiet() -> None:
+    """agentlightning logs tracebacks of what is raised through it; our caller reports the same in one line."""
+    for name in ("agentlightning", "uvicorn", "LiteLLM"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+
+def gone(url: str) -> RunFailed:
+    """That a store has been away for too long."""
+    return RunFailed(f"the store at {url} has not answered for {AWAY_S:g} s: start it again, then --resume a training")
+
+
+class StoreClient(LightningStoreClient):
+    """agentlightning's client, for a `StoreServer`.
+
+    Args:
+        url: Where it is.
+        key: Of a store in a process of its own, which is waited for where it does not answer.
+    """
+
+    def __init__(self, url: str, key: str = "") -> None:
+        super().__init__(url)
+        self.key = key
+        self.stopping = False
+        """Whether attempts that fail from now on do so because their runner was told to stop."""
+        self._away = False
         self._resources: dict[str, ResourcesUpdate] = {}
+
+    async def _get_session(self) -> aiohttp.ClientSession:
+        session: aiohttp.ClientSession = await super()._get_session()
+        if self.key:
+            session.headers["Authorization"] = f"Bearer {self.key}"
+        return session
+
+    async def _request_json(self, *args: object, **kwargs: object) -> object:
+        ends = time.monotonic() + AWAY_S
+        while True:
+            try:
+                return await super()._request_json(*args, **kwargs)
+            except (aiohttp.ClientError, TimeoutError) as error:  # also an answer that broke off
+                if not self.key or getattr(error, "status", 503) != 503:
+                    raise
+                if time.monotonic() > ends:
+                    raise gone(self.server_address_root) from error
+            await asyncio.sleep(POLL_S)
 
     async def add_many_spans(self, spans: Sequence[Span]) -> Sequence[Span]:
         """Store all spans or none, in one request. Returns what it was given."""
         await self._request_json("post", SPANS, json=[span.model_dump(mode="json") for span in spans])
+        exported(spans)
         return spans
+
+    async def update_attempt(
+        self, rollout_id: str, attempt_id: str, status: AttemptStatus | Unset = UNSET, **more: object
+    ) -> Attempt:
+        """As agentlightning's; what fails because its runner stops is handed on, and uses up no retry."""
+        if self.stopping and status == "failed":
+            status, more["metadata"] = "unresponsive", {"lost": "was stopped"}
+        return await super().update_attempt(rollout_id, attempt_id, status, **more)
+
+    async def close(self) -> None:
+        """Close the connections; spans that wait to be exported go out first."""
+        await asyncio.to_thread(flush)
+        await super().close()
 
     async def take(self, worker_id: str, running: int, free: int) -> Sequence[AttemptedRollout]:
         """As `RunStore.take`; nothing where the server does not answer. Asked once: an answer that is lost is lost."""
@@ -144,9 +232,12 @@ class StoreClient(LightningStoreClient):
         try:
             async with session.post(f"{self.server_address}{TAKE}", json=asked) as answer:
                 answer.raise_for_status()
+                self._away = False
                 return [AttemptedRollout.model_validate(one) for one in await answer.json()]
         except (aiohttp.ClientError, TimeoutError) as error:
-            logger.warning("the store gave no rollouts: %s", error)
+            if not self._away:
+                logger.warning("the store gives no rollouts: %s", error)
+            self._away = True
             return []
 
     async def get_resources_by_id(self, resources_id: str) -> ResourcesUpdate | None:
@@ -161,3 +252,40 @@ class StoreClient(LightningStoreClient):
     async def forget(self, rollout_ids: Sequence[str]) -> None:
         """Drop what is known of some rollouts that have ended."""
         await self._request_json("post", FORGET, json=list(rollout_ids))
+
+
+class StoreElsewhere(StoreClient, ABC):
+    """A run's place in a store in a process of its own, with the interface of `StoreServer`.
+
+    Args:
+        url: Of the store.
+        run: Name of the run's folder.
+    """
+
+    def expect(self, runners: Sequence[str], free: int) -> None:
+        """Runners are known to it once they ask."""
+
+    @classmethod
+    @abstractmethod
+    def awaited(cls, url: str, say: Callable[[str], None]) -> None:
+        """Wait until the store answers, and say so once where it does not yet.
+
+        Raises:
+            UserError: It did not come, or refuses.
+        """
+
+    @abstractmethod
+    async def welcome(self, invitation: Mapping[str, object], resources: NamedResources) -> None:
+        """Have the place: for runners that ask the store for a run, and with what each rollout is given."""
+
+    @abstractmethod
+    async def keep(self) -> None:
+        """Make the place anew where the store was started anew, until cancelled.
+
+        Raises:
+            RunFailed: The store has not answered for `AWAY_S`, or refuses.
+        """
+
+    @abstractmethod
+    async def stop(self) -> None:
+        """Leave the place, and with it all that is known there of the run."""

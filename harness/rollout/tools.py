@@ -20,7 +20,7 @@ from harness.plugins import environment, program
 from harness.records import JSON, ToolCall, ToolFault
 from harness.rollout.plain import misfit, parsed, plain_state, storable
 from harness.rollout.request import RolloutRequest
-from harness.toolbox import LLM, Carrier, Toolbox
+from harness.toolbox import LLM, Arguments, Carrier, Toolbox
 
 if TYPE_CHECKING:
     import httpx
@@ -104,16 +104,16 @@ class HostToolbox:
     async def execute(self, text: str) -> str:
         return await _execute(self, text)
 
-    async def call_all(self, calls: Sequence[tuple[str, Mapping[str, Any] | str]]) -> list[str]:
+    async def call_all(self, calls: Sequence[tuple[str, Arguments]]) -> list[str]:
         return [await self.call(tool, arguments) for tool, arguments in calls]
 
-    async def call(self, tool: str, arguments: Mapping[str, Any] | str) -> str:
+    async def call(self, tool: str, arguments: Arguments) -> str:
         return await self.called(tool, arguments, self.tools)
 
     async def called(
         self,
         tool: str,
-        arguments: Mapping[str, Any] | str,
+        arguments: Arguments,
         tools: Sequence[Tool],
         own: Mapping[str, Carrier] = MappingProxyType({}),
         branch: str = "",
@@ -130,10 +130,10 @@ class HostToolbox:
     async def _called(
         self,
         tool: str,
-        arguments: Mapping[str, Any] | str,
+        arguments: Arguments,
         tools: Sequence[Tool],
         own: Mapping[str, Carrier],
-    ) -> tuple[Mapping[str, Any], Observation, ToolFault]:
+    ) -> tuple[Mapping[str, JSON], Observation, ToolFault]:
         given, wrong = parsed(arguments)
         found = next((one for one in tools if one.name == tool), None)
         if found is None:
@@ -190,10 +190,10 @@ class _Part:
     ) -> Toolbox:
         return _Part(self.whole, self.branch, tools, own or {}).branched(at_once)
 
-    async def call(self, tool: str, arguments: Mapping[str, Any] | str) -> str:
+    async def call(self, tool: str, arguments: Arguments) -> str:
         return await self.whole.called(tool, arguments, self.tools, self.own, self.branch)
 
-    async def call_all(self, calls: Sequence[tuple[str, Mapping[str, Any] | str]]) -> list[str]:
+    async def call_all(self, calls: Sequence[tuple[str, Arguments]]) -> list[str]:
         texts: list[str] = []
         for own, neighbours in groupby(calls, key=lambda call: call[0] in self.own):
             if own:
@@ -206,7 +206,7 @@ class _Part:
         return await _execute(self, text)
 
 
-async def _together(calls: Sequence[Coroutine[Any, Any, str]]) -> list[str]:
+async def _together(calls: Sequence[Coroutine[None, None, str]]) -> list[str]:
     """What all of them give; the first that raises ends the others."""
     try:
         async with asyncio.TaskGroup() as group:

@@ -32,6 +32,7 @@ class WorkerSettings:
     control_key: str
     concurrency: int
     heartbeat_file: str
+    store_key: str = ""
 
     def dump(self) -> str:
         """As one line of JSON, for the worker's standard input."""
@@ -70,12 +71,12 @@ def main() -> None:
         loop = asyncio.get_running_loop()
         for number in endings():
             loop.add_signal_handler(number, stop.set)
-        store = StoreClient(settings.store_url)
+        store = StoreClient(settings.store_url, settings.store_key)
         control = GatewayControl(settings.gateway_url, settings.control_key)
 
         async def settled(one: UnderWay, outcome: Outcome, detail: str) -> None:
             """In another thread's loop, which needs connections of its own."""
-            own = StoreClient(settings.store_url)
+            own = StoreClient(settings.store_url, settings.store_key)
             async with GatewayControl(settings.gateway_url, settings.control_key) as asks:
                 await settle(own, asks, one, outcome, detail)
             await own.close()
@@ -87,6 +88,7 @@ def main() -> None:
         work = asyncio.create_task(runner.iter())
         waiter = asyncio.create_task(stop.wait())
         await asyncio.wait({work, waiter}, return_when=asyncio.FIRST_COMPLETED)
+        store.stopping = True
         work.cancel()
         try:
             await work

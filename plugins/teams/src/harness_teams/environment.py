@@ -9,6 +9,8 @@ from harness import Environment, Observation, Task, Tool
 from harness_sql.sqlite.environment import DATABASE, SQLEnvironment
 from harness_sql.sqlite.schema import schema_text
 
+Plain = Mapping[str, Any]
+"""JSON."""
 DATABASES = "databases"
 """Where a task's data name its SQLite files, by what each is called."""
 SCHEMA_CHARS = 1_000
@@ -29,14 +31,14 @@ class SplitEnvironment(Environment):
     def __init__(self) -> None:
         self._sql = SQLEnvironment()
 
-    def payload(self, task: Task, limits: Mapping[str, Any]) -> Mapping[str, Any]:
+    def payload(self, task: Task, limits: Plain) -> Plain:
         databases = {
             name: {DATABASE: path, "schema": schema_text(path, limit_chars=SCHEMA_CHARS, style="compact")}
             for name, path in task.data[DATABASES].items()
         }
         return {DATABASES: databases, "limits": dict(limits)}
 
-    def tools_for(self, payload: Mapping[str, Any]) -> tuple[Tool, ...]:
+    def tools_for(self, payload: Plain) -> tuple[Tool, ...]:
         """A tool for each database, whose description has the tables."""
         return tuple(
             Tool(
@@ -47,10 +49,10 @@ class SplitEnvironment(Environment):
             for name, one in payload[DATABASES].items()
         )
 
-    def check(self, payload: Mapping[str, Any]) -> None:
+    def check(self, payload: Plain) -> None:
         for one in payload[DATABASES].values():
             self._sql.check(one)
 
-    async def call(self, payload: Mapping[str, Any], tool: str, arguments: Mapping[str, Any]) -> Observation:
+    async def call(self, payload: Plain, tool: str, arguments: Plain) -> Observation:
         of = {DATABASE: payload[DATABASES][tool.removeprefix(_PREFIX)][DATABASE], "limits": payload["limits"]}
         return await self._sql.call(of, self._sql.tools[0].name, arguments)

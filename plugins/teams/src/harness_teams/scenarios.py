@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import CANARY, Problem, Reply, Scenario, Task
+from harness.scripted.server import ReceivedRequest
 from harness_sql.sqlite.environment import GOLD_IS
 from harness_sql.tasks.bundled import build_database
 from harness_sql.tool_loop.scenarios import calling
@@ -213,13 +214,13 @@ class Script:
     def __init__(self, scenario: Scenario) -> None:
         self._left = {who: list(replies) for who, replies in scenario.options["told"].items()}
 
-    def __call__(self, request: Any) -> Reply:
-        left = self._left.get(self._who(request.body["messages"]), [])
+    def __call__(self, request: ReceivedRequest) -> Reply:
+        left = self._left.get(self._who(request), [])
         return left.pop(0) if left else Reply.failure(500, "the scenario is over")
 
     @staticmethod
-    def _who(messages: Any) -> str:
-        system, user = (str(messages[at]["content"]) for at in (0, 1))
+    def _who(request: ReceivedRequest) -> str:
+        system, user = (str(request.messages[at]["content"]) for at in (0, 1))
         if system == PLANNER:
             return "planner"
         return "critic" if system == CRITIC else user.removeprefix("Task: ")

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from harness import LLM, Agent, Problem, Tool, Toolbox
+from harness.records import JSON
 from harness_sql.tool_loop.prompts import Prompts
 from harness_sql.tool_loop.reference import ReferenceTools
 from harness_teams.names import CRITIC, PASSES, PLANNER, ROLES
@@ -95,11 +96,11 @@ class _Work:
         part = self._toolbox.part([one.tool for one in handoffs], own)
         return Seat(part, PLANNER, self._prompts.planner, self._toolbox.max_turns)
 
-    async def _hand_over(self, handoff: Handoff, given: Mapping[str, Any]) -> str:
+    async def _hand_over(self, handoff: Handoff, given: Mapping[str, JSON]) -> str:
         if self._under_way == AT_ONCE:
             return TOO_MANY
         # Up to here nothing is waited for: branches and reports are in the order of the calls.
-        report = Report(handoff.worker, given["task"])
+        report = Report(handoff.worker, str(given["task"]))
         self.reports.append(report)
         part = self._toolbox.part(handoff.tools, at_once=True)
         self._under_way += 1

@@ -61,6 +61,7 @@ class VerlRun(RolloutWork):
         SessionFile(
             run_dir=str(self._live.folder.path),
             store_url=self.store_url,
+            store_key=self.store_key,
             gateway_url=self.gateway.base_url,
             control_key=self.gateway.control_key,
             model=self.model,

@@ -31,6 +31,7 @@ class SessionFile:
     control_key: str
     model: str
     config: dict[str, Any]
+    store_key: str = ""
 
     def write(self, path: Path) -> None:
         replace_text(path, json.dumps({name: getattr(self, name) for name in self.__slots__}), 0o600)
@@ -58,7 +59,7 @@ class SessionFile:
         return Session(
             validate(self.config),
             self.model,
-            StoreClient(self.store_url),
+            StoreClient(self.store_url, self.store_key),
             GatewayControl(self.gateway_url, self.control_key),
             RunFolder(Path(self.run_dir)),
         )

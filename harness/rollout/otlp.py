@@ -1,0 +1,72 @@
+"""Spans of rollouts to an OpenTelemetry collector too, where the standard variables name one.
+
+`OTEL_EXPORTER_OTLP_ENDPOINT` and the other variables of OpenTelemetry's SDK say where, how and with which headers; its
+own exporter sends them, from a thread. A collector that is away costs spans there, and no rollout. An attempt is a
+trace, its calls are the spans below that of the attempt. The exact record is left to agentlightning's store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
+
+from harness.rollout.spans import ATTEMPT_SPAN, PAYLOAD
+
+if TYPE_CHECKING:
+    from agentlightning.types import Span
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+
+@cache
+def _processor() -> BatchSpanProcessor | None:
+    """What sends spans; None where no collector is named."""
+    of = os.environ.get
+    named = of("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or of("OTEL_EXPORTER_OTLP_ENDPOINT")
+    if not named or of("OTEL_SDK_DISABLED", "").lower() == "true" or of("OTEL_TRACES_EXPORTER") == "none":
+        return None
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    said = of("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or of("OTEL_EXPORTER_OTLP_PROTOCOL")
+    kind = "grpc" if said == "grpc" else "http"
+    (exporter,) = entry_points(group="opentelemetry_traces_exporter", name=f"otlp_proto_{kind}")
+    return BatchSpanProcessor(exporter.load()())
+
+
+def exported(spans: Sequence[Span]) -> None:
+    """Hand spans of attempts to the exporter, where there is one."""
+    if (processor := _processor()) is None:
+        return
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
+
+    def context(attempt: str, part: str = "") -> SpanContext:
+        trace, span = (hashlib.sha256(text.encode()).digest() for text in (attempt, f"{attempt}/{part}"))
+        sampled = TraceFlags(TraceFlags.SAMPLED)
+        return SpanContext(int.from_bytes(trace[:16], "big"), int.from_bytes(span[:8], "big"), False, sampled)
+
+    resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", "harness")})
+    for one in spans:
+        attempt, whole = f"{one.rollout_id}/{one.attempt_id}", one.name == ATTEMPT_SPAN
+        own = {"harness.rollout_id": one.rollout_id, "harness.attempt_id": one.attempt_id}
+        span = ReadableSpan(
+            one.name,
+            context(attempt, "" if whole else str(one.sequence_id)),
+            None if whole else context(attempt),
+            resource,
+            {name: value for name, value in one.attributes.items() if name != PAYLOAD} | own,
+            status=Status(StatusCode[one.status.status_code], one.status.description),
+            start_time=int(one.start_time * 1e9),
+            end_time=int(one.end_time * 1e9),
+        )
+        processor.on_end(span)
+
+
+def flush() -> None:
+    """Send what waits; takes as long as the SDK's own limits allow."""
+    if _processor.cache_info().currsize and (processor := _processor()) is not None:
+        processor.force_flush()

@@ -1,0 +1,177 @@
+"""A store in a process of its own (`harness store`): its key, and a run's place in it.
+
+Every launch of a run has a place of its own there, `URL/runs/LAUNCH`, with a store that no other run sees, in that
+process's memory. The launch asks for it once a second: where the process was started anew the place is made again,
+empty, and rollouts that it does not know are enqueued again. Whoever else uses it waits meanwhile (`StoreClient`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import aiohttp
+import httpx
+from agentlightning.types import NamedResources
+from pydantic import JsonValue
+
+from harness.config import cache_dir
+from harness.errors import ConfigError, EnvironmentProblem, RunFailed
+from harness.rollout.store import AWAY_S, StoreElsewhere, gone
+
+logger = logging.getLogger(__name__)
+
+KEY, KEY_FILE = "HARNESS_STORE_KEY", "HARNESS_STORE_KEY_FILE"
+ASK_S = 1.0
+
+
+def key_place(file: Path | None = None) -> str:
+    """Where the key is: a variable or a file."""
+    return KEY if file is None and KEY in os.environ else str(file or _key_file())
+
+
+def _key_file() -> Path:
+    return Path(os.environ.get(KEY_FILE) or cache_dir() / "store.key").expanduser()
+
+
+def store_key(file: Path | None = None) -> str:
+    """The key of stores; a file that is not there is made, with a new key.
+
+    It is of `file`, else of the variable `HARNESS_STORE_KEY`, else of the file that `HARNESS_STORE_KEY_FILE` names,
+    else of `store.key` in the cache.
+
+    Raises:
+        ConfigError: The file cannot be read or made, others may read it, or there is no key.
+    """
+    if file is None and KEY in os.environ:
+        key = os.environ[KEY].strip()
+    else:
+        file = file or _key_file()
+        try:
+            with suppress(FileExistsError):
+                if not file.exists():
+                    _make(file)
+            with file.open(encoding="utf-8") as opened:
+                of = os.fstat(opened.fileno())
+                key = opened.read().strip()
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"the key of the store cannot be read from {file}: {error}") from error
+        if of.st_uid != os.geteuid() or of.st_mode & 0o077:
+            raise ConfigError(f"{file} holds the key of the store, and others may read it: chmod 600 {file}")
+    if not key.isascii() or not key.isprintable() or len(key) < 16:
+        raise ConfigError(f"{key_place(file)} holds no key of a store: 16 or more letters and digits. Remove it")
+    return key
+
+
+def _make(file: Path) -> None:
+    """A new key, whole or not at all, readable by its owner alone; of several makers the first counts."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=file.parent, encoding="utf-8") as made:  # has mode 600
+        made.write(secrets.token_urlsafe(32) + "\n")
+        made.flush()
+        os.link(made.name, file)
+
+
+def runs_at(url: str, say: Callable[[str], None], limit_s: float = AWAY_S) -> list[dict[str, JsonValue]]:
+    """What the runs of a store tell runners; waits for a store that does not answer yet, and says so once.
+
+    Raises:
+        ConfigError: It is no store of ours, or has another key.
+        EnvironmentProblem: It did not answer within `limit_s`.
+    """
+    ends, said = time.monotonic() + limit_s, False
+    while True:
+        try:
+            answer = httpx.get(f"{url}/runs", headers=bearer(store_key()), timeout=5, trust_env=False)
+            if answer.status_code == 401:
+                raise ConfigError(f"the store at {url} has another key than {key_place()}: copy its key, or set {KEY}")
+            found: list[dict[str, JsonValue]] = answer.raise_for_status().json()["runs"]
+            return found
+        except httpx.TransportError as error:
+            if time.monotonic() > ends:
+                raise EnvironmentProblem(
+                    f"no store at {url} after {limit_s:g} s ({error}): start `harness store`, or correct its URL"
+                ) from error
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, LookupError, TypeError) as error:
+            raise ConfigError(f"{url} is no store that `harness store` started: {error}") from error
+        if not said:
+            say(f"waits for the store at {url}, for {limit_s:g} s at most")
+        said = True
+        time.sleep(ASK_S)
+
+
+def bearer(key: str) -> dict[str, str]:
+    """The header that shows a key."""
+    return {"Authorization": f"Bearer {key}"}
+
+
+class Elsewhere(StoreElsewhere):
+    """A run's place in a store at `url`."""
+
+    def __init__(self, url: str, run: str) -> None:
+        super().__init__(f"{url}/runs/{run}.{secrets.token_hex(4)}", store_key())
+        self._told: dict[str, object] = {}
+
+    @property
+    def endpoint(self) -> str:
+        """The place's URL."""
+        return str(self.server_address_root)
+
+    @classmethod
+    def awaited(cls, url: str, say: Callable[[str], None]) -> None:
+        """As `runs_at`."""
+        runs_at(url, say)
+
+    async def welcome(self, invitation: Mapping[str, object], resources: NamedResources) -> None:
+        """Have the place: for runners that ask the store for a run, and with what each rollout is given.
+
+        Raises:
+            RunFailed: As `keep`.
+        """
+        given = {name: one.model_dump(mode="json") for name, one in resources.items()}
+        self._told = {"invitation": invitation, "resources": given}
+        await self.keep(once=True)
+
+    async def keep(self, *, once: bool = False) -> None:
+        """Ask for the place again and again, until cancelled, or until it was given where that is `once`.
+
+        Raises:
+            RunFailed: The store has not answered for `AWAY_S`, or refuses.
+        """
+        heard, away = time.monotonic(), False
+        while True:
+            try:
+                session = await self._get_session()
+                async with session.put(self.endpoint, json=self._told) as answer:
+                    if 400 <= answer.status < 500:
+                        raise RunFailed(f"the store at {self.endpoint} refuses this run: {await answer.text()}")
+                    answer.raise_for_status()
+                heard = time.monotonic()
+            except (aiohttp.ClientError, TimeoutError) as error:
+                if time.monotonic() - heard > AWAY_S:
+                    raise gone(self.endpoint) from error
+                if not away:
+                    logger.error("the store at %s does not answer: waits for it, %g s at most", self.endpoint, AWAY_S)
+                away = True
+            else:
+                if away:
+                    logger.error("the store at %s answers again", self.endpoint)
+                if once:
+                    return
+                away = False
+            await asyncio.sleep(ASK_S)
+
+    async def stop(self) -> None:
+        """Leave the place, and with it all that is known there of the run."""
+        with suppress(aiohttp.ClientError, TimeoutError):
+            session = await self._get_session()
+            async with session.delete(self.endpoint, timeout=aiohttp.ClientTimeout(total=5)):
+                pass
+        await self.close()

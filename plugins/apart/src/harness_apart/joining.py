@@ -1,0 +1,102 @@
+"""Works for one run with processes of its own, until the run ends."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import aiohttp
+
+from harness.errors import ConfigError
+from harness.gateway.client import GatewayControl
+from harness.rollout.joining import FIRST_NUMBER, Invitation, first
+from harness.rollout.pool import WorkerPool, give_back
+
+ASK_S = 1.0
+MISSED = 3
+"""A run whose gateway has not answered so many times in a row has ended."""
+HAND_ON_S = 5.0
+"""How long a runner that is told to stop tries to hand on what its processes had under way."""
+
+
+async def join_run(invitation: Invitation, runners: int, log_dir: Path) -> None:
+    """Work for a run with `runners` processes until it ends; what is under way when cancelled is handed on.
+
+    Raises:
+        ConfigError: The run does not answer.
+        RunFailed: The processes keep dying.
+    """
+    from harness.plugins import agent_spec, registry
+    from harness.rollout.environments import python_for
+
+    spec = agent_spec(invitation.agent)
+    if not await answers(invitation.gateway_url):
+        raise ConfigError(
+            f"run {invitation.run} does not answer at {invitation.gateway_url}: it has ended, or this machine cannot "
+            "reach it (rollout.host of the run, or a tunnel to its ports)"
+        )
+    pool = WorkerPool(
+        runners,
+        invitation.settings,
+        log_dir,
+        invitation.timeout_s,
+        python_for(registry().owner("agent", spec.name)),
+        first=FIRST_NUMBER + random.SystemRandom().randrange(2**30),
+    )
+    names: Sequence[str] = ()
+    try:
+        pool.start()  # before agentlightning's imports, which the processes do as well
+        await first(_ended(invitation.gateway_url), _watch(pool, invitation))
+    except asyncio.CancelledError:
+        names = pool.ids()
+        raise
+    except Exception:
+        if await answers(invitation.gateway_url):
+            raise
+    finally:
+        await asyncio.to_thread(pool.stop)
+        if names:
+            await _hand_on(invitation, names)
+
+
+async def _hand_on(invitation: Invitation, names: Sequence[str]) -> None:
+    """Give back what processes had under way that did not do so themselves in the time they had."""
+    from harness.rollout.store import StoreClient
+
+    store = StoreClient(invitation.store_url, invitation.store_key)
+    with suppress(Exception):  # without it the store notices that they are silent
+        async with asyncio.timeout(HAND_ON_S):
+            for name in names:
+                await give_back(store, name, "was stopped")
+    await store.close()
+
+
+async def _watch(pool: WorkerPool, invitation: Invitation) -> None:
+    from harness.rollout.store import StoreClient
+
+    store = StoreClient(invitation.store_url, invitation.store_key)
+    try:
+        async with GatewayControl(invitation.gateway_url, invitation.control_key) as control:
+            await pool.watch(store, control)
+    finally:
+        await store.close()
+
+
+async def _ended(gateway_url: str) -> None:
+    missed = 0
+    while missed < MISSED:
+        await asyncio.sleep(ASK_S)
+        missed = 0 if await answers(gateway_url) else missed + 1
+
+
+async def answers(gateway_url: str) -> bool:
+    """Whether a run's gateway does."""
+    limit = aiohttp.ClientTimeout(total=5)
+    try:
+        async with aiohttp.ClientSession(timeout=limit) as http, http.get(f"{gateway_url}/health") as answer:
+            return answer.status == 200
+    except (aiohttp.ClientError, TimeoutError):
+        return False

@@ -1,0 +1,177 @@
+"""The store's server: a place for each launch of a run, with agentlightning's store in it, behind one key.
+
+| request | answer |
+|---|---|
+| `GET /health` | 200, without a key |
+| `GET /runs` | what runners need to know of the runs that go on, those with fewest runners first |
+| `PUT /runs/LAUNCH` | 201: the place was made, 200: it was there; 409: a later launch of the run has one |
+| `DELETE /runs/LAUNCH` | the place is gone, with all in it |
+| `/runs/LAUNCH/v1/...` | agentlightning's routes, and those of `harness.rollout.store`; 503: there is no such place |
+
+A launch has a name of its own, `RUN.LETTERS`. What a launch left that was killed goes when the run's next launch has
+its place, or `FORGET_S` after the killed one was heard of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from agentlightning.types import NamedResources
+from pydantic import BaseModel, JsonValue
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route
+
+from harness.rollout.joining import watch_joined
+from harness.rollout.store import RunStore, StoreServer
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+HEARD_S = 5.0
+"""A run that was not heard of for so long does not go on, as far as runners are told."""
+FORGET_S = 600.0
+"""A place whose launch was not heard of for so long is dropped."""
+REMEMBERED = 10_000
+"""Launches that a later one took the place of."""
+
+
+class Told(BaseModel):
+    """What a launch says of itself."""
+
+    invitation: dict[str, JsonValue]
+    resources: NamedResources
+
+
+@dataclass(eq=False)
+class Place:
+    """What one launch of a run has here.
+
+    Attributes:
+        heard: When its launch was last heard of, by the monotonic clock.
+    """
+
+    run: str
+    invitation: dict[str, JsonValue]
+    store: RunStore
+    app: ASGIApp
+    watching: asyncio.Task[None]
+    heard: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    async def made(cls, told: Told) -> Place:
+        """An empty place, in which runners that fall silent are noticed."""
+        store = RunStore(thread_safe=True)
+        await store.add_resources(told.resources)
+        app = StoreServer(store).app
+        assert app is not None
+
+        @app.exception_handler(ValueError)
+        async def unknown(request: Request, error: ValueError) -> Response:
+            """What agentlightning says of a rollout that it does not know; its clients ask once then."""
+            return PlainTextResponse(str(error), 400)
+
+        return cls(str(told.invitation["run"]), told.invitation, store, app, asyncio.create_task(watch_joined(store)))
+
+
+class Places:
+    """All places, and the ASGI application that serves them.
+
+    Args:
+        key: What every request but `/health` has to show.
+    """
+
+    def __init__(self, key: str) -> None:
+        self._key = f"Bearer {key}".encode()
+        self._places: dict[str, Place] = {}
+        self._superseded: dict[str, None] = {}
+        self._making = asyncio.Lock()
+        self._app = Starlette(
+            routes=[
+                Route("/health", self._health),
+                Route("/runs", self._list),
+                Route("/runs/{launch}", self._put, methods=["PUT"]),
+                Route("/runs/{launch}", self._delete, methods=["DELETE"]),
+                Mount("/runs/{launch}", self._place),
+            ],
+            lifespan=self._lifespan,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if scope["type"] == "http" and scope["path"] != "/health":
+            shown = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+            if not hmac.compare_digest(shown, self._key):
+                refused = PlainTextResponse("the store wants its key: Authorization: Bearer KEY\n", 401)
+                await refused(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        sweeping = asyncio.create_task(self._sweep())
+        yield
+        sweeping.cancel()
+        for launch in list(self._places):
+            self._drop(launch)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(HEARD_S)
+            for launch, place in list(self._places.items()):
+                if time.monotonic() - place.heard > FORGET_S:
+                    self._drop(launch)
+
+    def _drop(self, launch: str) -> None:
+        if (place := self._places.pop(launch, None)) is not None:
+            place.watching.cancel()
+
+    async def _health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def _list(self, request: Request) -> Response:
+        now = time.monotonic()
+        alive = [(launch, one) for launch, one in self._places.items() if now - one.heard < HEARD_S]
+        alive.sort(key=lambda item: item[1].store.shares.taking_part())
+        return JSONResponse({"runs": [{**one.invitation, "place": launch} for launch, one in alive]})
+
+    async def _put(self, request: Request) -> Response:
+        launch = request.path_params["launch"]
+        if launch in self._superseded:
+            return PlainTextResponse("a later launch of this run has taken its place", 409)
+        if (place := self._places.get(launch)) is not None:
+            place.heard = time.monotonic()
+            return Response(status_code=200)
+        try:
+            told = Told.model_validate_json(await request.body())
+            run = str(told.invitation["run"])
+        except (ValueError, LookupError) as error:
+            return PlainTextResponse(f"that is no run: {error}", 400)
+        async with self._making:
+            for other in [name for name, one in self._places.items() if one.run == run and name != launch]:
+                self._superseded[other] = None
+                self._drop(other)
+            for oldest in list(self._superseded)[:-REMEMBERED]:
+                del self._superseded[oldest]
+            if launch not in self._places:
+                self._places[launch] = await Place.made(told)
+        return Response(status_code=201)
+
+    async def _delete(self, request: Request) -> Response:
+        self._drop(request.path_params["launch"])
+        return Response(status_code=204)
+
+    async def _place(self, scope: Scope, receive: Receive, send: Send) -> None:
+        launch = scope["path_params"]["launch"]
+        if (place := self._places.get(launch)) is not None:
+            await place.app(scope, receive, send)
+            return
+        away = PlainTextResponse(f"there is no launch {launch} here, or not yet", 503)
+        await away(scope, receive, send)

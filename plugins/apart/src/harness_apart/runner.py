@@ -1,0 +1,120 @@
+"""`harness runner`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from harness.cli import complete
+from harness.cli.common import interruptible, progress_console
+from harness.errors import EnvironmentProblem, UserError
+
+if TYPE_CHECKING:
+    from harness.rollout.joining import Invitation
+
+app = typer.Typer(add_completion=False)
+
+ASK_S = 1.0
+
+
+@app.command()
+def runner(
+    join: Annotated[
+        Path | None, typer.Option(help="The run's folder, or its join.json.", autocompletion=complete.runs)
+    ] = None,
+    store: complete.Store = None,
+    run: Annotated[str | None, typer.Option(help="With --store: for this run alone, by its folder's name.")] = None,
+    wait: Annotated[float, typer.Option(min=0, help="With --store: seconds to wait for a run.")] = 600.0,
+    runners: Annotated[int, typer.Option(min=1, help="Runner processes.")] = 1,
+    logs: Annotated[
+        Path | None, typer.Option(help="Where their logs go; by default beside the join file, or runner-logs.")
+    ] = None,
+) -> None:
+    """Run agents for a run that goes on elsewhere, until it ends; with --store for one run after another.
+
+    Ctrl-C and SIGTERM end it; rollouts under way are handed on to other runners.
+    """
+    from harness.rollout.joining import Invitation
+
+    say = progress_console().print
+    interruptible()
+    if (join is None) == (store is None) or (run is not None and store is None):
+        raise UserError("give --join RUN, or --store URL and perhaps --run NAME")
+    if join is not None:
+        work(Invitation.read(join), runners, logs or (join if join.is_dir() else join.parent) / "logs", say)
+        return
+    assert store is not None
+    store, worked = store.rstrip("/"), False
+    while (invitation := awaited(store, run, wait, say, say_so=not worked)) is not None:
+        worked = True
+        work(invitation, runners, logs or Path("runner-logs"), say)
+    if not worked:
+        raise EnvironmentProblem(
+            f"no run{f' {run}' if run else ''} at {store} within {wait:g} s: start one with --store {store}"
+        )
+    say(f"no further run at {store} within {wait:g} s")
+
+
+def work(invitation: Invitation, runners: int, logs: Path, say: Callable[[str], None]) -> None:
+    """Work for one run until it ends."""
+    from harness_apart.joining import join_run
+
+    say(f"{invitation.agent} x {runners} for {invitation.run}, until it ends")
+    until_told(join_run(invitation, runners, logs))
+    say(f"{invitation.run} has ended")
+
+
+def until_told(work: Coroutine[object, object, None]) -> None:
+    """Run something to its end; Ctrl-C, SIGTERM and SIGHUP cancel it, and it may tidy up.
+
+    Raises:
+        KeyboardInterrupt: It was told to end.
+    """
+
+    async def told() -> None:
+        from harness.results.folder import endings
+
+        task = asyncio.create_task(work)
+        for number in endings():
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        await task
+
+    try:
+        asyncio.run(told())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt("rollouts that were under way are handed on") from None
+    finally:
+        interruptible()  # the loop's end took its handlers away
+
+
+def awaited(
+    store: str, run: str | None, wait_s: float, say: Callable[[str], None], *, say_so: bool
+) -> Invitation | None:
+    """The run to work for: of those that go on the one with fewest runners; None where none comes in time.
+
+    Raises:
+        ConfigError: It is no store of ours, has another key, or its run is of another version of harness.
+        EnvironmentProblem: The store does not come in time.
+    """
+    from harness.rollout.joining import Invitation
+    from harness_apart.elsewhere import runs_at, store_key
+    from harness_apart.joining import answers
+
+    ends = time.monotonic() + wait_s
+    while True:
+        for told in runs_at(store, say, max(0.0, ends - time.monotonic())):
+            place = str(told.pop("place"))
+            invitation = Invitation.of({**told, "store_url": f"{store}/runs/{place}", "store_key": store_key()}, store)
+            if run in (None, invitation.run) and asyncio.run(answers(invitation.gateway_url)):
+                return invitation
+        if time.monotonic() > ends:
+            return None
+        if say_so:
+            say(f"waits for a run at {store}, for {wait_s:g} s at most")
+        say_so = False
+        time.sleep(ASK_S)
