@@ -2,10 +2,11 @@
 
 `python -m recipes.finetune --on COURSE [--base NAME] [--agents A,B,...] [--until 0.30] [--minutes M] [--device cuda]`
 
-`--on` is a course: `pocket`, `pocket_probe` (random databases), `medical` (transcripts of its tool-calling agents) or
-`spider` (split `train_a` in ever new variations). With `--agents` it is any task set with gold queries: each of these
-agents plays its questions against a teacher who knows gold, and all have equal shares; `--preset` and `--set` say, as
-for `harness train`, what the prompts of the run are like for which the policy is made.
+`--on` is a course: `pocket`, `pocket_probe` (random databases), `pocket_split` (members of teams, random databases),
+`medical` (transcripts of its tool-calling agents) or `spider` (split `train_a` in ever new variations). With `--agents`
+it is any task set with gold queries: each of these agents plays its questions against a teacher who knows gold, and all
+have equal shares; `--preset` and `--set` say, as for `harness train`, what the prompts of the run are like for which
+the policy is made.
 
 `--base` is a policy by name, a folder or an id on Hugging Face; without it a small model and its tokenizer are made.
 `--until` ends the training at a share of right held-out questions: reinforcement needs room. The policy is kept under
@@ -46,6 +47,7 @@ COURSES = {
     "pocket_probe": "recipes.pocket_probe.course",
     "spider": "recipes.spider_sql.course",
     "medical": "recipes.medical.course",
+    "pocket_split": "recipes.pocket_split.course",
 }
 PLAYED = ("medical",)
 """Courses that have a teacher of their own for agents."""

@@ -104,7 +104,8 @@ class Dialogue:
 
     def pieces(self) -> list[tuple[str, bool]]:
         system, *rest = for_template(self.messages)
-        found = [(f"{START}system\n{system_text(system['content'], self.tools)}{END}\n", False)]
+        head = system_text(system["content"], self.tools) if self.tools else system["content"]
+        found = [(f"{START}system\n{head}{END}\n", False)]
         told = ""
         for message in rest:
             if message["role"] == "assistant":

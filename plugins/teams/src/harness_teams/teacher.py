@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Protocol
 
@@ -36,14 +36,6 @@ def questions() -> Iterator[tuple[str, Question]]:
                 yield f"{pair.name}-{number}", one
 
 
-@cache
-def _known() -> tuple[dict[str, Question], dict[str, tuple[re.Pattern[str], int, Step]]]:
-    """Questions by their text, and steps by their task: what is planned follows from the words alone."""
-    asked = {one.text: one for _, one in questions()}
-    steps = {step.task: (_pattern(step.task), at, step) for one in asked.values() for at, step in enumerate(one.plan)}
-    return asked, steps
-
-
 def _pattern(template: str) -> re.Pattern[str]:
     """A template as a pattern, in which `{0}` finds the group `f0`."""
     return re.compile(re.sub(r"\\{(\d)\\}", r"(?P<f\1>.+)", re.escape(template)))
@@ -53,38 +45,62 @@ def _filled(template: str, found: Mapping[int, str]) -> str:
     return template.format(*(found.get(at, "") for at in range(2)))
 
 
-def script(request: Asked) -> Reply:
-    """The reply to a request of whichever member; words alone where it was asked what nobody planned."""
-    said = request.messages
-    system, user = (str(said[at]["content"]) for at in (0, 1))
-    if system == CRITIC:
-        return Reply("CORRECT")
-    results = [str(one["content"]) for one in said if one["role"] == "tool"]
-    if system == WORKER:
-        return _work(user.removeprefix("Task: "), results)
-    question = _known()[0].get(user.rpartition("Question: ")[2])
-    if question is None:
+class Teacher:
+    """Replies to requests about some questions, by their words.
+
+    Args:
+        asked: The questions; of those with one text, any, since their plans are the same.
+    """
+
+    def __init__(self, asked: Iterable[Question]) -> None:
+        self._asked = {one.text: one for one in asked}
+        self._steps = {
+            step.task: (_pattern(step.task), at, step)
+            for one in self._asked.values()
+            for at, step in enumerate(one.plan)
+        }
+
+    def __call__(self, request: Asked) -> Reply:
+        """The reply to a request of whichever member; words alone where it was asked what nobody planned."""
+        said = request.messages
+        system, user = (str(said[at]["content"]) for at in (0, 1))
+        if system == CRITIC:
+            return Reply("CORRECT")
+        results = [str(one["content"]) for one in said if one["role"] == "tool"]
+        if system == WORKER:
+            return self._work(user.removeprefix("Task: "), results)
+        question = self._asked.get(user.rpartition("Question: ")[2])
+        if question is None:
+            return Reply("I do not know.")
+        planner = system == PLANNER
+        found = {at: _read(question.plan[at].report if planner else "", at, one) for at, one in enumerate(results)}
+        due = [at for at in range(len(question.plan)) if at not in found]
+        if not due:
+            return Reply(_filled(question.said, found))
+        at_once = [step for step in question.plan if step.round == question.plan[due[0]].round]
+        if planner:
+            tasks = ((f"transfer_to_worker_{step.database}", {"task": _filled(step.task, found)}) for step in at_once)
+            return calling(*((name, json.dumps(given)) for name, given in tasks))
+        return calling(*(_query(step, found) for step in at_once))
+
+    def _work(self, task: str, results: Sequence[str]) -> Reply:
+        for pattern, at, step in self._steps.values():
+            if told := pattern.fullmatch(task):
+                found = {int(name[1:]): value for name, value in told.groupdict().items()}
+                if not results:
+                    return calling(_query(step, found))
+                return Reply(_filled(step.report, {**found, at: _read("", at, results[-1])}))
         return Reply("I do not know.")
-    planner = system == PLANNER
-    found = {at: _read(question.plan[at].report if planner else "", at, one) for at, one in enumerate(results)}
-    due = [at for at in range(len(question.plan)) if at not in found]
-    if not due:
-        return Reply(_filled(question.said, found))
-    at_once = [step for step in question.plan if step.round == question.plan[due[0]].round]
-    if planner:
-        tasks = ((f"transfer_to_worker_{step.database}", {"task": _filled(step.task, found)}) for step in at_once)
-        return calling(*((name, json.dumps(given)) for name, given in tasks))
-    return calling(*(_query(step, found) for step in at_once))
 
 
-def _work(task: str, results: Sequence[str]) -> Reply:
-    for pattern, at, step in _known()[1].values():
-        if told := pattern.fullmatch(task):
-            found = {int(name[1:]): value for name, value in told.groupdict().items()}
-            if not results:
-                return calling(_query(step, found))
-            return Reply(_filled(step.report, {**found, at: _read("", at, results[-1])}))
-    return Reply("I do not know.")
+@cache
+def _of_all() -> Teacher:
+    return Teacher(one for _, one in questions())
+
+
+def script(request: Asked) -> Reply:
+    """The reply about any question of the task set."""
+    return _of_all()(request)
 
 
 def _query(step: Step, found: Mapping[int, str]) -> tuple[str, str]:

@@ -1,0 +1,79 @@
+"""The course `pocket_split`: its conversations are, byte for byte, those of played teams."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from harness import Problem
+from harness.scripted.server import ScriptedServer
+from harness_teams.tasks import PocketSplitTasks, drawn
+from harness_teams.teacher import script
+from recipes.medical.samples import Dialogue
+from recipes.pocket_split.course import asked_and_said, member_of, phrases
+from recipes.pocket_split.samples import Members, SplitExamples, carried_out
+
+MANY = 12
+
+
+def _requests(dialogue: Dialogue) -> Iterator[str]:
+    """What the model was asked, of each of its replies."""
+    for at, message in enumerate(dialogue.messages):
+        if message["role"] == "assistant":
+            yield _key(dialogue.messages[:at], dialogue.tools)
+
+
+def _key(messages: Any, tools: Any) -> str:
+    return json.dumps([messages, list(tools or [])], sort_keys=True)
+
+
+def _told(agent: str) -> set[str]:
+    found: set[str] = set()
+    for pair, asked in drawn("val"):
+        members = Members(pair.theme)
+        for question in asked:
+            problem, done = Problem("", question.text), carried_out(question)
+            if agent == "reference_tools":
+                dialogues = [members.alone(problem, done, question.answer)]
+            else:
+                dialogues = [*map(members.worker, done), members.planner(problem, done, question.answer)]
+                dialogues.append(members.critic(problem, done, question.answer, "CORRECT"))
+            found.update(key for dialogue in dialogues for key in _requests(dialogue))
+    return found
+
+
+def test_conversations_are_those_of_played_teams_and_agents(tmp_path: Path) -> None:
+    PocketSplitTasks().load("val")
+    for agent in ("reference_team", "reference_tools"):
+        with ScriptedServer(script, token_ids=False) as model:
+            command = [sys.executable, "-m", "harness", "eval", "--preset", "pocket-split", "--agent", agent, "--json"]
+            command += ["--limit", str(MANY), "--endpoint", model.base_url, "--runs-dir", str(tmp_path / agent)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, done.stderr
+        told = _told(agent)
+        asked = [_key(request.messages, request.body.get("tools")) for request in model.requests]
+        assert len(asked) > 2 * MANY
+        unlike = [key for key in asked if key not in told]
+        assert not unlike, unlike[0]
+
+
+def test_slips_are_wrong_and_some_are_noticed() -> None:
+    source, plain = SplitExamples(1, 0.5), SplitExamples(1, 0.0)
+    said = [dialogue.messages[-1]["content"] for index in range(40) for dialogue in source(index)]
+    assert said.count("CORRECT") > 100 and sum(one.startswith("WRONG") for one in said) > 10
+    plainly = [dialogue for index in range(40) for dialogue in plain(index)]
+    assert not any(str(dialogue.messages[-1]["content"]).startswith("WRONG") for dialogue in plainly)
+    assert {member_of(dialogue) for dialogue in plainly} == {"planner", "worker", "critic", "alone"}
+    assert list(source(3)) == list(SplitExamples(1, 0.5)(3)) != list(SplitExamples(2, 0.5)(3))
+
+
+def test_every_reply_is_learnt_after_its_prompt() -> None:
+    for dialogue in SplitExamples(1, 0.5)(0):
+        replies = [said for _, said in asked_and_said(dialogue)]
+        assert len(replies) == sum(message["role"] == "assistant" for message in dialogue.messages)
+        assert all(prompt.endswith("<|im_start|>assistant\n") for prompt, _ in asked_and_said(dialogue))
+    assert len(phrases()) == len(set(phrases()))
