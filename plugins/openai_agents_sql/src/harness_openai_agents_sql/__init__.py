@@ -57,6 +57,15 @@ def harness_agents() -> list[AgentSpec]:
             program="team",
         ),
         AgentSpec(
+            "openai_agents_team_idiomatic",
+            "harness_openai_agents_sql.team_idiomatic:OpenAIAgentsTeamIdiomatic",
+            "OpenAI Agents SDK: a manager whose tools are agents",
+            roles=TEAM_ROLES,
+            frameworks=("openai-agents", "openai"),
+            strict=False,
+            program="team",
+        ),
+        AgentSpec(
             "openai_agents_dialogue",
             "harness_openai_agents_sql.dialogue:OpenAIAgentsDialogue",
             "OpenAI Agents SDK: a run a turn, begun with the items of the last",
