@@ -57,6 +57,15 @@ def harness_agents() -> list[AgentSpec]:
             program="team",
         ),
         AgentSpec(
+            "autogen_team_idiomatic",
+            "harness_autogen_sql.team_idiomatic:AutoGenTeamIdiomatic",
+            "AutoGen AgentChat: an AssistantAgent whose tools are AssistantAgents",
+            roles=TEAM_ROLES,
+            frameworks=("autogen-agentchat", "autogen-core", "autogen-ext"),
+            strict=False,
+            program="team",
+        ),
+        AgentSpec(
             "autogen_dialogue",
             "harness_autogen_sql.dialogue:AutoGenDialogue",
             "AutoGen AgentChat: an AssistantAgent that keeps its history",
