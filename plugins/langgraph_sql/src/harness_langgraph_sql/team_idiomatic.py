@@ -69,10 +69,10 @@ class Work:
             return Command(goto=sent, update=update)
         return Command(goto="__end__" if state["checked"] else "critic", update=update)
 
-    async def worker(self, call: Call) -> Command[Literal["planner"]]:
+    async def worker(self, state: Call) -> Command[Literal["planner"]]:
         """Whom the call names; its report is the call's result."""
-        text = await self._part.call(call["name"], call["args"] if call["args"] is not None else "")
-        return Command(goto="planner", update={"messages": [ToolMessage(text, tool_call_id=call["id"])]})
+        text = await self._part.call(state["name"], state["args"] if state["args"] is not None else "")
+        return Command(goto="planner", update={"messages": [ToolMessage(text, tool_call_id=state["id"])]})
 
     async def critic(self, state: State) -> Command[Literal["planner", "__end__"]]:
         """Reads the answer; the planner goes on with its words."""
@@ -122,7 +122,7 @@ class Work:
 
 
 class LangGraphTeamIdiomatic:
-    """Workers of one reply run in one step of the graph; the recursion limit bounds the steps."""
+    """Workers of one reply run in one step of the graph; the recursion limit bounds the steps of both passes together."""
 
     roles = ROLES
 
@@ -132,7 +132,7 @@ class LangGraphTeamIdiomatic:
         with tracing_context(enabled=False):
             try:
                 final = (
-                    await Work(problem, toolbox).graph().ainvoke(start, {"recursion_limit": 4 * toolbox.max_turns + 4})
+                    await Work(problem, toolbox).graph().ainvoke(start, {"recursion_limit": 4 * toolbox.max_turns + 3})
                 )
             except GraphRecursionError:
                 return ""
