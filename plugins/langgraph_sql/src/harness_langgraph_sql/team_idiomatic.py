@@ -122,7 +122,7 @@ class Work:
 
 
 class LangGraphTeamIdiomatic:
-    """Workers of one reply run in one step of the graph; the recursion limit bounds the steps of both passes together."""
+    """Workers of one reply run in one step of the graph; the recursion limit bounds the steps of both passes."""
 
     roles = ROLES
 
