@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
+from autogen_core import CancellationToken
 from autogen_core.tools import StaticWorkbench, ToolResult
 
 from harness.records import JSON, Problem
@@ -29,9 +29,15 @@ class Bench(StaticWorkbench):
         self.raised: Exception | None = None
         """By a worker."""
 
-    async def call_tool(self, *args: Any, **more: Any) -> ToolResult:
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, object] | None = None,
+        cancellation_token: CancellationToken | None = None,
+        call_id: str | None = None,
+    ) -> ToolResult:
         """What the tool gave."""
-        result = await super().call_tool(*args, **more)
+        result = await super().call_tool(name, arguments, cancellation_token, call_id)
         if self.raised is not None:
             raise self.raised
         return result

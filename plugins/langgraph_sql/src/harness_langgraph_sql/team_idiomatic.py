@@ -10,17 +10,16 @@ from typing import Any, Literal, TypedDict
 from langchain_core.messages import HumanMessage, SystemMessage, ToolMessage
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.types import Command, Send
 from langsmith import tracing_context
 
 from harness.records import JSON, Problem
-from harness.toolbox import Toolbox
+from harness.toolbox import Arguments, Toolbox
 from harness_langgraph_sql.agent import chat_model
-from harness_langgraph_sql.tools_idiomatic import as_langchain
+from harness_langgraph_sql.tools_idiomatic import LangGraphToolsIdiomatic, as_langchain
 from harness_teams.names import CRITIC, PLANNER, ROLES
 from harness_teams.prompts import Handoff, Report, TeamPrompts
-from harness_teams.team import AT_ONCE, TOO_MANY
+from harness_teams.team import AT_ONCE, TOO_MANY, Seat
 
 
 class State(MessagesState):
@@ -34,7 +33,7 @@ class Call(TypedDict):
 
     id: str
     name: str
-    args: Any
+    args: Arguments | None
 
 
 class Work:
@@ -93,32 +92,11 @@ class Work:
         part = self._toolbox.part(handoff.tools, at_once=True)
         self._under_way += 1
         try:
-            report.text = await self._follow(handoff.worker, report.task, part)
+            seat = Seat(part, handoff.worker, self._prompts.worker, part.max_turns)
+            report.text = await LangGraphToolsIdiomatic().solve(Problem(self._problem.task_id, report.task), seat)
         finally:
             self._under_way -= 1
         return report.text
-
-    async def _follow(self, role: str, task: str, part: Toolbox) -> str:
-        """A worker's own graph; it reports nothing where the recursion limit ends it."""
-        tools = [as_langchain(tool, part) for tool in part.tools]
-        model = chat_model(part.llm(role), part).bind_tools(tools)
-
-        async def assistant(state: MessagesState) -> dict[str, Any]:
-            return {"messages": [await model.ainvoke(state["messages"])]}
-
-        graph = StateGraph(MessagesState)
-        graph.add_node("assistant", assistant)
-        graph.add_node("tools", ToolNode(tools))
-        graph.add_edge(START, "assistant")
-        graph.add_conditional_edges("assistant", tools_condition)
-        graph.add_edge("tools", "assistant")
-        texts = self._prompts.worker.messages(Problem(self._problem.task_id, task))
-        start: Any = {"messages": [(one["role"], one["content"]) for one in texts]}
-        try:
-            final = await graph.compile().ainvoke(start, {"recursion_limit": 2 * part.max_turns + 1})
-        except GraphRecursionError:
-            return ""
-        return str(final["messages"][-1].text).strip()
 
 
 class LangGraphTeamIdiomatic:
