@@ -40,20 +40,6 @@ def harness_agents() -> list[AgentSpec]:
             program="tool_loop",
         ),
         AgentSpec(
-            "agent_framework_dialogue",
-            "harness_agent_framework_sql.dialogue:AgentFrameworkDialogue",
-            "Microsoft Agent Framework: an agent with a session",
-            roles=DIALOGUE_ROLES,
-            frameworks=("agent-framework-core", "agent-framework-openai"),
-            program="dialogue",
-        ),
-        *_teams(),
-    ]
-
-
-def _teams() -> list[AgentSpec]:
-    return [
-        AgentSpec(
             "agent_framework_team",
             "harness_agent_framework_sql.team:AgentFrameworkTeam",
             "Agent Framework: a planner, workers and a critic, each an agent with function tools",
@@ -69,5 +55,13 @@ def _teams() -> list[AgentSpec]:
             frameworks=("agent-framework-core", "agent-framework-openai"),
             strict=False,
             program="team",
+        ),
+        AgentSpec(
+            "agent_framework_dialogue",
+            "harness_agent_framework_sql.dialogue:AgentFrameworkDialogue",
+            "Microsoft Agent Framework: an agent with a session",
+            roles=DIALOGUE_ROLES,
+            frameworks=("agent-framework-core", "agent-framework-openai"),
+            program="dialogue",
         ),
     ]

@@ -49,6 +49,20 @@ def harness_agents() -> list[AgentSpec]:
             program="tool_loop",
         ),
         AgentSpec(
+            "autogen_dialogue",
+            "harness_autogen_sql.dialogue:AutoGenDialogue",
+            "AutoGen AgentChat: an AssistantAgent that keeps its history",
+            roles=DIALOGUE_ROLES,
+            frameworks=("autogen-agentchat", "autogen-core", "autogen-ext"),
+            program="dialogue",
+        ),
+        *_teams(),
+    ]
+
+
+def _teams() -> list[AgentSpec]:
+    return [
+        AgentSpec(
             "autogen_team",
             "harness_autogen_sql.team:AutoGenTeam",
             "AutoGen: a planner, workers and a critic, each an AssistantAgent",
@@ -64,13 +78,5 @@ def harness_agents() -> list[AgentSpec]:
             frameworks=("autogen-agentchat", "autogen-core", "autogen-ext"),
             strict=False,
             program="team",
-        ),
-        AgentSpec(
-            "autogen_dialogue",
-            "harness_autogen_sql.dialogue:AutoGenDialogue",
-            "AutoGen AgentChat: an AssistantAgent that keeps its history",
-            roles=DIALOGUE_ROLES,
-            frameworks=("autogen-agentchat", "autogen-core", "autogen-ext"),
-            program="dialogue",
         ),
     ]

@@ -40,20 +40,6 @@ def harness_agents() -> list[AgentSpec]:
             program="tool_loop",
         ),
         AgentSpec(
-            "langgraph_dialogue",
-            "harness_langgraph_sql.dialogue:LangGraphDialogue",
-            "LangGraph: the graph of tools, its state carried from turn to turn",
-            roles=DIALOGUE_ROLES,
-            frameworks=("langgraph", "langchain-core", "langchain-openai"),
-            program="dialogue",
-        ),
-        *_teams(),
-    ]
-
-
-def _teams() -> list[AgentSpec]:
-    return [
-        AgentSpec(
             "langgraph_team",
             "harness_langgraph_sql.team:LangGraphTeam",
             "LangGraph: a planner, workers and a critic, each a StateGraph with a tools node",
@@ -69,5 +55,13 @@ def _teams() -> list[AgentSpec]:
             frameworks=("langgraph", "langchain-core", "langchain-openai"),
             strict=False,
             program="team",
+        ),
+        AgentSpec(
+            "langgraph_dialogue",
+            "harness_langgraph_sql.dialogue:LangGraphDialogue",
+            "LangGraph: the graph of tools, its state carried from turn to turn",
+            roles=DIALOGUE_ROLES,
+            frameworks=("langgraph", "langchain-core", "langchain-openai"),
+            program="dialogue",
         ),
     ]
