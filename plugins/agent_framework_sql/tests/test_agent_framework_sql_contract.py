@@ -17,5 +17,9 @@ class TestTeam(AgentContract):
     agent = "agent_framework_team"
 
 
+class TestTeamIdiomatic(AgentContract):
+    agent = "agent_framework_team_idiomatic"
+
+
 class TestDialogue(AgentContract):
     agent = "agent_framework_dialogue"

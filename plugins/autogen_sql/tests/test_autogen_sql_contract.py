@@ -21,5 +21,9 @@ class TestTeam(AgentContract):
     agent = "autogen_team"
 
 
+class TestTeamIdiomatic(AgentContract):
+    agent = "autogen_team_idiomatic"
+
+
 class TestDialogue(AgentContract):
     agent = "autogen_dialogue"

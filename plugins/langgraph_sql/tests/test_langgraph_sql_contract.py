@@ -17,5 +17,9 @@ class TestTeam(AgentContract):
     agent = "langgraph_team"
 
 
+class TestTeamIdiomatic(AgentContract):
+    agent = "langgraph_team_idiomatic"
+
+
 class TestDialogue(AgentContract):
     agent = "langgraph_dialogue"

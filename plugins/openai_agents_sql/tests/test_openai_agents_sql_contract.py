@@ -21,5 +21,9 @@ class TestTeam(AgentContract):
     agent = "openai_agents_team"
 
 
+class TestTeamIdiomatic(AgentContract):
+    agent = "openai_agents_team_idiomatic"
+
+
 class TestDialogue(AgentContract):
     agent = "openai_agents_dialogue"

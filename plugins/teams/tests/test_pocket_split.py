@@ -57,7 +57,10 @@ def test_questions_are_the_same_in_another_process_and_splits_share_no_database(
     assert not clusters[0] & clusters[1] and not clusters[1] & clusters[2]
 
 
-@pytest.mark.parametrize("agent", ["reference_team", "reference_tools", "langgraph_team"])
+IDIOMATIC = [f"{one}_team_idiomatic" for one in ("langgraph", "openai_agents", "autogen", "agent_framework")]
+
+
+@pytest.mark.parametrize("agent", ["reference_team", "reference_tools", "langgraph_team", *IDIOMATIC])
 def test_perfect_members_are_right_everywhere(agent: str, tmp_path: Path) -> None:
     """A team, and a single agent with all tools, whose members see what agents see."""
     with ScriptedServer(script, token_ids=False) as model:

@@ -32,6 +32,7 @@ from harness_teams.tasks import PocketSplitTasks
 from harness_teams.team import AT_ONCE
 
 TEAMS = sorted(agents_of("team"))
+IDIOMATIC = [one for one in TEAMS if not agent_spec(one).strict]
 
 
 class TestProgram(ProgramContract):
@@ -133,12 +134,19 @@ def test_a_worker_that_dies_is_never_a_zero_whatever_another_one_answers_meanwhi
     assert attempt.answer is None
 
 
-@pytest.mark.parametrize("agent", TEAMS)
+@pytest.mark.parametrize("agent", [one for one in TEAMS if one not in IDIOMATIC])
 def test_handing_over_for_ever_ends_and_counts_as_an_answer(agent: str) -> None:
     attempt = _played("back_and_forth", agent)
     rounds = _scenario("back_and_forth").max_turns
     assert attempt.outcome == "ok"
     assert sum(call.role == "planner" for call in attempt.transitions) == PASSES * (rounds + 1)
+
+
+@pytest.mark.parametrize("agent", IDIOMATIC)
+def test_a_framework_s_own_team_that_hands_over_for_ever_ends_too(agent: str) -> None:
+    attempt = _played("back_and_forth", agent)
+    assert attempt.outcome == "ok"
+    assert 1 < sum(call.role == "planner" for call in attempt.transitions) < 8  # the script would go on
 
 
 def test_ten_at_once_are_four_and_six_that_are_told_so() -> None:

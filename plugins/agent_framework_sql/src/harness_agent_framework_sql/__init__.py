@@ -48,6 +48,15 @@ def harness_agents() -> list[AgentSpec]:
             program="team",
         ),
         AgentSpec(
+            "agent_framework_team_idiomatic",
+            "harness_agent_framework_sql.team_idiomatic:AgentFrameworkTeamIdiomatic",
+            "Microsoft Agent Framework: an agent whose tools are agents",
+            roles=TEAM_ROLES,
+            frameworks=("agent-framework-core", "agent-framework-openai"),
+            strict=False,
+            program="team",
+        ),
+        AgentSpec(
             "agent_framework_dialogue",
             "harness_agent_framework_sql.dialogue:AgentFrameworkDialogue",
             "Microsoft Agent Framework: an agent with a session",

@@ -49,6 +49,20 @@ def harness_agents() -> list[AgentSpec]:
             program="tool_loop",
         ),
         AgentSpec(
+            "autogen_dialogue",
+            "harness_autogen_sql.dialogue:AutoGenDialogue",
+            "AutoGen AgentChat: an AssistantAgent that keeps its history",
+            roles=DIALOGUE_ROLES,
+            frameworks=("autogen-agentchat", "autogen-core", "autogen-ext"),
+            program="dialogue",
+        ),
+        *_teams(),
+    ]
+
+
+def _teams() -> list[AgentSpec]:
+    return [
+        AgentSpec(
             "autogen_team",
             "harness_autogen_sql.team:AutoGenTeam",
             "AutoGen: a planner, workers and a critic, each an AssistantAgent",
@@ -57,11 +71,12 @@ def harness_agents() -> list[AgentSpec]:
             program="team",
         ),
         AgentSpec(
-            "autogen_dialogue",
-            "harness_autogen_sql.dialogue:AutoGenDialogue",
-            "AutoGen AgentChat: an AssistantAgent that keeps its history",
-            roles=DIALOGUE_ROLES,
+            "autogen_team_idiomatic",
+            "harness_autogen_sql.team_idiomatic:AutoGenTeamIdiomatic",
+            "AutoGen AgentChat: an AssistantAgent whose tools are AssistantAgents",
+            roles=TEAM_ROLES,
             frameworks=("autogen-agentchat", "autogen-core", "autogen-ext"),
-            program="dialogue",
+            strict=False,
+            program="team",
         ),
     ]

@@ -48,6 +48,15 @@ def harness_agents() -> list[AgentSpec]:
             program="team",
         ),
         AgentSpec(
+            "langgraph_team_idiomatic",
+            "harness_langgraph_sql.team_idiomatic:LangGraphTeamIdiomatic",
+            "LangGraph: a supervisor that hands over by Command(goto=...)",
+            roles=TEAM_ROLES,
+            frameworks=("langgraph", "langchain-core", "langchain-openai"),
+            strict=False,
+            program="team",
+        ),
+        AgentSpec(
             "langgraph_dialogue",
             "harness_langgraph_sql.dialogue:LangGraphDialogue",
             "LangGraph: the graph of tools, its state carried from turn to turn",

@@ -49,6 +49,20 @@ def harness_agents() -> list[AgentSpec]:
             program="tool_loop",
         ),
         AgentSpec(
+            "openai_agents_dialogue",
+            "harness_openai_agents_sql.dialogue:OpenAIAgentsDialogue",
+            "OpenAI Agents SDK: a run a turn, begun with the items of the last",
+            roles=DIALOGUE_ROLES,
+            frameworks=("openai-agents", "openai"),
+            program="dialogue",
+        ),
+        *_teams(),
+    ]
+
+
+def _teams() -> list[AgentSpec]:
+    return [
+        AgentSpec(
             "openai_agents_team",
             "harness_openai_agents_sql.team:OpenAIAgentsTeam",
             "OpenAI Agents SDK: a planner, workers and a critic, each run by its Runner",
@@ -57,11 +71,12 @@ def harness_agents() -> list[AgentSpec]:
             program="team",
         ),
         AgentSpec(
-            "openai_agents_dialogue",
-            "harness_openai_agents_sql.dialogue:OpenAIAgentsDialogue",
-            "OpenAI Agents SDK: a run a turn, begun with the items of the last",
-            roles=DIALOGUE_ROLES,
+            "openai_agents_team_idiomatic",
+            "harness_openai_agents_sql.team_idiomatic:OpenAIAgentsTeamIdiomatic",
+            "OpenAI Agents SDK: a manager whose tools are agents",
+            roles=TEAM_ROLES,
             frameworks=("openai-agents", "openai"),
-            program="dialogue",
+            strict=False,
+            program="team",
         ),
     ]

@@ -1,0 +1,117 @@
+"""The team as LangGraph's documentation writes it: a graph whose supervisor hands over by `Command(goto=...)`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal, TypedDict
+
+from langchain_core.messages import HumanMessage, SystemMessage, ToolMessage
+from langgraph.errors import GraphRecursionError
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Command, Send
+from langsmith import tracing_context
+
+from harness.records import JSON, Problem
+from harness.toolbox import Arguments, Toolbox
+from harness_langgraph_sql.agent import chat_model
+from harness_langgraph_sql.tools_idiomatic import LangGraphToolsIdiomatic, as_langchain
+from harness_teams.names import CRITIC, PLANNER, ROLES
+from harness_teams.prompts import Handoff, Report, TeamPrompts
+from harness_teams.team import AT_ONCE, TOO_MANY, Seat
+
+
+class State(MessagesState):
+    """The planner's conversation."""
+
+    checked: bool
+
+
+class Call(TypedDict):
+    """What a worker's node is sent: a call of the planner's."""
+
+    id: str
+    name: str
+    args: Arguments | None
+
+
+class Work:
+    """The nodes of one rollout's graph."""
+
+    def __init__(self, problem: Problem, toolbox: Toolbox) -> None:
+        self._problem, self._toolbox = problem, toolbox
+        self._prompts: TeamPrompts = toolbox.prompts
+        own = {one.tool.name: partial(self._work, one) for one in self._prompts.handoffs}
+        self._part = toolbox.part([one.tool for one in self._prompts.handoffs], own)
+        self._under_way = 0
+        self._reports: list[Report] = []
+
+    def graph(self) -> Any:
+        """planner -> (workers -> planner ...) -> critic -> (end | planner ...)."""
+        graph = StateGraph(State)
+        graph.add_node("planner", self.planner)
+        graph.add_node("worker", self.worker)
+        graph.add_node("critic", self.critic)
+        graph.add_edge(START, "planner")
+        return graph.compile()
+
+    async def planner(self, state: State) -> Command[Literal["worker", "critic", "__end__"]]:
+        """Hands over to workers, all calls of a reply at once, or answers."""
+        llm = chat_model(self._toolbox.llm(PLANNER), self._toolbox)
+        tools = [as_langchain(tool, self._part) for tool in self._part.tools]
+        reply = await (llm.bind_tools(tools) if tools else llm).ainvoke(state["messages"])
+        update = {"messages": [reply]}
+        calls = [*reply.tool_calls, *reply.invalid_tool_calls]
+        if calls:
+            sent = [Send("worker", Call(id=one["id"] or "", name=one["name"] or "", args=one["args"])) for one in calls]
+            return Command(goto=sent, update=update)
+        return Command(goto="__end__" if state["checked"] else "critic", update=update)
+
+    async def worker(self, state: Call) -> Command[Literal["planner"]]:
+        """Whom the call names; its report is the call's result."""
+        text = await self._part.call(state["name"], state["args"] if state["args"] is not None else "")
+        return Command(goto="planner", update={"messages": [ToolMessage(text, tool_call_id=state["id"])]})
+
+    async def critic(self, state: State) -> Command[Literal["planner", "__end__"]]:
+        """Reads the answer; the planner goes on with its words."""
+        texts = self._prompts.critic
+        answer = str(state["messages"][-1].text).strip()
+        review = replace(self._problem, context=self._prompts.review(self._reports, answer))
+        llm = chat_model(self._toolbox.llm(CRITIC), self._toolbox)
+        said = str((await llm.ainvoke([SystemMessage(texts.system), HumanMessage(texts.user(review))])).text)
+        if self._prompts.approves(said):
+            return Command(goto="__end__")
+        return Command(goto="planner", update={"messages": [HumanMessage(said)], "checked": True})
+
+    async def _work(self, handoff: Handoff, given: Mapping[str, JSON]) -> str:
+        if self._under_way == AT_ONCE:
+            return TOO_MANY
+        report = Report(handoff.worker, str(given["task"]))
+        self._reports.append(report)
+        part = self._toolbox.part(handoff.tools, at_once=True)
+        self._under_way += 1
+        try:
+            seat = Seat(part, handoff.worker, self._prompts.worker, part.max_turns)
+            report.text = await LangGraphToolsIdiomatic().solve(Problem(self._problem.task_id, report.task), seat)
+        finally:
+            self._under_way -= 1
+        return report.text
+
+
+class LangGraphTeamIdiomatic:
+    """Workers of one reply run in one step of the graph; the recursion limit bounds the steps of both passes."""
+
+    roles = ROLES
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        said = toolbox.prompts.planner.messages(problem)
+        start: Any = {"messages": [(one["role"], one["content"]) for one in said], "checked": False}
+        with tracing_context(enabled=False):
+            try:
+                final = (
+                    await Work(problem, toolbox).graph().ainvoke(start, {"recursion_limit": 4 * toolbox.max_turns + 3})
+                )
+            except GraphRecursionError:
+                return ""
+        return str(final["messages"][-1].text).strip()
