@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -11,6 +11,7 @@ from harness.errors import UserError
 
 if TYPE_CHECKING:
     from harness.config import Config
+    from harness.findings import Finding
     from harness.gateway.client import Endpoint
     from harness.records import Task
     from harness.results.folder import RunFolder
@@ -163,6 +164,14 @@ class Trainer:
         Raises:
             EnvironmentProblem: Something is missing; the message says how it is installed.
         """
+
+    def examine(self, address: str) -> Iterator[Finding]:
+        """What `harness doctor --ray` says of a cluster, a line each.
+
+        Raises:
+            UserError: The trainer works on no cluster.
+        """
+        raise UserError(f"{type(self).__name__} works on no Ray cluster")
 
     def standby(self, config: Config) -> Standby | None:
         """Asked by a study that has several runs for the same processors, before the first of them and bound to these.

@@ -11,7 +11,7 @@ from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results
 
 if TYPE_CHECKING:
-    from harness.diagnosis import Finding
+    from harness.findings import Finding
 
 app = typer.Typer(add_completion=False)
 
@@ -23,11 +23,12 @@ def doctor(
     ] = False,
     preset: Annotated[str | None, typer.Option(help="What --deep asks for.", autocompletion=complete.presets)] = None,
     set_: complete.Settings = None,
+    ray: Annotated[str | None, typer.Option(help="Instead of this machine: a Ray cluster, HOST:PORT.")] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print as JSON.")] = False,
 ) -> None:
     """Check this machine; each line is ok or says what to do. Exit status 1 where something must be done."""
     findings = []
-    for finding in _found(deep, preset, set_ or []):
+    for finding in _found(deep, preset, set_ or []) if ray is None else _cluster(ray):
         findings.append(finding)
         if not json_:
             _show(finding)
@@ -49,6 +50,14 @@ def _found(deep: bool, preset: str | None, settings: list[str]) -> Iterator[Find
         from harness.diagnosis.deep import try_out
 
         yield from try_out(config, progress_console().print)
+
+
+def _cluster(address: str) -> Iterator[Finding]:
+    """What the trainer says of a cluster that `ray_address` may name."""
+    from harness.config import load_config
+    from harness.plugins import make_trainer
+
+    yield from make_trainer(load_config(None)).examine(address)
 
 
 def _show(finding: Finding) -> None:

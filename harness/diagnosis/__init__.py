@@ -11,18 +11,15 @@ import socket
 import sqlite3
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
 
 from packaging.version import Version
 
 from harness.config import resolve_device
 from harness.errors import OVERRIDES, how_to_install, with_overrides
+from harness.findings import Finding, held
 from harness.run_record import available_cores
-
-State = Literal["ok", "note", "problem"]
 
 TRAINING = ("torch", "verl", "transformers", "ray", "TransferQueue", "tensordict")
 _CLASHES = (
@@ -36,21 +33,6 @@ _CLASHES = (
 
 _ASKS = {"packaging": "tensordict", "rich": "crewai"}
 """What asks for a library that is overridden. Without it harness runs with what pip takes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the report."""
-
-    check: str
-    state: State
-    found: str
-    advice: str = ""
-
-
-def held(check: str, fine: bool, found: str, advice: str, otherwise: State = "problem") -> Finding:
-    """A finding that is ok, or has a state of another kind and says what to do."""
-    return Finding(check, "ok" if fine else otherwise, found, "" if fine else advice)
 
 
 def examine() -> list[Finding]:

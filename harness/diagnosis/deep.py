@@ -14,8 +14,8 @@ from netrc import NetrcParseError, netrc
 from pathlib import Path
 
 from harness.config import Config, resolve_device
-from harness.diagnosis import Finding, held
 from harness.errors import ConfigError, last_line
+from harness.findings import Finding, held
 from harness.policies import resolve
 
 IMPORT_S = 180.0

@@ -14,7 +14,8 @@ from typer.testing import CliRunner
 from harness import diagnosis
 from harness.cli import app
 from harness.config import load_config
-from harness.diagnosis import Finding, deep
+from harness.diagnosis import deep
+from harness.findings import Finding
 
 DOCTOR = """
 from harness.cli import app

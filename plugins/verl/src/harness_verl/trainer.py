@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -30,6 +31,7 @@ from harness_verl.limits import checkpoint_bytes
 from harness_verl.names import LOG, LOST_FILE, SESSION_FILE
 
 if TYPE_CHECKING:
+    from harness.findings import Finding
     from harness.trainers import LiveRun
 
 RAYS_ROOM = 20
@@ -57,6 +59,12 @@ class VerlTrainer(Trainer):
     def check_machine(self, config: Config) -> None:
         if find_spec("verl") is None:
             raise EnvironmentProblem(f"training is not installed: {how_to_install('cpu')}")
+
+    def examine(self, address: str) -> Iterator[Finding]:
+        self.check_machine(Config())
+        from harness_verl.cluster import examine
+
+        yield from examine(address)
 
     def standby(self, config: Config) -> Standby | None:
         from harness_verl.standby import ForkServer

@@ -1,0 +1,87 @@
+"""What `harness doctor --ray` asks of a Ray cluster before a training goes there."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import socket
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from typing import Any
+
+from harness.findings import Finding, held
+
+CONNECT_S = 5.0
+TASK_S = 60.0
+"""How long a node may take to start a process and answer."""
+ALIKE = ("agent-rl-harness", "harness-verl", "verl", "torch", "transformers", "ray")
+"""Distributions that must have one version on all nodes."""
+
+
+def examine(address: str) -> Iterator[Finding]:
+    """Whether it is there, what it has, and whether each node can do what this machine can; one line each.
+
+    Args:
+        address: `HOST:PORT`, as `ray start` printed it.
+    """
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), CONNECT_S).close()
+    except (OSError, ValueError) as error:
+        advice = "start one: ray start --head --port 6379, and give HOST:PORT as it says"
+        yield Finding("ray cluster", "problem", f"{address} does not answer ({error})", advice)
+        return
+    os.environ |= {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", "RAY_BACKEND_LOG_LEVEL": "fatal"}
+    import ray
+
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+    except Exception as error:  # whatever Ray raises: other versions of it and of Python, a missing token
+        said = " ".join(str(error).split())[:300]
+        yield Finding(
+            "ray cluster",
+            "problem",
+            said,
+            "the same RAY_AUTH_MODE and RAY_AUTH_TOKEN as there, the same Ray and Python",
+        )
+        return
+    try:
+        yield from _nodes(ray)
+    finally:
+        ray.shutdown()
+
+
+def _nodes(ray: Any) -> Iterator[Finding]:
+    nodes = ray.nodes()
+    alive = [node for node in nodes if node["Alive"]]
+    dead = len(nodes) - len(alive)
+    total = ray.cluster_resources()
+    has = f"{len(alive)} nodes, {total.get('CPU', 0):g} CPUs, {total.get('GPU', 0):g} GPUs"
+    yield Finding("ray cluster", "ok", f"{has}{f', {dead} dead' if dead else ''}")
+    mine = look()
+    task = ray.remote(num_cpus=0)(look)
+    for node in alive:
+        name = f"ray node {node['NodeManagerAddress']}"
+        where = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+        try:
+            found: Mapping[str, str] = ray.get(task.options(scheduling_strategy=where).remote(), timeout=TASK_S)
+        except Exception as error:
+            advice = "look into its /tmp/ray/session_latest/logs"
+            yield Finding(name, "problem", f"runs no task: {' '.join(str(error).split())[:200]}", advice)
+            continue
+        other = [f"{of} {found[of] or 'missing'}, here {have}" for of, have in mine.items() if found[of] != have]
+        resources = {of: node["Resources"].get(of, 0) for of in ("CPU", "GPU")}
+        told = ", ".join(f"{count:g} {of}s" for of, count in resources.items())
+        yield held(name, not other, "; ".join([told, *other]), "install there what is installed here")
+
+
+def look() -> dict[str, str]:
+    """Versions on the machine where it runs; empty where something is not installed."""
+    found = {"Python": platform.python_version()}
+    for name in ALIKE:
+        try:
+            found[name] = version(name)
+        except Exception:  # not installed; no class of ours, since it runs where harness may be missing
+            found[name] = ""
+    return found
