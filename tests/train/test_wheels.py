@@ -80,8 +80,7 @@ def test_wheels_install_into_a_fresh_environment_and_work(uv: str, tmp_path: Pat
     command = str(tmp_path / "venv" / "bin" / "harness")
     assert "train" in call(command, "--help")
     rows = {row["name"]: row for row in json.loads(call(command, "plugins", "--json"))}
-    told = {file.parent.name: file.read_text(encoding="utf-8") for file in REPO.glob("plugins/*/pyproject.toml")}
-    shipped = {name for name, text in told.items() if "[project.entry-points.harness]" in text}
+    shipped = {file.parent.name for file in REPO.glob("plugins/*/pyproject.toml")}
     assert rows.keys() == shipped and all(row["usable"] for row in rows.values()), rows
     where = call(python, "-c", "import agentops, tensordict, transfer_queue, verl, harness; print(harness.__file__)")
     assert Path(where.strip().splitlines()[-1]).is_relative_to(tmp_path / "venv")
