@@ -140,7 +140,7 @@ def test_errors_are_those_of_the_command(
 
 
 def test_settings_are_a_mapping_or_texts_and_count_in_order(tmp_path: Path) -> None:
-    nothing = dict.fromkeys(("config", "task", "model", "n_runners", "agent_match", "seed", "steps", "resume"))
+    nothing = dict.fromkeys(("config", "task", "model", "n_runners", "agent_match", "seed", "steps", "resume", "store"))
     options = {**nothing, "preset": "cpu", "ci": False, "ci_fast": True, "runs_dir": tmp_path}
     mapping = {"train.learning_rate": 1e-4, "task.options": {"schema_chars": 900}, "task.val_limit": 3}
     texts = ["train.learning_rate=1e-4", "task.options.schema_chars=900", "task.val_limit=3"]

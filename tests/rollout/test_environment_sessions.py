@@ -15,7 +15,7 @@ from harness.errors import EnvironmentFault, PluginError
 from harness.gateway.client import GatewayControl
 from harness.gateway.server import GatewayServer
 from harness.records import INFRASTRUCTURE_OUTCOMES, JSON, Attempt, Problem, Task
-from harness.rollout import host
+from harness.rollout import host, tools
 from harness.rollout.plain import STATE_BYTES
 from harness.rollout.request import RolloutRequest
 from harness.rollout.spans import from_spans, to_spans
@@ -81,9 +81,9 @@ class Notebook(Environment):
 @pytest.fixture
 def notebook(monkeypatch: pytest.MonkeyPatch) -> Notebook:
     made = Notebook()
-    monkeypatch.setattr(host, "environment", lambda name: made)
-    monkeypatch.setattr(host, "OPEN_S", 0.5)
-    monkeypatch.setattr(host, "CLOSE_S", 0.5)
+    monkeypatch.setattr(tools, "environment", lambda name: made)
+    monkeypatch.setattr(tools, "OPEN_S", 0.5)
+    monkeypatch.setattr(tools, "CLOSE_S", 0.5)
     return made
 
 
@@ -242,7 +242,7 @@ class OfNotebook(EnvironmentContract):
 def test_the_contract_finds_attempts_that_see_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = [Task("t", "notes", "val", "?", "a long enough gold")]
     made = Notebook()
-    monkeypatch.setattr(host, "environment", lambda name: made)
+    monkeypatch.setattr(tools, "environment", lambda name: made)
     OfNotebook().test_no_attempt_sees_what_another_one_changed(made, tasks)
     OfNotebook().test_a_session_closes_in_time_also_amid_a_call(made, tasks)
 

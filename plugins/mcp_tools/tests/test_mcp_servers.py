@@ -20,7 +20,7 @@ import pytest
 
 from harness.errors import ConfigError, EnvironmentFault, TaskSetError
 from harness.records import JSON, Problem, Task, ToolCall
-from harness.rollout import host
+from harness.rollout import tools
 from harness.rollout.request import RolloutRequest
 from harness.rollout.tools import HostToolbox
 from harness.testing.data_contract import TaskSetContract
@@ -37,7 +37,7 @@ Server = Mapping[str, Any]
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> McpEnvironment:
     environment = McpEnvironment()
-    monkeypatch.setattr(host, "environment", lambda name: environment)
+    monkeypatch.setattr(tools, "environment", lambda name: environment)
     return environment
 
 

@@ -115,5 +115,7 @@ async def test_a_grader_that_hangs_or_dies_leaves_the_answer_unscored_and_is_mad
     assert (await reward.score(broken, right)).value is None
     process = reward._process
     del reward
-    gc.collect()
-    assert process.returncode is not None, "the grader goes with its reward"
+    async with asyncio.timeout(30):  # the thread that asked it last may hold it for a moment longer
+        while process.returncode is None:
+            gc.collect()
+            await asyncio.sleep(0.01)
