@@ -29,7 +29,7 @@ from harness.testing.stage import staged
 from harness_teams.names import PASSES
 from harness_teams.reward import Stated
 from harness_teams.tasks import PocketSplitTasks
-from harness_teams.team import AT_ONCE
+from harness_teams.workers import AT_ONCE
 
 TEAMS = sorted(agents_of("team"))
 IDIOMATIC = [one for one in TEAMS if not agent_spec(one).strict]

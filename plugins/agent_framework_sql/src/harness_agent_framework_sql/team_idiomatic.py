@@ -5,20 +5,19 @@ The handoff orchestration is a distribution of its own (`agent-framework-orchest
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import cast
 
 from agent_framework import Agent, ChatContext, ChatMiddleware, ChatOptions, FunctionTool
 
-from harness.records import JSON, Problem
+from harness.records import Problem
 from harness.toolbox import Toolbox
 from harness_agent_framework_sql.client import chat_client
 from harness_agent_framework_sql.tools_idiomatic import as_function
 from harness_teams.names import CRITIC, PLANNER, ROLES
-from harness_teams.prompts import Handoff, Report, TeamPrompts
-from harness_teams.team import AT_ONCE, TOO_MANY
+from harness_teams.prompts import TeamPrompts
+from harness_teams.workers import Workers
 
 
 def member(
@@ -35,48 +34,27 @@ def member(
     )
 
 
-@dataclass
-class Workers(ChatMiddleware):
-    """The planner's tools, and what the workers reported."""
+class Stop(ChatMiddleware):
+    """The planner is not asked again once a worker raised: the framework would show it that and go on."""
 
-    task_id: str
-    toolbox: Toolbox
-    reports: list[Report] = field(default_factory=list)
-    under_way: int = 0
-    raised: Exception | None = None
-    """By a worker: the framework would show it to the planner and go on."""
-
-    def tools(self) -> list[FunctionTool]:
-        """A tool for each worker."""
-        handoffs = self.toolbox.prompts.handoffs
-        own = {one.tool.name: partial(self.work, one) for one in handoffs}
-        part = self.toolbox.part([one.tool for one in handoffs], own)
-        return [as_function(tool, part) for tool in part.tools]
+    def __init__(self, workers: Workers) -> None:
+        self._workers = workers
 
     async def process(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> None:
-        """The planner is not asked again once a worker raised."""
-        if self.raised is not None:
-            raise self.raised
+        if self._workers.raised is not None:
+            raise self._workers.raised
         await call_next()
 
-    async def work(self, handoff: Handoff, given: Mapping[str, JSON]) -> str:
-        """A run of a worker."""
-        if self.under_way == AT_ONCE:
-            return TOO_MANY
-        report = Report(handoff.worker, str(given["task"]))
-        self.reports.append(report)
-        part = self.toolbox.part(handoff.tools, at_once=True)
-        texts = self.toolbox.prompts.worker
-        worker = member(handoff.worker, texts.system, part, [as_function(tool, part) for tool in handoff.tools])
-        self.under_way += 1
-        try:
-            report.text = (await worker.run(texts.user(Problem(self.task_id, report.task)))).text.strip()
-        except Exception as error:
-            self.raised = self.raised or error
-            raise
-        finally:
-            self.under_way -= 1
-        return report.text
+
+def functions(toolbox: Toolbox) -> list[FunctionTool]:
+    """The toolbox's tools."""
+    return [as_function(tool, toolbox) for tool in toolbox.tools]
+
+
+async def work(role: str, task: Problem, part: Toolbox) -> str:
+    """A run of a worker."""
+    texts = part.prompts.worker
+    return (await member(role, texts.system, part, functions(part)).run(texts.user(task))).text.strip()
 
 
 class AgentFrameworkTeamIdiomatic:
@@ -86,8 +64,8 @@ class AgentFrameworkTeamIdiomatic:
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         prompts: TeamPrompts = toolbox.prompts
-        workers = Workers(problem.task_id, toolbox)
-        planner = member(PLANNER, prompts.planner.system, toolbox, workers.tools(), workers)
+        workers = Workers(problem.task_id, toolbox, work)
+        planner = member(PLANNER, prompts.planner.system, toolbox, functions(workers.toolbox), Stop(workers))
         session = planner.create_session()
         answer = (await planner.run(prompts.planner.user(problem), session=session)).messages[-1].text.strip()
         review = replace(problem, context=prompts.review(workers.reports, answer))

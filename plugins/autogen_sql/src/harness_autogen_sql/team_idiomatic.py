@@ -5,29 +5,33 @@ A `Swarm` has one speaker at a time, whose handoffs carry no task, and one conve
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
 
 from autogen_core import CancellationToken
-from autogen_core.tools import StaticWorkbench, ToolResult
+from autogen_core.tools import BaseTool, StaticWorkbench, ToolResult
 
-from harness.records import JSON, Problem
+from harness.records import Problem
 from harness.toolbox import Toolbox
 from harness_autogen_sql.running import ToolAgent, chat_client, run_agent
 from harness_autogen_sql.tools_idiomatic import ToolboxTool
 from harness_teams.names import CRITIC, PLANNER, ROLES
-from harness_teams.prompts import Handoff, Report, TeamPrompts
-from harness_teams.team import AT_ONCE, TOO_MANY
+from harness_teams.prompts import TeamPrompts
+from harness_teams.workers import Workers
+
+
+def functions(toolbox: Toolbox) -> list[BaseTool[Any, Any]]:
+    """The toolbox's tools."""
+    return [ToolboxTool(tool, toolbox) for tool in toolbox.tools]
 
 
 class Bench(StaticWorkbench):
-    """Tools whose errors end the run: AutoGen's own bench shows them to the model and goes on."""
+    """The planner's tools. What a worker raises ends the run: AutoGen's own bench shows it to the model and goes on."""
 
-    def __init__(self, tools: Sequence[ToolboxTool]) -> None:
-        super().__init__(list(tools))
-        self.raised: Exception | None = None
-        """By a worker."""
+    def __init__(self, workers: Workers) -> None:
+        super().__init__(functions(workers.toolbox))
+        self._workers = workers
 
     async def call_tool(
         self,
@@ -38,8 +42,8 @@ class Bench(StaticWorkbench):
     ) -> ToolResult:
         """What the tool gave."""
         result = await super().call_tool(name, arguments, cancellation_token, call_id)
-        if self.raised is not None:
-            raise self.raised
+        if self._workers.raised is not None:
+            raise self._workers.raised
         return result
 
 
@@ -54,40 +58,10 @@ def member(role: str, system: str, toolbox: Toolbox, bench: StaticWorkbench) -> 
     )
 
 
-@dataclass
-class Workers:
-    """The planner's tools, and what the workers reported."""
-
-    task_id: str
-    toolbox: Toolbox
-    reports: list[Report] = field(default_factory=list)
-    under_way: int = 0
-
-    def __post_init__(self) -> None:
-        handoffs = self.toolbox.prompts.handoffs
-        own = {one.tool.name: partial(self.work, one) for one in handoffs}
-        part = self.toolbox.part([one.tool for one in handoffs], own)
-        self.bench = Bench([ToolboxTool(tool, part) for tool in part.tools])
-
-    async def work(self, handoff: Handoff, given: Mapping[str, JSON]) -> str:
-        """A run of a worker; what it raises ends the attempt."""
-        if self.under_way == AT_ONCE:
-            return TOO_MANY
-        report = Report(handoff.worker, str(given["task"]))
-        self.reports.append(report)
-        part = self.toolbox.part(handoff.tools, at_once=True)
-        texts = self.toolbox.prompts.worker
-        bench = Bench([ToolboxTool(tool, part) for tool in handoff.tools])
-        worker = member(handoff.worker, texts.system, part, bench)
-        self.under_way += 1
-        try:
-            report.text = await run_agent(texts.user(Problem(self.task_id, report.task)), worker)
-        except Exception as error:
-            self.bench.raised = self.bench.raised or error
-            raise
-        finally:
-            self.under_way -= 1
-        return report.text
+async def work(role: str, task: Problem, part: Toolbox) -> str:
+    """A run of a worker."""
+    texts = part.prompts.worker
+    return await run_agent(texts.user(task), member(role, texts.system, part, StaticWorkbench(functions(part))))
 
 
 class AutoGenTeamIdiomatic:
@@ -97,10 +71,10 @@ class AutoGenTeamIdiomatic:
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         prompts: TeamPrompts = toolbox.prompts
-        workers = Workers(problem.task_id, toolbox)
-        planner = member(PLANNER, prompts.planner.system, toolbox, workers.bench)
+        workers = Workers(problem.task_id, toolbox, work)
+        planner = member(PLANNER, prompts.planner.system, toolbox, Bench(workers))
         answer = await run_agent(prompts.planner.user(problem), planner)
         review = replace(problem, context=prompts.review(workers.reports, answer))
-        critic = member(CRITIC, prompts.critic.system, toolbox, Bench([]))
+        critic = member(CRITIC, prompts.critic.system, toolbox, StaticWorkbench([]))
         said = await run_agent(prompts.critic.user(review), critic)
         return answer if prompts.approves(said) else await run_agent(said, planner)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal, TypedDict
 
 from langchain_core.messages import HumanMessage, SystemMessage, ToolMessage
@@ -13,13 +11,14 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, Send
 from langsmith import tracing_context
 
-from harness.records import JSON, Problem
+from harness.records import Problem
 from harness.toolbox import Arguments, Toolbox
 from harness_langgraph_sql.agent import chat_model
 from harness_langgraph_sql.tools_idiomatic import LangGraphToolsIdiomatic, as_langchain
 from harness_teams.names import CRITIC, PLANNER, ROLES
-from harness_teams.prompts import Handoff, Report, TeamPrompts
-from harness_teams.team import AT_ONCE, TOO_MANY, Seat
+from harness_teams.prompts import TeamPrompts
+from harness_teams.team import Seat
+from harness_teams.workers import Workers
 
 
 class State(MessagesState):
@@ -42,10 +41,8 @@ class Work:
     def __init__(self, problem: Problem, toolbox: Toolbox) -> None:
         self._problem, self._toolbox = problem, toolbox
         self._prompts: TeamPrompts = toolbox.prompts
-        own = {one.tool.name: partial(self._work, one) for one in self._prompts.handoffs}
-        self._part = toolbox.part([one.tool for one in self._prompts.handoffs], own)
-        self._under_way = 0
-        self._reports: list[Report] = []
+        self._workers = Workers(problem.task_id, toolbox, work)
+        self._part = self._workers.toolbox
 
     def graph(self) -> Any:
         """planner -> (workers -> planner ...) -> critic -> (end | planner ...)."""
@@ -77,26 +74,17 @@ class Work:
         """Reads the answer; the planner goes on with its words."""
         texts = self._prompts.critic
         answer = str(state["messages"][-1].text).strip()
-        review = replace(self._problem, context=self._prompts.review(self._reports, answer))
+        review = replace(self._problem, context=self._prompts.review(self._workers.reports, answer))
         llm = chat_model(self._toolbox.llm(CRITIC), self._toolbox)
         said = str((await llm.ainvoke([SystemMessage(texts.system), HumanMessage(texts.user(review))])).text)
         if self._prompts.approves(said):
             return Command(goto="__end__")
         return Command(goto="planner", update={"messages": [HumanMessage(said)], "checked": True})
 
-    async def _work(self, handoff: Handoff, given: Mapping[str, JSON]) -> str:
-        if self._under_way == AT_ONCE:
-            return TOO_MANY
-        report = Report(handoff.worker, str(given["task"]))
-        self._reports.append(report)
-        part = self._toolbox.part(handoff.tools, at_once=True)
-        self._under_way += 1
-        try:
-            seat = Seat(part, handoff.worker, self._prompts.worker, part.max_turns)
-            report.text = await LangGraphToolsIdiomatic().solve(Problem(self._problem.task_id, report.task), seat)
-        finally:
-            self._under_way -= 1
-        return report.text
+
+async def work(role: str, task: Problem, part: Toolbox) -> str:
+    """A run of a worker."""
+    return await LangGraphToolsIdiomatic().solve(task, Seat(part, role, part.prompts.worker, part.max_turns))
 
 
 class LangGraphTeamIdiomatic:

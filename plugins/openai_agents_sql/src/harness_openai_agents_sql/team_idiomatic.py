@@ -6,19 +6,18 @@ two ways to make a tool of an agent this is "customizing tool-agents": a functio
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import replace
 
 from agents import Agent, FunctionTool, MaxTurnsExceeded, ModelSettings, Runner
 
-from harness.records import JSON, Problem
+from harness.records import Problem
 from harness.toolbox import Toolbox
 from harness_openai_agents_sql.agent import RUN, chat_model
 from harness_openai_agents_sql.tools_idiomatic import as_function
 from harness_teams.names import CRITIC, PLANNER, ROLES
-from harness_teams.prompts import Handoff, Report, TeamPrompts
-from harness_teams.team import AT_ONCE, TOO_MANY
+from harness_teams.prompts import TeamPrompts
+from harness_teams.workers import Workers
 
 
 def member(role: str, system: str, toolbox: Toolbox, tools: Sequence[FunctionTool] = ()) -> Agent[None]:
@@ -32,41 +31,20 @@ def member(role: str, system: str, toolbox: Toolbox, tools: Sequence[FunctionToo
     )
 
 
-@dataclass
-class Workers:
-    """The planner's tools, and what the workers reported."""
+def functions(toolbox: Toolbox) -> list[FunctionTool]:
+    """The toolbox's tools."""
+    return [as_function(tool, toolbox) for tool in toolbox.tools]
 
-    task_id: str
-    toolbox: Toolbox
-    reports: list[Report] = field(default_factory=list)
-    under_way: int = 0
 
-    def tools(self) -> list[FunctionTool]:
-        """A tool for each worker."""
-        handoffs = self.toolbox.prompts.handoffs
-        own = {one.tool.name: partial(self.work, one) for one in handoffs}
-        part = self.toolbox.part([one.tool for one in handoffs], own)
-        return [as_function(tool, part) for tool in part.tools]
-
-    async def work(self, handoff: Handoff, given: Mapping[str, JSON]) -> str:
-        """A run of a worker; what it raises ends the attempt."""
-        if self.under_way == AT_ONCE:
-            return TOO_MANY
-        report = Report(handoff.worker, str(given["task"]))
-        self.reports.append(report)
-        part = self.toolbox.part(handoff.tools, at_once=True)
-        texts = self.toolbox.prompts.worker
-        worker = member(handoff.worker, texts.system, part, [as_function(tool, part) for tool in handoff.tools])
-        self.under_way += 1
-        try:
-            asked = texts.user(Problem(self.task_id, report.task))
-            run = await Runner.run(worker, asked, run_config=RUN, max_turns=self.toolbox.max_turns)
-            report.text = str(run.final_output).strip()
-        except MaxTurnsExceeded:
-            pass  # it reports nothing
-        finally:
-            self.under_way -= 1
-        return report.text
+async def work(role: str, task: Problem, part: Toolbox) -> str:
+    """A run of a worker; one that is stopped by its turns reports nothing."""
+    texts = part.prompts.worker
+    worker = member(role, texts.system, part, functions(part))
+    try:
+        run = await Runner.run(worker, texts.user(task), run_config=RUN, max_turns=part.max_turns)
+    except MaxTurnsExceeded:
+        return ""
+    return str(run.final_output).strip()
 
 
 class OpenAIAgentsTeamIdiomatic:
@@ -76,8 +54,8 @@ class OpenAIAgentsTeamIdiomatic:
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         prompts: TeamPrompts = toolbox.prompts
-        workers = Workers(problem.task_id, toolbox)
-        planner = member(PLANNER, prompts.planner.system, toolbox, workers.tools())
+        workers = Workers(problem.task_id, toolbox, work)
+        planner = member(PLANNER, prompts.planner.system, toolbox, functions(workers.toolbox))
         critic = member(CRITIC, prompts.critic.system, toolbox)
         try:
             asked = prompts.planner.user(problem)

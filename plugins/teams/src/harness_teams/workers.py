@@ -1,0 +1,56 @@
+"""What a planner hands over, whoever runs the workers: to whom, with which tools, how many at once, what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+
+from harness import Problem, Toolbox
+from harness.records import JSON
+from harness_teams.prompts import Handoff, Report, TeamPrompts
+
+AT_ONCE = 4
+"""Workers under way; whoever hands over more is told so."""
+TOO_MANY = f"No more than {AT_ONCE} tasks can be under way. Hand this one over again."
+Run = Callable[[str, Problem, Toolbox], Awaitable[str]]
+"""How a worker is run: from its role, its task and its toolbox to its report."""
+
+
+class Workers:
+    """The planner's tools, and what the workers reported.
+
+    Args:
+        task_id: Of the problem.
+        toolbox: The team's.
+
+    Attributes:
+        toolbox: The planner's part, whose tools hand over.
+        reports: In the order of the calls.
+        raised: By a worker, first; for frameworks that would show it to the planner and go on.
+    """
+
+    def __init__(self, task_id: str, toolbox: Toolbox, run: Run) -> None:
+        self._task_id, self._whole, self._run = task_id, toolbox, run
+        self._under_way = 0
+        self.reports: list[Report] = []
+        self.raised: Exception | None = None
+        prompts: TeamPrompts = toolbox.prompts
+        own = {one.tool.name: partial(self._hand_over, one) for one in prompts.handoffs}
+        self.toolbox = toolbox.part([one.tool for one in prompts.handoffs], own)
+
+    async def _hand_over(self, handoff: Handoff, given: Mapping[str, JSON]) -> str:
+        if self._under_way == AT_ONCE:
+            return TOO_MANY
+        # Up to here nothing is waited for: branches and reports are in the order of the calls.
+        report = Report(handoff.worker, str(given["task"]))
+        self.reports.append(report)
+        part = self._whole.part(handoff.tools, at_once=True)
+        self._under_way += 1
+        try:
+            report.text = await self._run(handoff.worker, Problem(self._task_id, report.task), part)
+        except Exception as error:
+            self.raised = self.raised or error
+            raise
+        finally:
+            self._under_way -= 1
+        return report.text
