@@ -7,7 +7,7 @@ a role's URL as `ROLE~BRANCH`; the calls of each branch are seeded by themselves
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from itertools import groupby
 from typing import Protocol, TypeVar
@@ -46,22 +46,20 @@ def parted(caller: str) -> tuple[str, str]:
     return (role, branch) if mark and _NAME.fullmatch(branch) else (caller, "")
 
 
-def in_order(records: Iterable[Record], when: Callable[[Record], float]) -> list[Record]:
-    """By time; those that branches left one after another by branch first, whoever was faster."""
-    timed = sorted(records, key=when)
+def in_order(records: Iterable[Record]) -> list[Record]:
+    """Records in order of time, but those that branches left one after another by branch, whoever was faster."""
     found: list[Record] = []
-    for _, group in groupby(timed, key=lambda one: bool(one.branch)):
+    for _, group in groupby(records, key=lambda one: bool(one.branch)):
         found += sorted(group, key=lambda one: _numbers(one.branch))
     return found
 
 
 def renumbered(records: Iterable[NumberedRecord]) -> list[NumberedRecord]:
     """Records in order, so numbered: they share out the places that they had among themselves."""
-    ordered = in_order(records, lambda one: one.index)
-    places = sorted(one.index for one in ordered)
+    arrived = sorted(records, key=lambda one: one.index)
     return [
-        one if one.index == place else replace(one, index=place)  # type: ignore[type-var]
-        for one, place in zip(ordered, places, strict=True)
+        one if one.index == before.index else replace(one, index=before.index)  # type: ignore[type-var]
+        for one, before in zip(in_order(arrived), arrived, strict=True)
     ]
 
 

@@ -65,15 +65,14 @@ class GatewayApp:
         raw = scope["raw_path"].partition(b"?")[0].decode("latin-1").split("/")[1:]
         match [method, *(unquote(segment) if "%" in segment else segment for segment in raw)]:
             case ["POST", "r", rollout_id, attempt_id, who, "v1", "chat", "completions"]:
-                log = self._caller(scope, rollout_id, attempt_id, who)
-                await self._relay.serve(log, who, self._request(scope, receive), send)
+                log, by = self._caller(scope, rollout_id, attempt_id, who)
+                await self._relay.serve(log, by, self._request(scope, receive), send)
             case ["POST", "r", rollout_id, attempt_id, who, "v1", path] if spoken := dialects().get(path):
-                log = self._caller(scope, rollout_id, attempt_id, who)
+                log, by = self._caller(scope, rollout_id, attempt_id, who)
                 request = self._request(scope, receive, Spoken(spoken, log.written))
-                await self._relay.serve(log, who, request, send)
+                await self._relay.serve(log, by, request, send)
             case ["GET", "r", rollout_id, attempt_id, who, "v1", "models"]:
-                self._caller(scope, rollout_id, attempt_id, who)
-                role, _ = parted(who)
+                _, (role, _) = self._caller(scope, rollout_id, attempt_id, who)
                 model = {"id": self._pools.of(role).model, "object": "model", "created": 0, "owned_by": "harness"}
                 await _reply(send, 200, orjson.dumps({"object": "list", "data": [model]}))
             case [_, "control", *rest]:
@@ -87,14 +86,14 @@ class GatewayApp:
     def _request(self, scope: Scope, receive: Receive, spoken: Spoken | None = None) -> Request:
         return Request(scope, receive, self._settings.max_body_bytes, spoken)
 
-    def _caller(self, scope: Scope, rollout_id: str, attempt_id: str, who: str) -> AttemptLog:
+    def _caller(self, scope: Scope, rollout_id: str, attempt_id: str, who: str) -> tuple[AttemptLog, tuple[str, str]]:
         _authorize(scope, self._key)
         log = self._attempts.get(rollout_id, attempt_id)
-        role, _ = parted(who)
+        role, branch = parted(who)
         if role not in log.roles:
             known = ", ".join(sorted(log.roles))
             raise Refusal("unknown_role", f"the attempt has no role {role!r}; its roles are {known}")
-        return log
+        return log, (role, branch)
 
     async def _control(self, path: list[str], request: Request) -> bytes:
         match path:

@@ -15,7 +15,6 @@ import aiohttp
 import orjson
 from starlette.types import Send
 
-from harness.branches import parted
 from harness.gateway.answers import SeenIds, StreamedAnswer, aborted, event_data, hide, read_answer, split_events
 from harness.gateway.attempts import AttemptLog, Call
 from harness.gateway.dialects import Spoken
@@ -62,9 +61,9 @@ class Relay:
         if self._session is not None:
             await self._session.close()
 
-    async def serve(self, log: AttemptLog, who: str, request: Request, send: Send) -> None:
-        """Serve one call of `ROLE` or `ROLE~BRANCH`: read, forced upstream, its answer recorded and handed back."""
-        call = log.begin(*parted(who))
+    async def serve(self, log: AttemptLog, by: tuple[str, str], request: Request, send: Send) -> None:
+        """Serve one call of a role and its branch: read, forced upstream, its answer recorded and handed back."""
+        call = log.begin(*by)
         answering = _Answering(send, request.spoken)
         if len(log.calls) > (most := self._settings.calls_at_once):
             self.outcomes["too_many_calls"] += 1
@@ -82,7 +81,7 @@ class Relay:
             task.uncancel()
             await self._refuse(call, call.aborted_by, answering)
         except Exception as error:  # a bug of the gateway: typed and recorded like everything else
-            logger.exception("a call of %s", who)
+            logger.exception("a call of %s", call.who)
             await self._refuse(call, Refusal("gateway_error", f"{type(error).__name__}: {error}"), answering)
         finally:
             self.outcomes[call.outcome] += 1

@@ -230,7 +230,7 @@ async def _record_one(
 
     rollout_id = _rollout_id(scenario, play)
     attempt = await run_attempt(agent, request, rollout_id, attempt_id, control, key, "scripted", client)
-    calls = in_order(tap.of(rollout_id, attempt_id), lambda call: call.number)
+    calls = in_order(tap.of(rollout_id, attempt_id))
     return Recording(
         scenario=scenario.name,
         play=play,

@@ -30,7 +30,6 @@ class SentCall:
         role: Role of its URL, with its branch; empty for a path that is no role URL.
         body: The request's JSON, or None if it was not JSON.
         raw: The request's bytes.
-        number: Its place in order of arrival.
         status: What the gateway answered; None until it has.
     """
 
@@ -39,7 +38,6 @@ class SentCall:
     role: str
     body: dict[str, Any] | None
     raw: bytes
-    number: int
     status: int | None = None
 
     @property
@@ -96,7 +94,7 @@ class Tap:
         assert self._session is not None
         raw = await request.read()
         parts = [unquote(part) for part in urlsplit(request.raw_path).path.split("/")]
-        call = SentCall(request.raw_path, ("", ""), "", _parse(raw), raw, len(self.calls))
+        call = SentCall(request.raw_path, ("", ""), "", _parse(raw), raw)
         if len(parts) in (7, 8) and parts[1] == "r" and parts[5] == "v1":
             spoken = dialects().get("/".join(parts[6:]))
             if spoken or parts[6:] == ["chat", "completions"]:

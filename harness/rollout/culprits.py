@@ -52,7 +52,7 @@ async def settle(store: LightningStore, control: GatewayControl, one: UnderWay, 
         answer=None,
         transitions=tuple(transitions),
         failures=tuple(failures),
-        tool_calls=tuple(in_order(one.tool_calls, lambda call: call.started_s)),
+        tool_calls=tuple(in_order(sorted(one.tool_calls, key=lambda call: call.started_s))),
         started_s=one.started_s,
         elapsed_s=clock.now() - one.started_s,
     )

@@ -107,7 +107,7 @@ async def run_attempt(
         answer=ended.answer if outcome == "ok" else None,
         transitions=tuple(ended.transitions),
         failures=tuple(ended.failures),
-        tool_calls=tuple(in_order(toolbox.tool_calls, lambda call: call.started_s)),
+        tool_calls=tuple(in_order(sorted(toolbox.tool_calls, key=lambda call: call.started_s))),
         started_s=started,
         elapsed_s=clock.now() - started,
         state=toolbox.state,

@@ -9,6 +9,7 @@ from harness_sql.tool_loop.prompts import ROLES as TOOL_ROLES
 from harness_teams.names import ROLES as TEAM_ROLES
 
 HARNESS_API = 1
+FRAMEWORKS = ("agent-framework-core", "agent-framework-openai")
 
 
 @hookimpl
@@ -19,7 +20,7 @@ def harness_agents() -> list[AgentSpec]:
             "harness_agent_framework_sql.agent:AgentFrameworkSQL",
             "Microsoft Agent Framework: a workflow of executors and agents",
             roles=ROLES,
-            frameworks=("agent-framework-core", "agent-framework-openai"),
+            frameworks=FRAMEWORKS,
             program="self_correcting_sql",
         ),
         AgentSpec(
@@ -27,7 +28,7 @@ def harness_agents() -> list[AgentSpec]:
             "harness_agent_framework_sql.tools:AgentFrameworkTools",
             "Microsoft Agent Framework: an agent with function tools and middleware",
             roles=TOOL_ROLES,
-            frameworks=("agent-framework-core", "agent-framework-openai"),
+            frameworks=FRAMEWORKS,
             program="tool_loop",
         ),
         AgentSpec(
@@ -35,7 +36,7 @@ def harness_agents() -> list[AgentSpec]:
             "harness_agent_framework_sql.tools_idiomatic:AgentFrameworkToolsIdiomatic",
             "Microsoft Agent Framework: function tools and its own loop",
             roles=TOOL_ROLES,
-            frameworks=("agent-framework-core", "agent-framework-openai"),
+            frameworks=FRAMEWORKS,
             strict=False,
             program="tool_loop",
         ),
@@ -44,7 +45,7 @@ def harness_agents() -> list[AgentSpec]:
             "harness_agent_framework_sql.team:AgentFrameworkTeam",
             "Agent Framework: a planner, workers and a critic, each an agent with function tools",
             roles=TEAM_ROLES,
-            frameworks=("agent-framework-core", "agent-framework-openai"),
+            frameworks=FRAMEWORKS,
             program="team",
         ),
         AgentSpec(
@@ -52,7 +53,7 @@ def harness_agents() -> list[AgentSpec]:
             "harness_agent_framework_sql.team_idiomatic:AgentFrameworkTeamIdiomatic",
             "Microsoft Agent Framework: an agent whose tools are agents",
             roles=TEAM_ROLES,
-            frameworks=("agent-framework-core", "agent-framework-openai"),
+            frameworks=FRAMEWORKS,
             strict=False,
             program="team",
         ),
@@ -61,7 +62,7 @@ def harness_agents() -> list[AgentSpec]:
             "harness_agent_framework_sql.dialogue:AgentFrameworkDialogue",
             "Microsoft Agent Framework: an agent with a session",
             roles=DIALOGUE_ROLES,
-            frameworks=("agent-framework-core", "agent-framework-openai"),
+            frameworks=FRAMEWORKS,
             program="dialogue",
         ),
     ]

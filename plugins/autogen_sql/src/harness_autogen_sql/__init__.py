@@ -9,6 +9,7 @@ from harness_sql.tool_loop.prompts import ROLES as TOOL_ROLES
 from harness_teams.names import ROLES as TEAM_ROLES
 
 HARNESS_API = 1
+FRAMEWORKS = ("autogen-agentchat", "autogen-core", "autogen-ext")
 
 
 @hookimpl
@@ -19,7 +20,7 @@ def harness_agents() -> list[AgentSpec]:
             "harness_autogen_sql.agent:AutoGenSQL",
             "AutoGen AgentChat: agents in a GraphFlow",
             roles=ROLES,
-            frameworks=("autogen-agentchat", "autogen-core", "autogen-ext"),
+            frameworks=FRAMEWORKS,
             program="self_correcting_sql",
         ),
         AgentSpec(
@@ -27,7 +28,7 @@ def harness_agents() -> list[AgentSpec]:
             "harness_autogen_sql.idiomatic:AutoGenSQLIdiomatic",
             "AutoGen AgentChat: a group chat that keeps its history",
             roles=("write_query", "check_query"),
-            frameworks=("autogen-agentchat", "autogen-core", "autogen-ext"),
+            frameworks=FRAMEWORKS,
             strict=False,
             program="self_correcting_sql",
         ),
@@ -36,7 +37,7 @@ def harness_agents() -> list[AgentSpec]:
             "harness_autogen_sql.tools:AutoGenTools",
             "AutoGen AgentChat: an AssistantAgent with a workbench",
             roles=TOOL_ROLES,
-            frameworks=("autogen-agentchat", "autogen-core", "autogen-ext"),
+            frameworks=FRAMEWORKS,
             program="tool_loop",
         ),
         AgentSpec(
@@ -44,7 +45,7 @@ def harness_agents() -> list[AgentSpec]:
             "harness_autogen_sql.tools_idiomatic:AutoGenToolsIdiomatic",
             "AutoGen AgentChat: an AssistantAgent with tools and its own loop",
             roles=TOOL_ROLES,
-            frameworks=("autogen-agentchat", "autogen-core", "autogen-ext"),
+            frameworks=FRAMEWORKS,
             strict=False,
             program="tool_loop",
         ),
@@ -53,7 +54,7 @@ def harness_agents() -> list[AgentSpec]:
             "harness_autogen_sql.dialogue:AutoGenDialogue",
             "AutoGen AgentChat: an AssistantAgent that keeps its history",
             roles=DIALOGUE_ROLES,
-            frameworks=("autogen-agentchat", "autogen-core", "autogen-ext"),
+            frameworks=FRAMEWORKS,
             program="dialogue",
         ),
         *_teams(),
@@ -67,7 +68,7 @@ def _teams() -> list[AgentSpec]:
             "harness_autogen_sql.team:AutoGenTeam",
             "AutoGen: a planner, workers and a critic, each an AssistantAgent",
             roles=TEAM_ROLES,
-            frameworks=("autogen-agentchat", "autogen-core", "autogen-ext"),
+            frameworks=FRAMEWORKS,
             program="team",
         ),
         AgentSpec(
@@ -75,7 +76,7 @@ def _teams() -> list[AgentSpec]:
             "harness_autogen_sql.team_idiomatic:AutoGenTeamIdiomatic",
             "AutoGen AgentChat: an AssistantAgent whose tools are AssistantAgents",
             roles=TEAM_ROLES,
-            frameworks=("autogen-agentchat", "autogen-core", "autogen-ext"),
+            frameworks=FRAMEWORKS,
             strict=False,
             program="team",
         ),

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from autogen_core import CancellationToken
-from autogen_core.tools import BaseTool, StaticWorkbench, ToolResult
+from autogen_core.tools import StaticWorkbench, ToolResult
 
 from harness.records import Problem
 from harness.toolbox import Toolbox
@@ -21,7 +20,7 @@ from harness_teams.prompts import TeamPrompts
 from harness_teams.workers import Workers
 
 
-def functions(toolbox: Toolbox) -> list[BaseTool[Any, Any]]:
+def functions(toolbox: Toolbox) -> list[ToolboxTool]:
     """The toolbox's tools."""
     return [ToolboxTool(tool, toolbox) for tool in toolbox.tools]
 
@@ -30,7 +29,7 @@ class Bench(StaticWorkbench):
     """The planner's tools. What a worker raises ends the run: AutoGen's own bench shows it to the model and goes on."""
 
     def __init__(self, workers: Workers) -> None:
-        super().__init__(functions(workers.toolbox))
+        super().__init__([*functions(workers.toolbox)])
         self._workers = workers
 
     async def call_tool(
@@ -61,7 +60,7 @@ def member(role: str, system: str, toolbox: Toolbox, bench: StaticWorkbench) -> 
 async def work(role: str, task: Problem, part: Toolbox) -> str:
     """A run of a worker."""
     texts = part.prompts.worker
-    return await run_agent(texts.user(task), member(role, texts.system, part, StaticWorkbench(functions(part))))
+    return await run_agent(texts.user(task), member(role, texts.system, part, StaticWorkbench([*functions(part)])))
 
 
 class AutoGenTeamIdiomatic:

@@ -9,6 +9,7 @@ from harness_sql.tool_loop.prompts import ROLES as TOOL_ROLES
 from harness_teams.names import ROLES as TEAM_ROLES
 
 HARNESS_API = 1
+FRAMEWORKS = ("crewai",)
 
 
 @hookimpl
@@ -19,7 +20,7 @@ def harness_agents() -> list[AgentSpec]:
             "harness_crewai_sql.agent:CrewAISQL",
             "CrewAI: a Flow with routers and direct model calls",
             roles=ROLES,
-            frameworks=("crewai",),
+            frameworks=FRAMEWORKS,
             program="self_correcting_sql",
         ),
         AgentSpec(
@@ -27,7 +28,7 @@ def harness_agents() -> list[AgentSpec]:
             "harness_crewai_sql.idiomatic:CrewAISQLIdiomatic",
             "CrewAI: a crew with an agent and a task for each role",
             roles=ROLES,
-            frameworks=("crewai",),
+            frameworks=FRAMEWORKS,
             strict=False,
             program="self_correcting_sql",
         ),
@@ -36,7 +37,7 @@ def harness_agents() -> list[AgentSpec]:
             "harness_crewai_sql.tools:CrewAITools",
             "CrewAI: a Flow whose router carries out tool calls",
             roles=TOOL_ROLES,
-            frameworks=("crewai",),
+            frameworks=FRAMEWORKS,
             program="tool_loop",
         ),
         AgentSpec(
@@ -44,7 +45,7 @@ def harness_agents() -> list[AgentSpec]:
             "harness_crewai_sql.team:CrewAITeam",
             "CrewAI: a planner, workers and a critic, each a Flow",
             roles=TEAM_ROLES,
-            frameworks=("crewai",),
+            frameworks=FRAMEWORKS,
             program="team",
         ),
         AgentSpec(
@@ -52,7 +53,7 @@ def harness_agents() -> list[AgentSpec]:
             "harness_crewai_sql.dialogue:CrewAIDialogue",
             "CrewAI: a Flow a turn, begun with the messages of the last",
             roles=DIALOGUE_ROLES,
-            frameworks=("crewai",),
+            frameworks=FRAMEWORKS,
             program="dialogue",
         ),
     ]

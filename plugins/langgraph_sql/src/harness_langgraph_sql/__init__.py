@@ -9,6 +9,7 @@ from harness_sql.tool_loop.prompts import ROLES as TOOL_ROLES
 from harness_teams.names import ROLES as TEAM_ROLES
 
 HARNESS_API = 1
+FRAMEWORKS = ("langgraph", "langchain-core", "langchain-openai")
 
 
 @hookimpl
@@ -19,7 +20,7 @@ def harness_agents() -> list[AgentSpec]:
             "harness_langgraph_sql.agent:LangGraphSQL",
             "LangGraph: a StateGraph with conditional edges",
             roles=ROLES,
-            frameworks=("langgraph", "langchain-core", "langchain-openai"),
+            frameworks=FRAMEWORKS,
             program="self_correcting_sql",
         ),
         AgentSpec(
@@ -27,7 +28,7 @@ def harness_agents() -> list[AgentSpec]:
             "harness_langgraph_sql.tools:LangGraphTools",
             "LangGraph: a StateGraph with a tools node",
             roles=TOOL_ROLES,
-            frameworks=("langgraph", "langchain-core", "langchain-openai"),
+            frameworks=FRAMEWORKS,
             program="tool_loop",
         ),
         AgentSpec(
@@ -35,7 +36,7 @@ def harness_agents() -> list[AgentSpec]:
             "harness_langgraph_sql.tools_idiomatic:LangGraphToolsIdiomatic",
             "LangGraph: bound tools and the prebuilt ToolNode",
             roles=TOOL_ROLES,
-            frameworks=("langgraph", "langchain-core", "langchain-openai"),
+            frameworks=FRAMEWORKS,
             strict=False,
             program="tool_loop",
         ),
@@ -44,7 +45,7 @@ def harness_agents() -> list[AgentSpec]:
             "harness_langgraph_sql.team:LangGraphTeam",
             "LangGraph: a planner, workers and a critic, each a StateGraph with a tools node",
             roles=TEAM_ROLES,
-            frameworks=("langgraph", "langchain-core", "langchain-openai"),
+            frameworks=FRAMEWORKS,
             program="team",
         ),
         AgentSpec(
@@ -52,7 +53,7 @@ def harness_agents() -> list[AgentSpec]:
             "harness_langgraph_sql.team_idiomatic:LangGraphTeamIdiomatic",
             "LangGraph: a supervisor that hands over by Command(goto=...)",
             roles=TEAM_ROLES,
-            frameworks=("langgraph", "langchain-core", "langchain-openai"),
+            frameworks=FRAMEWORKS,
             strict=False,
             program="team",
         ),
@@ -61,7 +62,7 @@ def harness_agents() -> list[AgentSpec]:
             "harness_langgraph_sql.dialogue:LangGraphDialogue",
             "LangGraph: the graph of tools, its state carried from turn to turn",
             roles=DIALOGUE_ROLES,
-            frameworks=("langgraph", "langchain-core", "langchain-openai"),
+            frameworks=FRAMEWORKS,
             program="dialogue",
         ),
     ]

@@ -9,6 +9,7 @@ from harness_sql.tool_loop.prompts import ROLES as TOOL_ROLES
 from harness_teams.names import ROLES as TEAM_ROLES
 
 HARNESS_API = 1
+FRAMEWORKS = ("openai-agents", "openai")
 
 
 @hookimpl
@@ -19,7 +20,7 @@ def harness_agents() -> list[AgentSpec]:
             "harness_openai_agents_sql.agent:OpenAIAgentsSQL",
             "OpenAI Agents SDK: three agents and a runner on Chat Completions",
             roles=ROLES,
-            frameworks=("openai-agents", "openai"),
+            frameworks=FRAMEWORKS,
             program="self_correcting_sql",
         ),
         AgentSpec(
@@ -27,7 +28,7 @@ def harness_agents() -> list[AgentSpec]:
             "harness_openai_agents_sql.idiomatic:OpenAIAgentsSQLIdiomatic",
             "OpenAI Agents SDK: one agent that calls an execute tool itself",
             roles=("write_query",),
-            frameworks=("openai-agents", "openai"),
+            frameworks=FRAMEWORKS,
             strict=False,
             program="self_correcting_sql",
         ),
@@ -36,7 +37,7 @@ def harness_agents() -> list[AgentSpec]:
             "harness_openai_agents_sql.tools:OpenAIAgentsTools",
             "OpenAI Agents SDK: an agent with function tools and a runner",
             roles=TOOL_ROLES,
-            frameworks=("openai-agents", "openai"),
+            frameworks=FRAMEWORKS,
             program="tool_loop",
         ),
         AgentSpec(
@@ -44,7 +45,7 @@ def harness_agents() -> list[AgentSpec]:
             "harness_openai_agents_sql.tools_idiomatic:OpenAIAgentsToolsIdiomatic",
             "OpenAI Agents SDK: strict function tools and the runner as it is",
             roles=TOOL_ROLES,
-            frameworks=("openai-agents", "openai"),
+            frameworks=FRAMEWORKS,
             strict=False,
             program="tool_loop",
         ),
@@ -53,7 +54,7 @@ def harness_agents() -> list[AgentSpec]:
             "harness_openai_agents_sql.dialogue:OpenAIAgentsDialogue",
             "OpenAI Agents SDK: a run a turn, begun with the items of the last",
             roles=DIALOGUE_ROLES,
-            frameworks=("openai-agents", "openai"),
+            frameworks=FRAMEWORKS,
             program="dialogue",
         ),
         *_teams(),
@@ -67,7 +68,7 @@ def _teams() -> list[AgentSpec]:
             "harness_openai_agents_sql.team:OpenAIAgentsTeam",
             "OpenAI Agents SDK: a planner, workers and a critic, each run by its Runner",
             roles=TEAM_ROLES,
-            frameworks=("openai-agents", "openai"),
+            frameworks=FRAMEWORKS,
             program="team",
         ),
         AgentSpec(
@@ -75,7 +76,7 @@ def _teams() -> list[AgentSpec]:
             "harness_openai_agents_sql.team_idiomatic:OpenAIAgentsTeamIdiomatic",
             "OpenAI Agents SDK: a manager whose tools are agents",
             roles=TEAM_ROLES,
-            frameworks=("openai-agents", "openai"),
+            frameworks=FRAMEWORKS,
             strict=False,
             program="team",
         ),

@@ -11,9 +11,8 @@ from random import Random
 
 from harness import Task, TaskSetError
 from harness.config import cache_dir as user_cache
-from harness_sql.sqlite.databases import fingerprint
 from harness_sql.sqlite.environment import GOLD_IS
-from harness_sql.tasks.bundled import build_database
+from harness_sql.tasks.bundled import Built
 from harness_teams.environment import DATABASES
 from harness_teams.questions import Pair, Question, draw_pair, questions_of
 
@@ -47,7 +46,7 @@ class PocketSplitTasks:
     def __init__(self, cache_dir: str | None = None) -> None:
         home = Path(cache_dir).expanduser() if cache_dir else user_cache() / self.name
         self._root = home / _digest()[:16]
-        self._built: dict[str, str] = {}
+        self._built = Built(self.name)
 
     def load(self, split: str) -> Sequence[Task]:
         """All tasks of `train`, `val` or `test`.
@@ -95,14 +94,11 @@ class PocketSplitTasks:
 
     def check(self) -> list[str]:
         """Databases whose files changed since their tasks were loaded."""
-        return sorted(path for path, digest in self._built.items() if fingerprint(Path(path)) != digest)
+        return self._built.changed()
 
     def _database(self, pair: str, name: str, script: str) -> Path:
         path = self._root / pair / name / f"{name}.sqlite"
-        if str(path) not in self._built or fingerprint(path) != self._built[str(path)]:
-            build_database(script, path, self.name)
-            self._built[str(path)] = fingerprint(path)
-        return path
+        return self._built.database(str(path), script, path)
 
 
 @cache

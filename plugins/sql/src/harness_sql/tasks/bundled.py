@@ -21,7 +21,35 @@ log = logging.getLogger(__name__)
 _HEADER = {24: bytes(4), 92: bytes(4), 96: (3040001).to_bytes(4, "big")}
 
 
-class Bundle:
+class Built:
+    """Database files of one task set, each what its script gives.
+
+    Args:
+        task_set: Its name.
+    """
+
+    def __init__(self, task_set: str) -> None:
+        self._task_set = task_set
+        self._built: dict[str, tuple[Path, str]] = {}
+
+    def database(self, name: str, script: str, path: Path) -> Path:
+        """A database's file, which is what its script gives from here on until somebody changes it.
+
+        Raises:
+            TaskSetError: The folder cannot be written.
+        """
+        known = self._built.get(name)
+        if known is None or fingerprint(path) != known[1]:
+            build_database(script, path, self._task_set)
+            self._built[name] = (path, fingerprint(path))
+        return path
+
+    def changed(self) -> list[str]:
+        """Names of databases whose files are no longer what `database` gave."""
+        return sorted(name for name, (path, digest) in self._built.items() if fingerprint(path) != digest)
+
+
+class Bundle(Built):
     """The files of one task set.
 
     Args:
@@ -30,9 +58,8 @@ class Bundle:
     """
 
     def __init__(self, task_set: str, data: Path) -> None:
-        self._task_set = task_set
+        super().__init__(task_set)
         self._data = data
-        self._built: dict[str, tuple[Path, str]] = {}
         try:
             self.manifest: dict[str, Any] = json.loads((data / "manifest.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -51,22 +78,6 @@ class Bundle:
         if hashlib.sha256(content).hexdigest() != self.manifest["sha256"][name]:
             raise self._damaged(f"{name!r} has another hash")
         return content
-
-    def database(self, name: str, script: str, path: Path) -> Path:
-        """A database's file, which is what its script gives from here on until somebody changes it.
-
-        Raises:
-            TaskSetError: The folder cannot be written.
-        """
-        known = self._built.get(name)
-        if known is None or fingerprint(path) != known[1]:
-            build_database(script, path, self._task_set)
-            self._built[name] = (path, fingerprint(path))
-        return path
-
-    def changed(self) -> list[str]:
-        """Names of databases whose files are no longer what `database` gave."""
-        return sorted(name for name, (path, digest) in self._built.items() if fingerprint(path) != digest)
 
     def built(self, folder: str | None, source: str) -> Path:
         """The folder of the databases that a file's text gives, by default in the user's cache folder."""
