@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -179,7 +180,12 @@ def varied_keys(study: Study) -> list[str]:
 
 
 def config_hash(config: Mapping[str, Any]) -> str:
-    """16 hex digits over a resolved configuration, without what cannot change a run's outcome."""
+    """16 hex digits over a resolved configuration, without what cannot change a run's outcome.
+
+    A setting that the version of a run did not have yet counts as its default.
+    """
+    with suppress(ValueError):  # a setting that is no more makes it another configuration
+        config = Config.model_validate(config).dump()
     plain = json.loads(json.dumps(config))
     for section, keys in _NO_MATTER.items():
         for key in keys:
