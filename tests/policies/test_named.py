@@ -356,7 +356,7 @@ def test_a_file_of_ones_own_gets_a_name_that_everything_takes(command: Command, 
     ("asked", "said"),
     [
         (["fetch", "smolm2-135m"], "did you mean 'smollm2-135m'?"),
-        (["show", "x"], "there are pocket-sql, pocket-probe, medical-tools, spider-sql"),
+        (["show", "x"], "there are pocket-sql, pocket-probe, medical-tools, pocket-split, spider-sql"),
         (["fetch", "spider-sql"], "make it in a checkout"),
         (["fetch", "none.gguf", "--name", "x"], "there is no file none.gguf"),
         (["fetch", "none.gguf"], "harness policy fetch none.gguf --name NAME"),
