@@ -155,6 +155,7 @@ class StudyRun:
                 standing.state, standing.line, standing.began = "running", step.why, time.monotonic()
                 log = self._folder.log(step.job)
                 self._active.append(_Active(step, standing, slot, step.left, log, 0, step.folder))
+                self._folder.set(step.job, "running", step.folder, step.left)
             elif step.action == "skip":
                 standing.state = "skipped"
                 if step.folder is not None:
@@ -240,7 +241,7 @@ class StudyRun:
         _follow(one)
         record: Mapping[str, Any] = RunFolder(run).read() if run is not None else {}
         status, line = record.get("status", "failed"), _last_line(one.log, one.since)
-        done = status == "finished" and code == 0 and not why
+        done = status == "finished" and not code
         if not done and status == "running":  # it was killed
             status = "interrupted"
         standing.state = "finished" if done else "failed"

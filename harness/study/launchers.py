@@ -47,10 +47,11 @@ class Launched(Protocol):
         """Whether it is over; asked about twice a second."""
 
     def outcome(self) -> tuple[int | None, str]:
-        """Of one that is over: its exit status, None where that is not known, and what ended it from outside, if so."""
+        """Of one that is over: its exit status, None where only its record says, and what ended it from outside."""
 
     def stop(self, force: bool = False) -> None:
         """End it as Ctrl-C would, or by force. Not called where `cancel` says how it is ended."""
+        return None
 
 
 class Launcher(Protocol):

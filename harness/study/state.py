@@ -38,7 +38,7 @@ class Step:
 
     Attributes:
         left: What carries the run out that is waited for.
-        earlier: Names of the runs that were there when this was found out.
+        earlier: Names of the runs that were there when this was found out, and none of which it is.
     """
 
     job: Job
@@ -89,9 +89,11 @@ class StudyFolder:
         mine = {self.entries[job.key]["run"] for job in jobs}
         runs = [run for path in paths for run in ([read_run(path)] if path.name in mine else readable([path]))]
         known = frozenset(path.name for path in paths)
+        at_work = {run.folder.path.name for run in runs if run.record["status"] == "running"}
         steps: dict[str, Step] = {}
         for job in jobs:
-            steps[job.key] = replace(self._next(job, runs, any_code, steps), earlier=known)
+            step = self._next(job, runs, any_code, steps)
+            steps[job.key] = replace(step, earlier=known - at_work if step.left else known)
         return list(steps.values())
 
     def set(self, job: Job, state: str, run: Path | None = None, launched: Launched | None = None) -> None:
