@@ -92,11 +92,11 @@ class Cluster:
 
     def kill_node(self) -> None:
         """What a node's sudden end is: slurmd, what it holds a job with, and the job."""
-        slurmd = psutil.Process(self._daemons["slurmd"].pid)
-        held = [one for one in psutil.process_iter() if _of(one, self.file)]
-        for one in (slurmd, *held):
-            if one.pid in [slurmd.pid] or one.name() == "slurmstepd" or "SLURM_JOB_ID" in one.environ():
-                one.kill()
+        jobs = [one for one in psutil.process_iter() if _of(one, self.file) and "SLURM_JOB_ID" in one.environ()]
+        above = {parent for one in jobs for parent in one.parents() if parent.name().startswith("slurmstepd")}
+        self._daemons["slurmd"].kill()
+        for one in (*above, *jobs):  # from above, so that nobody reports an end
+            one.kill()
         self._daemons.pop("slurmd").wait()
 
     def daemon(self, name: str, *arguments: str) -> None:
@@ -114,11 +114,19 @@ class Cluster:
         lines = self.ask("squeue", "--states=all", "--noheader", "--sort=i", "--format=%i|%j|%T").splitlines()
         return [tuple(line.split("|")) for line in lines]  # type: ignore[misc]
 
+    def clear(self) -> None:
+        """End every study that submits jobs here, where a test failed, and every job."""
+        daemons = [one.pid for one in self._daemons.values()]
+        for one in psutil.process_iter():
+            if _of(one, self.file) and one.pid not in daemons and "study" in one.cmdline():
+                one.kill()
+        self.ask("scancel", "--user=root")
+        wait_until(lambda: not self.ask("squeue", "--noheader"), "all jobs are over")
+
     def close(self) -> None:
         """End every job and every daemon."""
         if "slurmd" in self._daemons:
-            self.ask("scancel", "--user=root")
-            wait_until(lambda: not self.ask("squeue", "--noheader"), "all jobs are over")
+            self.clear()
         for name in reversed(self._daemons):
             self._daemons[name].terminate()
             try:

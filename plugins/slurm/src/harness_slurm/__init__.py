@@ -80,7 +80,7 @@ class SlurmJob(Launched):
             return 0, ""
         if state == "FAILED" and reason == "NonZeroExitCode":
             return 1, ""
-        told = ENDED_BY.get(state, "could not be carried out")
+        told = ENDED_BY.get(state, "failed")
         more = "" if reason in ("None", "") else f", {reason}"
         return None, f"Slurm job {self._number} {told} ({state}{more}); log: {_near(self._log)}"
 
@@ -121,9 +121,10 @@ class Slurm(Launcher):
             return
         self._tested.add(tuple(options))
         done = _asked(["sbatch", "--test-only", *options], "#!/bin/sh\n")
-        if done.returncode:
+        if done.returncode:  # such a job, submitted all the same, could wait for good
             raise UserError(
-                f"sbatch would refuse {job.key}: {_said(done)}. Asked for: {shlex.join(options)}. Change it by --launch"
+                f"sbatch finds no place for {job.key} ({_said(done)}): nothing can have it, or all that could is down. "
+                f"Asked for: {shlex.join(options)}. Change it by --launch"
             )
 
     def slots(self, jobs: int, gpus_per_run: int) -> list[Slot]:
