@@ -9,7 +9,9 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
+
+import psutil
 
 from harness.compare.keys import Entry
 from harness.errors import ConfigError, PluginError, nearest
@@ -18,9 +20,6 @@ from harness.plugins import make
 from harness.run import check_device, check_machine
 from harness.study.plan import Job
 from harness.study.slots import Slot, make_slots
-
-if TYPE_CHECKING:
-    import psutil
 
 GROUP = "harness.launchers"
 """Entry points of classes that follow `Launcher`, by the name that `--launcher` is given; `local` is here."""
@@ -94,14 +93,11 @@ class LocalProcess(Launched):
 
     def ended(self) -> bool:
         """Whether it is over; a zombie is."""
-        import psutil
-
         if self._child is not None:
             return self._child.poll() is not None
-        try:
+        with suppress(psutil.NoSuchProcess):
             return not self._process.is_running() or self._process.status() == psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return True
+        return True
 
     def outcome(self) -> tuple[int | None, str]:
         """The status of a child."""
@@ -109,8 +105,6 @@ class LocalProcess(Launched):
 
     def stop(self, force: bool = False) -> None:
         """By SIGTERM, or with all of its session by SIGKILL."""
-        import psutil
-
         with suppress(psutil.NoSuchProcess, ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL) if force else self._process.terminate()
 
@@ -128,8 +122,6 @@ class Local(Launcher):
 
     def launch(self, job: Job, command: Sequence[str], environment: Mapping[str, str], log: Path) -> LocalProcess:
         """A process in a session of its own: Ctrl-C is ours to handle."""
-        import psutil
-
         with log.open("ab") as out:
             child = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment, start_new_session=True
@@ -138,18 +130,14 @@ class Local(Launcher):
 
     def find(self, entry: Entry, log: Path) -> LocalProcess | None:
         """By the number of its process and when that began."""
-        import psutil
-
         pid, started = entry.get("pid"), entry.get("pid_started")
-        if pid is None or started is None:
-            return None
-        try:
-            process = psutil.Process(pid)
+        with suppress(psutil.Error):
+            process = psutil.Process(pid)  # without a number this one
             left = LocalProcess(process)
             left.cores = process.cpu_affinity() or ()
-            return left if abs(process.create_time() - started) < 1 and not left.ended() else None
-        except psutil.Error:
-            return None
+            if pid and abs(process.create_time() - (started or 0)) < 1 and not left.ended():
+                return left
+        return None
 
 
 def launcher(name: str, options: Mapping[str, object]) -> Launcher:
