@@ -34,6 +34,7 @@ MpiDefault=none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
+MinJobAge=86400
 # What takes minutes elsewhere: how soon a node that is silent is down, and a job that does not end is killed.
 SlurmdTimeout=5
 KillWait=2
