@@ -98,6 +98,6 @@ def most_often(reasons: Counter[str]) -> str:
     return f"Most often: {' '.join(reasons.most_common(1)[0][0].split())[:300].rstrip('.')}."
 
 
-def with_cores(cores: int) -> str:
-    """`with 4 cores each`."""
-    return f"with {cores} core{'s' * (cores > 1)} each"
+def with_cores(cores: int | None) -> str:
+    """` with 4 cores each`; empty where there is nothing to say."""
+    return f" with {cores} core{'s' * (cores > 1)} each" if cores else ""

@@ -27,6 +27,7 @@ BESIDE = {
     "harness.servers": "server of policies on {}",
     "harness.dialects": "dialect {}",
     "harness.trackers": "tracker {}",
+    "harness.launchers": "launcher {}",
 }
 """Groups of entry points beside `harness`, and what one of each is called."""
 

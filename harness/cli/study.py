@@ -37,6 +37,8 @@ def study(
     at_once: Annotated[
         int, typer.Option("--jobs", min=1, help="Runs at a time, each on an equal share of cores and GPUs of its own.")
     ] = 1,
+    launcher: Annotated[str, typer.Option(help="What runs go to: this machine, or what a plugin brings.")] = "local",
+    launch: Annotated[list[str] | None, typer.Option(help="key=value, an option of the launcher; repeatable.")] = None,
     runs_dir: Annotated[Path, typer.Option(help="Where the study's folder is made.")] = Path("runs"),
     any_code: Annotated[bool, typer.Option("--any-code", help="Keep finished runs that other code has made.")] = False,
     without_parity: Annotated[
@@ -45,10 +47,10 @@ def study(
     json_: Annotated[bool, typer.Option("--json", help="The plan, or what came of it, as JSON on stdout.")] = False,
 ) -> None:
     """Run a matrix of trainings: what is missing runs, what was interrupted goes on, what is finished stays."""
-    from harness.run import check, check_device, check_machine
+    from harness.run import check
+    from harness.study import launchers
     from harness.study.execute import StudyRun
     from harness.study.plan import jobs_of, read_study, study_path
-    from harness.study.slots import make_slots
     from harness.study.state import StudyFolder
 
     described = read_study(file)
@@ -57,10 +59,11 @@ def study(
     jobs = jobs_of(described, set_ or [], only or [])
     for job in jobs:
         check(job.config)
-    slots = make_slots(at_once, max(job.config.gpus for job in jobs))
+    made = launchers.launcher(launcher, described.launcher.get(launcher, {}) | launchers.options(launch or []))
+    slots = made.slots(at_once, max(job.config.gpus for job in jobs))
     _refuse_shared_measuring(jobs, slots)
     lacking = _uncertified(jobs)
-    folder = StudyFolder(runs_dir / described.name, described, jobs)
+    folder = StudyFolder(runs_dir / described.name, described, jobs, made)
     steps = folder.next_steps(jobs, any_code=any_code)
     plan = _plan(described.name, steps, runs_dir, slots)
     if lacking:
@@ -70,7 +73,7 @@ def study(
         return
     for step in steps:
         if step.action != "skip":
-            (check_machine if step.job.kind == "train" else check_device)(step.job.config)
+            made.check(step.job)
     interruptible()
     if lacking and not without_parity and plan["to_run"]:
         _certify(lacking)
@@ -82,7 +85,7 @@ def study(
                 standings = run.execute()
             except KeyboardInterrupt:
                 done = sum(one.state in ("finished", "skipped") for one in run.standings)
-                kept = f"{done} of {len(steps)} runs are done, and what the others have is kept"
+                kept = f"{done} of {len(steps)} runs are done, and what the others have is kept{run.left()}"
                 raise KeyboardInterrupt(f"{kept}. Go on: {as_called()}") from None
     failed = [one for one in standings if one.state == "failed"]
     if json_:

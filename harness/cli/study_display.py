@@ -75,7 +75,7 @@ class StudyDisplay:
     def __enter__(self) -> Self:
         if self._at_once > 1:
             self._console.print(f"{self._name}: {sharing(self._whole)}")
-            if self._whole["cores_per_run"] < 2:
+            if self._whole["cores_per_run"] == 1:
                 self._console.print("With one core a run, Ray may not start in the 15 s that it gives itself.")
         if self._console.is_terminal:
             from rich.live import Live
@@ -207,7 +207,7 @@ def _shortened(text: str, chars: int) -> str:
 
 def sharing(plan: Plan) -> str:
     """`4 at a time with 16 cores each`."""
-    text = f"{plan['runs_at_once']} at a time {with_cores(plan['cores_per_run'])}"
+    text = f"{plan['runs_at_once']} at a time{with_cores(plan['cores_per_run'])}"
     if plan["gpus"]:
         text += f" on GPU {', '.join('+'.join(gpus) for gpus in dict.fromkeys(plan['gpus']))}"
     return text

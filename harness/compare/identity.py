@@ -278,7 +278,7 @@ def _sharing(launch: Launch) -> tuple[int, int]:
 
 def _sharing_text(at_once: int, cores: int) -> str:
     text = f"{at_once} run{'s' * (at_once > 1)} at a time" if at_once else "outside a study"
-    return f"{text} {with_cores(cores)}" if cores else text
+    return f"{text}{with_cores(cores)}"
 
 
 def _comparable(run: Run) -> dict[str, Any]:

@@ -356,7 +356,8 @@ class Entry(TypedDict):
     kind: NotRequired[Annotated[Kind, "training or evaluation"]]
     parent: NotRequired[Annotated[str | None, "of an evaluation: key of the training"]]
     config_hash: NotRequired[Annotated[str, "of its configuration"]]
-    pid: NotRequired[Annotated[int | None, "of the process that runs it; None where none does"]]
+    launcher: NotRequired[Annotated[str | None, "that carries it out; None where none does"]]
+    pid: NotRequired[Annotated[int | None, "of the process that runs it; None where none does here"]]
     pid_started: NotRequired[Annotated[float | None, "when that process began, seconds since 1970"]]
 
 

@@ -118,7 +118,7 @@ def overview(run: Run) -> dict[str, Any]:
 
 def _study(study: Study, launch: Launch) -> str:
     cores = launch.get("cores")
-    shared = f"{study['runs_at_once']} at a time{f' {with_cores(cores)}' if cores else ''}"
+    shared = f"{study['runs_at_once']} at a time{with_cores(cores)}"
     return f"{study['name']}, {study['job']}, {shared}"
 
 

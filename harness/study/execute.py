@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
 from harness.compare.runs import read_run
-from harness.errors import UserError
+from harness.errors import UserError, last_line
 from harness.monitor import Follower
 from harness.plugins import make_trainer
 from harness.results.folder import RunFolder, now, undisturbed
 from harness.run_record import STUDY_VARIABLE
+from harness.study.launchers import Launched
 from harness.study.plan import Job
-from harness.study.slots import Slot, make_slots, nearest
+from harness.study.slots import Slot, nearest
 from harness.study.state import Step, StudyFolder
 from harness.trainers import Progress, Standby
 from harness.wording import mean, measured
-
-if TYPE_CHECKING:
-    import psutil
 
 POLL_S = 0.5
 STOP_S = 45.0
@@ -62,7 +58,7 @@ class Standing:
 
 @dataclass(eq=False)
 class _Active:
-    """A job whose process runs: a child, or what an earlier launch left (`child` is None).
+    """A job that is being carried out; where its step is to wait, since an earlier launch.
 
     Attributes:
         slot: None for such a left one beyond the number of slots.
@@ -75,23 +71,12 @@ class _Active:
     step: Step
     standing: Standing
     slot: Slot | None
-    process: psutil.Process
-    child: subprocess.Popen[bytes] | None
+    launched: Launched
     log: Path
     since: int = 0
     run: Path | None = None
     launches: int = 0
     follower: Follower | None = None
-
-    def ended(self) -> bool:
-        import psutil
-
-        if self.child is not None:
-            return self.child.poll() is not None
-        try:
-            return not self.process.is_running() or self.process.status() == psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return True
 
 
 class StudyRun:
@@ -99,7 +84,7 @@ class StudyRun:
 
     Args:
         on_change: Called with all standings about twice a second.
-        slots: Where runs go, one at a time in each; by default one with everything that the machine has.
+        slots: Where runs go, one at a time in each; by default one with everything that there is.
         any_code: Keep finished runs of other code, as of `next_steps`.
         command: How `harness` is started.
     """
@@ -115,7 +100,7 @@ class StudyRun:
     ) -> None:
         self._folder = folder
         self._steps = steps
-        self._slots = list(slots or make_slots(1))
+        self._slots = list(slots or folder.launcher.slots(1, 1))
         self._free = list(self._slots)
         self._active: list[_Active] = []
         self._standbys: dict[int, Standby] = {}
@@ -132,25 +117,20 @@ class StudyRun:
             KeyboardInterrupt: After all running jobs were ended and their states written.
         """
         folder = self._folder
-        folder.launches.append(
-            {
-                "started": now(),
-                "runs_at_once": len(self._slots),
-                "slots": [{"cores": sorted(slot.cores), "gpus": slot.gpus} for slot in self._slots],
-            }
-        )
+        slots = [{"cores": sorted(slot.cores), "gpus": slot.gpus} for slot in self._slots]
+        folder.launches.append({"started": now(), "runs_at_once": len(slots), "slots": slots})
         waiting = self._to_do()
         folder.write()
         try:
             while waiting or self._active:
-                for one in [one for one in self._active if one.ended()]:
+                for one in [one for one in self._active if one.launched.ended()]:
                     again = self._end(one)
                     waiting[:0] = [again] if again else []
                 self._fill(waiting)
                 for one in self._active:
-                    one.standing.line = last_line(one.log, one.since) or one.standing.line
+                    one.standing.line = _last_line(one.log, one.since) or one.launched.told
                     if one.run is None and self._find_run(one) is not None:
-                        folder.set(one.step.job, "running", one.run, one.process)
+                        folder.set(one.step.job, "running", one.run, one.launched)
                     _follow(one)
                 self._on_change(self.standings)
                 if self._active:
@@ -169,13 +149,14 @@ class StudyRun:
         """Jobs to start, in order; those that run already are taken over, those that are done are passed."""
         waiting: list[tuple[Step, Standing]] = []
         for step, standing in zip(self._steps, self.standings, strict=True):
-            left = self._left_running(step, standing) if step.action == "wait" else None
-            if left is not None:
-                self._active.append(left)
-                continue
-            if step.action == "wait":  # it ended just now
-                step = self._look_again(step)
-            if step.action == "skip":
+            if step.left is not None:
+                slot = nearest(step.left.cores, self._free)
+                self._free = [one for one in self._free if one is not slot]
+                standing.state, standing.line, standing.began = "running", step.why, time.monotonic()
+                log = self._folder.log(step.job)
+                self._active.append(_Active(step, standing, slot, step.left, log, 0, step.folder))
+                self._folder.set(step.job, "running", step.folder, step.left)
+            elif step.action == "skip":
                 standing.state = "skipped"
                 if step.folder is not None:
                     skipped = read_run(step.folder)
@@ -205,34 +186,26 @@ class StudyRun:
                 self._start(step, standing, parent)
 
     def _start(self, step: Step, standing: Standing, parent: Path | None) -> None:
-        import psutil
-
-        job, log = step.job, self._log(step.job)
+        job, log = step.job, self._folder.log(step.job)
         log.parent.mkdir(exist_ok=True)
         slot = self._free.pop(0)
-        with log.open("ab") as out, _bound_to(slot.cores):
-            since = out.tell()
-            held = self._held(job, slot)
-            child = subprocess.Popen(
-                [*self._command, *self._arguments(step, parent)],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=out,
-                env=self._environment(job, slot) | held,
-                start_new_session=True,  # Ctrl-C is ours to handle
-            )
+        since = log.stat().st_size if log.exists() else 0
+        with _bound_to(slot.cores):
+            environment = self._environment(job, slot) | self._held(job, slot)
+            command = [*self._command, *self._arguments(step, parent)]
+            launched = self._folder.launcher.launch(job, command, environment, log)
         launches = len(RunFolder(step.folder).read()["launches"]) if step.folder is not None else 0
-        one = _Active(step, standing, slot, psutil.Process(child.pid), child, log, since, step.folder, launches)
+        one = _Active(step, standing, slot, launched, log, since, step.folder, launches)
         self._active.append(one)
         self._started = standing.began = time.monotonic()
         standing.tries += 1
         standing.state = "running"
-        self._folder.set(job, "running", step.folder, one.process)
+        self._folder.set(job, "running", step.folder, launched)
 
     def _held(self, job: Job, slot: Slot) -> dict[str, str]:
-        """What a run finds in its environment of a slot's standby, where runs of it come one after the other."""
+        """What a run finds in its environment of a slot's standby, where runs of it come one after the other, here."""
         trainings = sum(step.job.kind == "train" and step.action != "skip" for step in self._steps)
-        if job.kind != "train" or trainings <= len(self._slots):
+        if job.kind != "train" or trainings <= len(self._slots) or not slot.cores:
             return {}
         standby = self._standbys.pop(slot.index, None)
         if standby is not None and not standby.fresh():
@@ -253,25 +226,26 @@ class StudyRun:
             self._free.append(one.slot)
         job, standing = one.step.job, one.standing
         standing.wall_s = None if standing.began is None else time.monotonic() - standing.began
-        if one.child is None:
-            again = self._look_again(one.step)
-            if again.action != "skip":
-                standing.state, standing.began, standing.wall_s = "waiting", None, None
-                return again, standing
+        code, why = one.launched.outcome()
+        again = self._look_again(one.step) if one.step.left is not None else one.step
+        if again.action == "skip":
             standing.state, standing.line = "finished", "by an earlier launch"
             if again.folder is not None:
                 standing.line = f"{_outcome(RunFolder(again.folder).read())}, by an earlier launch"
             self._folder.set(job, "finished", again.folder)
             return None
+        if one.step.left is not None and not why:
+            standing.state, standing.began, standing.wall_s = "waiting", None, None
+            return again, standing
         run = self._find_run(one)
         _follow(one)
         record: Mapping[str, Any] = RunFolder(run).read() if run is not None else {}
-        status, line = record.get("status", "failed"), last_line(one.log, one.since)
-        done = status == "finished" and one.child.returncode == 0
+        status, line = record.get("status", "failed"), _last_line(one.log, one.since)
+        done = status == "finished" and not code
         if not done and status == "running":  # it was killed
             status = "interrupted"
         standing.state = "finished" if done else "failed"
-        reason = record.get("reason") or line or f"ended with status {one.child.returncode} and said nothing"
+        reason = why or record.get("reason") or line or f"ended with status {code} and said nothing"
         standing.line = _outcome(record) if done else reason
         self._folder.set(job, status if status != "finished" or done else "failed", run)
         if not done and RAY_WAS_SLOW in reason and standing.tries < TRIES:
@@ -291,28 +265,9 @@ class StudyRun:
     def _look_again(self, step: Step) -> Step:
         return self._folder.next_steps([step.job], any_code=self._any_code)[0]
 
-    def _left_running(self, step: Step, standing: Standing) -> _Active | None:
-        """The process of a job that an earlier launch has left running, in the slot whose cores it has."""
-        import psutil
-
-        try:
-            process = psutil.Process(step.pid)
-            slot = nearest(process.cpu_affinity() or [], self._free)
-        except psutil.Error:
-            return None
-        if slot is not None:
-            self._free.remove(slot)
-        standing.state, standing.line, standing.began = "running", step.why, time.monotonic()
-        return _Active(step, standing, slot, process, None, self._log(step.job), 0, step.folder)
-
     def _environment(self, job: Job, slot: Slot) -> dict[str, str]:
         study = {"name": self._folder.study.name, "job": job.key, "runs_at_once": len(self._slots)}
-        environment = {
-            **os.environ,
-            "PYTHONUNBUFFERED": "1",
-            "COLUMNS": "160",
-            STUDY_VARIABLE: json.dumps(study),
-        }
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "160", STUDY_VARIABLE: json.dumps(study)}
         if slot.gpus is not None:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(slot.gpus)
         return environment
@@ -335,35 +290,35 @@ class StudyRun:
         done = entry["run"] if entry and entry.get("state") == "finished" else None
         return self._folder.path / done if done else None
 
-    def _log(self, job: Job) -> Path:
-        return self._folder.path / "logs" / f"{job.key}.log"
-
     def _stop_all(self) -> None:
-        """End all jobs as Ctrl-C would, so that they can be resumed; then by force."""
-        import psutil
-
+        """End all jobs of this machine as Ctrl-C would, so that they can be resumed; then by force."""
         with undisturbed():  # a second one must not orphan them
-            for one in self._active:
-                with suppress(psutil.NoSuchProcess, ProcessLookupError):
-                    one.process.terminate()
+            ours = [one for one in self._active if not one.launched.cancel]
+            for one in ours:
+                one.launched.stop()
             ends = time.monotonic() + STOP_S
-            while (left := [one for one in self._active if not one.ended()]) and time.monotonic() < ends:
+            while (left := [one for one in ours if not one.launched.ended()]) and time.monotonic() < ends:
                 time.sleep(0.1)
             for one in left:
-                with suppress(psutil.NoSuchProcess, ProcessLookupError):
-                    os.killpg(one.process.pid, signal.SIGKILL)
-            for one in self._active:
+                one.launched.stop(force=True)
+            for one in ours:
                 one.standing.state = "interrupted"
                 self._folder.set(one.step.job, "interrupted", self._find_run(one))
             self._folder.launches[-1]["ended"] = now()
             self._folder.write()
 
+    def left(self) -> str:
+        """What of an interrupted study goes on, and how it is ended; empty where nothing does."""
+        left = [one.launched for one in self._active if one.launched.cancel]
+        told = ", ".join(one.told for one in left)
+        return f"; {told} go on (end them: {'; '.join(one.cancel for one in left)})" if left else ""
+
 
 @contextmanager
 def _bound_to(cores: frozenset[int]) -> Iterator[None]:
-    """What this thread starts meanwhile is bound to these cores."""
+    """What this thread starts meanwhile is bound to these cores, where there are any."""
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, cores)
+    os.sched_setaffinity(0, cores or before)
     try:
         yield
     finally:
@@ -389,15 +344,14 @@ def _job_of(run: Path) -> str | None:
     return study["job"] if study else None
 
 
-def last_line(log: Path, since: int = 0) -> str:
+def _last_line(log: Path, since: int = 0) -> str:
     """The last line of a log that says something, from byte `since` on."""
     if not log.is_file():
         return ""
     with log.open("rb") as file:
         file.seek(0, os.SEEK_END)
         file.seek(max(since, file.tell() - 4096))
-        lines = file.read().decode(errors="replace").splitlines()
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+        return last_line(file.read().decode(errors="replace"), "")
 
 
 def _outcome(record: Mapping[str, Any]) -> str:

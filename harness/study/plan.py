@@ -50,6 +50,8 @@ class Study(Section):
     list of values, or a mapping from label to value."""
     arms: dict[str, dict[str, Any]] = Field(default_factory=dict)
     """Named settings of several keys at once, crossed with the matrix."""
+    launcher: dict[str, dict[str, object]] = Field(default_factory=dict)
+    """Options of launchers, by name, for those that runs go to with `--launcher`."""
     evaluate: list[str] = Field(default_factory=list)
     """Agents in which every trained policy is evaluated afterwards."""
 

@@ -6,7 +6,7 @@ import math
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ class Slot:
 
     Attributes:
         index: From 0.
-        cores: Logical processors that its run is bound to; disjoint between slots.
+        cores: Logical processors that its run is bound to; disjoint between slots. Empty where runs go elsewhere.
         gpus: What its run finds in CUDA_VISIBLE_DEVICES; None leaves that as it is.
     """
 
@@ -87,7 +87,7 @@ def visible_gpus() -> list[str]:
     return [str(index) for index, line in enumerate(done.stdout.splitlines()) if line.startswith("GPU")]
 
 
-def nearest(cores: Sequence[int], slots: Sequence[Slot]) -> Slot | None:
+def nearest(cores: Collection[int], slots: Sequence[Slot]) -> Slot | None:
     """The slot that shares most cores with these, for a run that an earlier launch left running."""
     return max(slots, key=lambda slot: len(slot.cores.intersection(cores)), default=None)
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from subprocess import SubprocessError
-from typing import Any, Literal
+from typing import Literal
 
 from harness.compare.keys import Entry, StudyLaunch, StudyState
 from harness.compare.runs import STUDY_FILE, Run, read_run, read_state, readable
@@ -26,6 +26,7 @@ from harness.parity.certificate import fingerprint
 from harness.results.folder import held, replace_text
 from harness.results.schema import RunRecord
 from harness.run_record import changes, commit
+from harness.study.launchers import Launched, Launcher, Local, launcher
 from harness.study.plan import Job, Study, config_hash, varied_keys
 
 Action = Literal["run", "resume", "skip", "wait"]
@@ -36,22 +37,24 @@ class Step:
     """What a job needs: `run` it, `resume` or `wait` for the run in `folder`, or `skip` it as finished.
 
     Attributes:
-        earlier: Names of the runs that were there when this was found out.
+        left: What carries the run out that is waited for.
+        earlier: Names of the runs that were there when this was found out, and none of which it is.
     """
 
     job: Job
     action: Action
     folder: Path | None = None
     why: str = ""
-    pid: int | None = None
+    left: Launched | None = None
     earlier: frozenset[str] = frozenset()
 
 
 class StudyFolder:
     """The folder of one study's runs."""
 
-    def __init__(self, path: Path, study: Study, jobs: Sequence[Job]) -> None:
+    def __init__(self, path: Path, study: Study, jobs: Sequence[Job], launcher: Launcher | None = None) -> None:
         self.path = path.absolute()
+        self.launcher = launcher or Local()
         self.study = study
         earlier = read_state(self.path) if (self.path / STUDY_FILE).exists() else None
         self.launches: list[StudyLaunch] = earlier.get("launches", []) if earlier else []
@@ -72,6 +75,7 @@ class StudyFolder:
             if old is not None and old.get("config_hash") == job.config_hash:
                 entry |= {"run": old["run"], "state": old.get("state", "planned")}
                 entry |= {"pid": old.get("pid"), "pid_started": old.get("pid_started")}
+                entry["launcher"] = old.get("launcher")
             self.entries[job.key] = entry
         self.entries |= known  # of an earlier, larger launch: its runs stay part of the study
 
@@ -85,18 +89,21 @@ class StudyFolder:
         mine = {self.entries[job.key]["run"] for job in jobs}
         runs = [run for path in paths for run in ([read_run(path)] if path.name in mine else readable([path]))]
         known = frozenset(path.name for path in paths)
+        at_work = {run.folder.path.name for run in runs if run.record["status"] == "running"}
         steps: dict[str, Step] = {}
         for job in jobs:
-            steps[job.key] = replace(self._next(job, runs, any_code, steps), earlier=known)
+            step = self._next(job, runs, any_code, steps)
+            steps[job.key] = replace(step, earlier=known - at_work if step.left else known)
         return list(steps.values())
 
-    def set(self, job: Job, state: str, run: Path | None = None, process: Any = None) -> None:
+    def set(self, job: Job, state: str, run: Path | None = None, launched: Launched | None = None) -> None:
         """Note where a job stands."""
         entry = self.entries[job.key]
         entry["state"] = state
         if run is not None:
             entry["run"] = run.name
-        entry["pid"], entry["pid_started"] = (process.pid, process.create_time()) if process else (None, None)
+        entry["pid"], entry["pid_started"] = launched.process if launched else (None, None)
+        entry["launcher"] = launched.by if launched else None
         self.write()
 
     def write(self) -> None:
@@ -129,14 +136,12 @@ class StudyFolder:
 
     def _next(self, job: Job, runs: Sequence[Run], any_code: bool, before: Mapping[str, Step]) -> Step:
         entry = self.entries[job.key]
-        pid = _alive(entry.get("pid"), entry.get("pid_started"))
-        if pid is not None and entry.get("state") == "running":
-            return Step(job, "wait", self._folder(entry), f"still running as process {pid}", pid)
+        left = self._left(job, entry)
+        if left is not None:
+            return Step(job, "wait", self._folder(entry), f"still running as {left.told}", left)
         if job.kind == "eval":
-            trained, mine = (
-                self._trained(job, before),
-                [run for run in runs if run.finished and _made_by(run, job, entry)],
-            )
+            trained = self._trained(job, before)
+            mine = [run for run in runs if run.finished and _made_by(run, job, entry)]
             for run in reversed(mine):
                 parent = run.record.get("parent")
                 of = parent["run"] if parent else trained
@@ -161,6 +166,15 @@ class StudyFolder:
             return step.folder.name if step.action == "skip" and step.folder is not None else None
         entry = self.entries.get(job.parent or "")
         return entry["run"] if entry and entry["state"] == "finished" else None
+
+    def _left(self, job: Job, entry: Entry) -> Launched | None:
+        """What carries out a job that an earlier launch has started; it may have been another launcher's."""
+        log, by = self.log(job), entry.get("launcher")
+        return self.launcher.find(entry, log) or (launcher(by, {}).find(entry, log) if by else None)
+
+    def log(self, job: Job) -> Path:
+        """What a job prints."""
+        return self.path / "logs" / f"{job.key}.log"
 
     def _folder(self, entry: Entry) -> Path | None:
         return self.path / entry["run"] if entry["run"] else None
@@ -199,16 +213,3 @@ def _made_by(run: Run, job: Job, entry: Entry) -> bool:
         return True
     study = run.record.get("study")
     return study is not None and study["job"] == job.key and config_hash(run.record["config"]) == job.config_hash
-
-
-def _alive(pid: int | None, started: float | None) -> int | None:
-    import psutil
-
-    if pid is None or started is None:
-        return None
-    try:
-        process = psutil.Process(pid)
-        same = abs(process.create_time() - started) < 1 and process.status() != psutil.STATUS_ZOMBIE
-        return pid if same else None
-    except psutil.Error:
-        return None

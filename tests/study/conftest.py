@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 TRAINER = """
 import sys, time
+from pathlib import Path
 sys.path.insert(0, {here!r})
 from harness.hookspecs import AgentSpec, TrainerSpec, hookimpl
 from harness_sql.self_correcting.reference import ReferenceSQL
@@ -67,6 +68,9 @@ class Synthetic(Trainer):
                     writer.episode(task, "val", step, 0, 0.3 + 0.3 * (step > 0), 2)
             (folder.checkpoints / "newest.txt").write_text(str(step))
             run.poll()
+            while (gate := config.verl.get("gate")) and not Path(gate).exists():
+                run.poll()
+                time.sleep(0.05)
             if config.verl.get("ray_was_slow") and first_launch:
                 raise RunFailed("verl ended: The current node timed out during startup.")
             if config.verl.get("fail_seed") == config.seed and step == 1 and first_launch:

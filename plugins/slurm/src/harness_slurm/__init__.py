@@ -1,0 +1,215 @@
+"""`harness study --launcher slurm`: the runs of a study as jobs of Slurm, through its own `sbatch` and `squeue`.
+
+submitit was tried: it submits pickled functions, where a run is a command that resumes by itself, and asks `sacct`
+alone, so that where Slurm keeps no accounts a job that was cancelled stays `UNKNOWN`, and not done, for good.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import subprocess
+import time as clock
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.compare.keys import Entry
+from harness.errors import EnvironmentProblem, RunFailed, UserError, last_line
+from harness.study.launchers import Launched, Launcher
+from harness.study.plan import Job
+from harness.study.slots import Slot
+
+ENDED_BY = {
+    "CANCELLED": "was cancelled",
+    "TIMEOUT": "reached its time limit",
+    "NODE_FAIL": "lost its node",
+    "OUT_OF_MEMORY": "took more memory than it had asked for",
+    "PREEMPTED": "was preempted",
+    "BOOT_FAIL": "got a node that did not start",
+    "DEADLINE": "reached its deadline",
+    "REVOKED": "was taken by another cluster",
+}
+"""States of a job that something else than its run has ended."""
+OVER = {"COMPLETED", "FAILED", *ENDED_BY}
+ANSWER_S = 60.0
+"""How long a command of Slurm may take: its own retries are over long before."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A job as `squeue` has it.
+
+    Attributes:
+        state: In full, for example `RUNNING`.
+        reason: Why it waits, or ended as it did.
+        where: Nodes, or in brackets why it waits.
+    """
+
+    name: str
+    state: str
+    reason: str
+    where: str
+
+
+class SlurmJob(Launched):
+    """One run as a job of Slurm; it goes on without the study."""
+
+    by = "slurm"
+
+    def __init__(self, launcher: Slurm, number: str, log: Path) -> None:
+        self._launcher, self._number, self._log = launcher, number, log
+        self._last: Listed | None = None
+        self.told = f"Slurm job {number}"
+        self.cancel = f"scancel {number}"
+
+    def ended(self) -> bool:
+        """Whether it is over; one that Slurm lists no more is, and its run's record says how it ended."""
+        self._last = known = self._launcher.listed().get(self._number)
+        if known is not None:  # Slurm job 12, pending (Resources)
+            self.told = f"Slurm job {self._number}, {known.state.lower()} {known.where}".rstrip()
+        return self._last is None or self._last.state in OVER
+
+    def outcome(self) -> tuple[int | None, str]:
+        """Slurm says of a run's own end whether it failed, of another what it was."""
+        if self._last is None:
+            return None, ""
+        state, reason = self._last.state, self._last.reason
+        if state == "COMPLETED":
+            return 0, ""
+        if state == "FAILED" and reason == "NonZeroExitCode":
+            return 1, ""
+        told = ENDED_BY.get(state, "failed")
+        more = "" if reason in ("None", "") else f", {reason}"
+        return None, f"Slurm job {self._number} {told} ({state}{more}); log: {_near(self._log)}"
+
+
+class Slurm(Launcher):
+    """`slurm`: every run is a job on one node.
+
+    Args:
+        partition: Where jobs go.
+        time: Limit of each job, as sbatch has it, for example 12:00:00.
+        gpus: Of each job, by number or type (`h100:1`); by default what the run's configuration says, on `cuda`.
+        cpus: Processors of each job.
+        mem: Memory of each job, for example 120G.
+        sbatch: Further options of sbatch, as on a command line.
+        poll_s: Seconds between two looks at the queue.
+    """
+
+    def __init__(
+        self,
+        partition: str = "",
+        time: str = "",
+        gpus: int | str | None = None,
+        cpus: int | None = None,
+        mem: int | str = "",
+        sbatch: str = "",
+        poll_s: float = 10.0,
+    ) -> None:
+        self._asked = {"partition": partition, "time": time, "cpus-per-task": cpus, "mem": mem}
+        self._gpus, self._more, self._poll_s = gpus, shlex.split(sbatch), poll_s
+        self._tested: set[tuple[str, ...]] = set()
+        self._list: dict[str, Listed] | None = None
+        self._looked = 0.0
+
+    def check(self, job: Job) -> None:
+        """Refuse what Slurm would, for example a partition that there is not."""
+        options = self._options(job)
+        if tuple(options) in self._tested:
+            return
+        self._tested.add(tuple(options))
+        done = _asked(["sbatch", "--test-only", *options], "#!/bin/sh\n")
+        if done.returncode:  # such a job, submitted all the same, could wait for good
+            raise UserError(
+                f"sbatch finds no place for {job.key} ({_said(done)}): nothing can have it, or all that could is down. "
+                f"Asked for: {shlex.join(options)}. Change it by --launch"
+            )
+
+    def slots(self, jobs: int, gpus_per_run: int) -> list[Slot]:
+        """Room for so many jobs in the queue or at work; where, Slurm says."""
+        return [Slot(index, frozenset()) for index in range(jobs)]
+
+    def launch(self, job: Job, command: Sequence[str], environment: Mapping[str, str], log: Path) -> SlurmJob:
+        """Submit a job. What is secret goes to it in its environment, never by a command line.
+
+        Raises:
+            RunFailed: sbatch refused it.
+        """
+        output = str(log).replace("\\", "\\\\").replace("%", "%%")
+        options = [f"--job-name={_name(log)}", f"--output={output}", "--open-mode=append", *self._options(job)]
+        done = _asked(["sbatch", "--parsable", *options], f"#!/bin/sh\nexec {shlex.join(command)}\n", environment)
+        if done.returncode:
+            raise RunFailed(
+                f"sbatch refused {job.key}: {_said(done)}. Jobs that it took go on; the study finds them started again"
+            )
+        self._list = None
+        return SlurmJob(self, done.stdout.strip().partition(";")[0], log)
+
+    def find(self, entry: Entry, log: Path) -> SlurmJob | None:
+        """By its name, which is of the study's folder: one is found, too, that was submitted right before a kill."""
+        for number, job in self.listed().items():
+            if job.name == _name(log) and job.state not in OVER:
+                found = SlurmJob(self, number, log)
+                found.ended()
+                return found
+        return None
+
+    def listed(self) -> dict[str, Listed]:
+        """This user's jobs by number, as Slurm last said; those that ended a few minutes ago, too.
+
+        Raises:
+            EnvironmentProblem: Slurm has not answered yet.
+        """
+        if self._list is not None and clock.monotonic() - self._looked < self._poll_s:
+            return self._list
+        done = _asked(["squeue", "--me", "--states=all", "--noheader", "--format=%i|%j|%T|%r|%R"])
+        self._looked = clock.monotonic()
+        if done.returncode == 0:
+            rows = [line.split("|", 4) for line in done.stdout.splitlines()]
+            self._list = {row[0].strip(): Listed(*row[1:]) for row in rows}
+        elif self._list is None:
+            raise EnvironmentProblem(f"squeue does not answer, so what runs is not known: {_said(done)}")
+        return self._list
+
+    def _options(self, job: Job) -> list[str]:
+        gpus = job.config.gpus if self._gpus is None and job.config.device == "cuda" else self._gpus
+        asked = self._asked | {"gres": f"gpu:{gpus}" if gpus else ""}
+        # A job that Slurm started again by itself would begin its run anew; the study resumes it.
+        always = ["--nodes=1", "--ntasks=1", "--no-requeue", "--export=ALL"]
+        return [*always, *(f"--{name}={value}" for name, value in asked.items() if value), *self._more]
+
+
+def _asked(
+    command: Sequence[str], script: str = "", environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """What a command of Slurm says.
+
+    Raises:
+        EnvironmentProblem: It is not installed here.
+    """
+    try:
+        return subprocess.run(
+            command, input=script, env=environment, capture_output=True, text=True, timeout=ANSWER_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 1, "", f"no answer in {ANSWER_S:g} s")
+    except FileNotFoundError as error:
+        raise EnvironmentProblem(
+            f"{command[0]} is not installed here. Start the study on a machine that submits jobs, or without --launcher"
+        ) from error
+
+
+def _said(done: subprocess.CompletedProcess[str]) -> str:
+    return last_line(done.stderr, f"status {done.returncode}").removeprefix(f"{done.args[0]}: ").removeprefix("error: ")
+
+
+def _name(log: Path) -> str:
+    """A job's name: the run's within its study, and which study's folder it is of."""
+    return f"{log.stem}.{hashlib.sha256(str(log.resolve()).encode()).hexdigest()[:8]}"
+
+
+def _near(path: Path) -> str:
+    """A path as short as it can be given here."""
+    return min(str(path), os.path.relpath(path), key=len)
