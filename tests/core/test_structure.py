@@ -67,8 +67,8 @@ WORDS = re.compile(
 )
 
 BOUNDS = {
-    "code lines of the core": 17_250,
-    "code lines of core and plugins": 32_740,
+    "code lines of the core": 17_357,
+    "code lines of core and plugins": 32_775,
     "floors of the core": 15,
     "circles of rooms": 0,
     "circles of modules": 0,
