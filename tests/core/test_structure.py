@@ -68,7 +68,7 @@ WORDS = re.compile(
 
 BOUNDS = {
     "code lines of the core": 17_357,
-    "code lines of core and plugins": 32_775,
+    "code lines of core and plugins": 33_032,
     "floors of the core": 15,
     "circles of rooms": 0,
     "circles of modules": 0,
