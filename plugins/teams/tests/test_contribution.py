@@ -164,7 +164,7 @@ def test_a_team_whose_members_are_replaced_by_perfect_ones(tmp_path: Path) -> No
     more = ("sampling.max_prompt_tokens=900", "sampling.max_response_tokens=48", "sandbox.max_chars=400")
     run = trained_run(tmp_path, "reference_team", "medical-tools", *settings, *more, "agent_match=planner")
     with ScriptedServer(script) as server:
-        where = ("--endpoint", server.base_url, "--model", "teacher", "--runs-dir", tmp_path)
+        where = ("--endpoint", server.base_url, "--model", server.model, "--runs-dir", tmp_path)
         code, said = told(run.path, "--role", "planner|critic", "--role", "worker", *where, "--json")
         assert code == 0, said
     found: dict[str, Any] = json.loads(said)
