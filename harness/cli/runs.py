@@ -15,7 +15,7 @@ from harness.errors import UserError, nearest
 from harness.layers import flatten
 from harness.monitor import so_far, steps_of
 from harness.python.loaded import one_run
-from harness.python.summaries import facts, overview
+from harness.python.summaries import by_role, facts, overview
 from harness.wording import duration, mean
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
@@ -84,6 +84,7 @@ def show(
     json_: complete.Json = False,
 ) -> None:
     """One run: what it is, what came of it, what it may be compared with."""
+    from harness.compare.formats import show_table
     from harness.compare.measures import measure
 
     one = one_run(run, runs_dir)
@@ -97,6 +98,8 @@ def show(
         out.print(record["reason"])
     for name, value in facts(one).items():
         out.print(f"{name:26} {value}")
+    for found in by_role(one):
+        show_table(out, found)
     result = record["result"]
     if result and (several := result.get("samples")):
         from harness.compare.sampled import lines

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from harness.compare import statistics
 from harness.compare.agreement import agree
+from harness.compare.by_role import held_by_role
 from harness.compare.estimates import (
     COLLAPSE,
     MIN_SEEDS,
@@ -114,6 +115,7 @@ def compare(
         "pairs": pairs,
         "learning": learning,
         "agreement": agreement,
+        "by_role": held_by_role({arm["name"]: arm["per_seed"] for arm in arms}, base),
         "views": views(by_arm, base, width),
         "exceptions": exceptions,
         "remarks": remarks,

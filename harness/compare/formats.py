@@ -46,26 +46,31 @@ def render(comparison: Comparison, form: Format, references: Sequence[Reference]
 
 def show(console: Console, comparison: Comparison, references: Sequence[Reference] = ()) -> None:
     """The comparison on a terminal."""
-    from rich import box
-    from rich.table import Table as RichTable
-
     if comparison["question"]:
         console.print(comparison["question"], style="bold")
     for table in tables(comparison, references):
-        title = table.title
-        for columns in _fitting(table, console.width):
-            shown = RichTable(title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
-            for index in columns:
-                justify: Literal["left", "right"] = "right" if index and _numeric(table, index) else "left"
-                shown.add_column(table.heads[index], justify=justify, overflow="fold")
-            for row in table.rows:
-                shown.add_row(*(_styled(row[index]) for index in columns))
-            console.print(shown, soft_wrap=False)
-            title = ""
-        if table.note:
-            console.print(table.note, style="dim italic", markup=False, soft_wrap=False)
+        show_table(console, table)
     for sentence in sentences(comparison):
         console.print(sentence, markup=False, soft_wrap=True)
+
+
+def show_table(console: Console, table: Table) -> None:
+    """One table on a terminal."""
+    from rich import box
+    from rich.table import Table as RichTable
+
+    title = table.title
+    for columns in _fitting(table, console.width):
+        shown = RichTable(title=title or None, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+        for index in columns:
+            justify: Literal["left", "right"] = "right" if index and _numeric(table, index) else "left"
+            shown.add_column(table.heads[index], justify=justify, overflow="fold")
+        for row in table.rows:
+            shown.add_row(*(_styled(row[index]) for index in columns))
+        console.print(shown, soft_wrap=False)
+        title = ""
+    if table.note:
+        console.print(table.note, style="dim italic", markup=False, soft_wrap=False)
 
 
 def _fitting(table: Table, width: int) -> list[list[int]]:

@@ -92,6 +92,35 @@ class Trained(TypedDict):
     tokens: Annotated[float, "sampled tokens; of an arm the mean over its seeds"]
 
 
+class RoleFigures(TypedDict):
+    """What one role did in the last validation; `credit` is of training. None where something was not recorded.
+
+    Beside what a figure is: the head of its column, and its form.
+    """
+
+    calls_per_rollout: Annotated[float | None, "calls with an answer", "calls/rollout", ",.2f"]
+    response_tokens_per_rollout: Annotated[float | None, "of all its replies", "response tokens", ",.1f"]
+    token_share: Annotated[float | None, "of all roles' response tokens", "share of tokens %", ",.1%"]
+    tokens_per_reply: Annotated[float | None, "the mean length of a reply", "tokens/reply", ",.1f"]
+    credit: Annotated[float | None, "what a trained call was paid, the mean of all steps", "credit", ",.3f"]
+    reward: Annotated[float | None, "mean of the reward's own values of the role", "own reward", ",.3f"]
+    prompt_tokens_per_rollout: Annotated[float | None, "of all its calls", "prompt tokens", ",.0f"]
+    cut_share: Annotated[float | None, "of its replies, that ended at the token limit", "cut %", ",.1%"]
+    failed_calls_per_rollout: Annotated[float | None, "calls without an answer", "failed calls", ",.2f"]
+
+
+class RoleFigure(TypedDict):
+    """One figure of one role of an arm, over its seeds."""
+
+    mean: Annotated[float | None, "over the seeds that have it: all, of rates; None where none has"]
+    interval: Annotated[Interval | None, "95 %, for new seeds; None of fewer than two"]
+    difference: Annotated[float | None, "to the baseline's of the same seeds; None where there are none"]
+    difference_interval: Annotated[Interval | None, "95 %; None of fewer than two seeds"]
+
+
+ByRole = dict[str, dict[str, dict[str, RoleFigure]]]
+
+
 class Shared(Means):
     """What a run and an arm both have."""
 
@@ -117,6 +146,7 @@ class Figures(Shared, Signal):
     val_tasks: Annotated[int, "questions of the last validation"]
     by_difficulty: Annotated[dict[str, Accuracy], "of the last validation, where tasks have difficulties"]
     by_cluster: Annotated[dict[str, Accuracy], "of the last validation, by group of alike questions"]
+    by_role: Annotated[dict[str, RoleFigures], "by role, in the order of first calls"]
 
 
 class Arm(Shared):
@@ -327,6 +357,7 @@ class Comparison(TypedDict):
     learning: Annotated[Learning, "how fast, beside where to"]
     sampled: NotRequired[Annotated[Sampled, "where every task had several rollouts"]]
     agreement: Annotated[dict[str, Agreement], "by arm, with the baseline"]
+    by_role: Annotated[ByRole, "by arm, role and key of `RoleFigures`"]
     views: Annotated[list[View], "the same runs under equal budgets"]
     exceptions: Annotated[list[Exempt], "what differs although it must not, or on purpose"]
     remarks: Annotated[list[str], "what a reader must know, a sentence each"]
@@ -408,6 +439,8 @@ PARTS = (
     Training,
     Collapses,
     Figures,
+    RoleFigures,
+    RoleFigure,
     Trained,
     Learning,
     Learned,

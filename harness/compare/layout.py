@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 from typing import Any, TypeVar
 
-from harness.compare.keys import Arm, Comparison, Pair, Reference, View
-from harness.compare.numbers import interval, number, p_value, points, with_interval
+from harness.compare.by_role import ROLE_FIGURES
+from harness.compare.keys import Arm, ByRole, Comparison, Pair, Reference, RoleFigure, View
+from harness.compare.numbers import formed, interval, number, p_value, points, with_interval
 from harness.compare.references import reference_note
 from harness.compare.sampled import title
 from harness.compare.verdicts import conclusions, few_clusters, measure_text, verdict_text
 from harness.wording import measured
 
 Row = TypeVar("Row")
+ROLE_NOTE = "Of the last validation; credit, what trained calls were paid, of all of training. "
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,8 @@ def tables(comparison: Comparison, references: Sequence[Reference] = ()) -> list
     """All tables of a comparison, in reading order; empty ones are left out."""
     first = (_accuracy, _sampled, _learning, _agreement, _reward_parts, _behaviour, _cost, _evidence)
     made = [make(comparison) for make in (*first, _checkpoints, _views, _exceptions, _failed)]
+    note = f"{ROLE_NOTE * (comparison['kind'] == 'train')}Means over seeds, intervals: 95 %, for new seeds."
+    made[6:6] = role_tables(comparison["by_role"], comparison["baseline"], note)
     made.append(_references(references))
     return [table for table in made if table.rows]
 
@@ -320,6 +325,29 @@ def _behaviour(comparison: Comparison) -> Table:
     )
 
 
+def role_tables(found: ByRole, baseline: str = "", note: str = ROLE_NOTE) -> list[Table]:
+    """Figures by role, and their differences to the baseline's; no rows unless an arm has several roles."""
+    heads = ("arm", "role", *(head for head, _ in ROLE_FIGURES.values()))
+    several = any(len(roles) > 1 for roles in found.values())
+
+    def table(key: str, title: str, left_out: str | None, said: str, cell: Callable[[RoleFigure, str], str]) -> Table:
+        names = {arm: arm if len(found) > 1 else "" for arm in found if arm != left_out}
+        shown = [(names[arm], role, of) for arm in names for role, of in found[arm].items()]
+        forms = [(name, form) for name, (_, form) in ROLE_FIGURES.items()]
+        rows = [[arm, role, *(cell(of[name], form) for name, form in forms)] for arm, role, of in shown if several]
+        return _from_cells(key, title, {head: itemgetter(at) for at, head in enumerate(heads)}, rows, said)
+
+    against = "Paired by seed. Intervals are not corrected, and no verdict rests on them."
+    return [
+        table("by_role", "By role", None, note.strip(), lambda of, form: formed(of["mean"], of["interval"], form)),
+        table("by_role_differences", f"By role, against {baseline}", baseline, against, _difference_of_role),
+    ][: 1 + bool(baseline)]
+
+
+def _difference_of_role(one: RoleFigure, form: str) -> str:
+    return formed(one["difference"], one["difference_interval"], f"+z{form}")
+
+
 def _cost(comparison: Comparison) -> Table:
     trained = comparison["kind"] == "train"
     cells: dict[str, Callable[[Arm], str]] = {
@@ -462,7 +490,7 @@ def _from_cells(
     filled = [[cell(row) for cell in cells.values()] for row in rows]
     empty = {
         index
-        for index in range(1, len(cells))
+        for index in range(len(cells))
         if filled and all(row[index] in ("-", "") for row in filled)  # nothing was measured: no column
     }
     heads = [head for index, head in enumerate(cells) if index not in empty]

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, cast
 from weakref import WeakKeyDictionary
 
+from harness.compare.by_role import role_figures
 from harness.compare.keys import Behaviour, Cost, Figures, Signal
 from harness.compare.runs import Run
 from harness.records import AGENT_OUTCOMES
@@ -60,6 +61,7 @@ def _measure(run: Run) -> Figures:
         "failures": failures(run.episodes),
         "by_difficulty": _by(val, "difficulty"),
         "by_cluster": _by(val, "cluster"),
+        "by_role": role_figures(run),
         **cost(run),
         "overhead_ms_per_call": overhead_ms(run),
         "gateway_ms_per_call": None if run.transitions is None else _median_ms(run.transitions["gateway_s"]),

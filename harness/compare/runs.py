@@ -119,23 +119,6 @@ class Run:
             table = table.with_columns(response_tokens=lengths).drop("response_ids")
         return table if len(table) else None
 
-    def at_work(self) -> list[tuple[str, float, float, float | None]]:
-        """Of each role, in the order of first calls: calls a rollout, sampled tokens a call, and what calls were paid.
-
-        The last is a mean over trained calls, None where none was. Empty where transitions were not kept.
-        """
-        import polars as pl
-
-        if self.transitions is None or not {"rollout_id", "response_tokens"} <= {*self.transitions.columns}:
-            return []
-        table = self.transitions.lazy().with_row_index("place")
-        rollouts = self.transitions["rollout_id"].n_unique()
-        paid = pl.col("paid").mean() if "paid" in self.transitions.columns else pl.lit(None)
-        groups = table.group_by("role").agg(
-            pl.col("place").min(), pl.len() / rollouts, pl.col("response_tokens").mean(), paid.alias("paid")
-        )
-        return groups.sort("place").drop("place").collect().rows()
-
     @cached_property
     def trained_by_role(self) -> dict[str, Trained]:
         """Trained transitions and their response tokens by role; empty where transitions were not kept."""

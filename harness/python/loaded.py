@@ -81,6 +81,13 @@ class LoadedRun:
         return self._run.episodes.to_pandas()
 
     @cached_property
+    def roles(self) -> pd.DataFrame:
+        """One row a step, phase and role: what it did, as sums and as figures of a rollout or a call."""
+        from harness.compare.by_role import roles_table
+
+        return roles_table(self._run, "step", "phase").to_pandas()
+
+    @cached_property
     def calls(self) -> pd.DataFrame:
         """One row a call, with the number of its `response_tokens`, not their ids; no row where the run kept none."""
         import pandas as pd
@@ -108,7 +115,7 @@ class LoadedRun:
 
         told = {"reason": reason} if (reason := self.record.get("reason")) else {}
         rows = [[name, str(value)] for name, value in {**told, **summaries.facts(self._run)}.items()]
-        return printable(html_tables([Table("run", _title(self._run), ["", ""], rows)]))
+        return printable(html_tables([Table("run", _title(self._run), ["", ""], rows), *summaries.by_role(self._run)]))
 
 
 def _title(run: Run) -> str:

@@ -21,6 +21,7 @@ from harness.wording import (
 )
 
 if TYPE_CHECKING:
+    from harness.compare.layout import Table
     from harness.compare.runs import Run
     from harness.results.folder import RunFolder
     from harness.results.schema import Launch, Study
@@ -32,59 +33,45 @@ def facts(one: Run) -> dict[str, Any]:
     from harness.compare.numbers import number, points
 
     figures, progress, record = measure(one), one.progress, one.record
-    return {
+    parent, study, chosen, merged = record.get("parent"), record.get("study"), chosen_tokens(one), dialogues(one)
+    curve = [f"{step}: {mean(value, one.graded)}" for step, value in figures["val_curve"].items()]
+    curve += [f"{progress.validating}: {so_far(progress)}"] if so_far(progress) else []
+    trained = (
+        f"{role} {of['transitions']} calls {of['tokens']} tokens" for role, of in figures["trained_by_role"].items()
+    )
+    told = {
         "agent": f"{record['agent']}, trains {record['agent_match']!r}, seed {record['seed']}",
-        **({"policy": f"of {parent['run']}, step {parent['step']}"} if (parent := record.get("parent")) else {}),
-        **({"roles": said} if (said := answered_by(record.get("roles", {}))) else {}),
+        "policy": parent and f"of {parent['run']}, step {parent['step']}",
+        "roles": answered_by(record.get("roles", {})) or None,
         "parity": figures["parity"],
-        measured(one.graded): ", ".join(
-            [f"{step}: {mean(value, one.graded)}" for step, value in figures["val_curve"].items()]
-            + ([f"{progress.validating}: {so_far(progress)}"] if so_far(progress) else [])
-        )
-        or "-",
+        measured(one.graded): ", ".join(curve) or "-",
         "unscored": figures["unscored"],
         "calls per rollout": number(figures["transitions_per_rollout"], 2),
-        **({"by role": said} if (said := _at_work(one)) else {}),
         "rewritten / helped / hurt": f"{figures['rewritten']} / {figures['helped']} / {figures['hurt']}",
         "failures": ", ".join(f"{name} {count}" for name, count in figures["failures"].items()) or "none",
         "steps": f"{steps_of(progress)}, {number(figures['step_s'], 1)} s each",
         "share of a step": ", ".join(f"{part} {points(share)} %" for part, share in figures["shares"].items()) or "-",
         "framework per call": f"{number(figures['overhead_ms_per_call'], 2)} ms, waiting for the processor included",
-        "trained": ", ".join(
-            f"{role} {one['transitions']} calls {one['tokens']} tokens"
-            for role, one in figures["trained_by_role"].items()
-        )
-        or "-",
-        **(
-            {"calls in an earlier's row": f"{points(found[0])} %, which saves {points(found[1])} % of the tokens"}
-            if (found := dialogues(one))
-            else {}
-        ),
-        **(
-            {"of them with a gradient": f"{chosen} tokens, of the chosen rollouts"}
-            if (chosen := chosen_tokens(one)) is not None
-            else {}
-        ),
+        "trained": ", ".join(trained) or "-",
+        "calls in an earlier's row": merged
+        and f"{points(merged[0])} %, which saves {points(merged[1])} % of the tokens",
+        "of them with a gradient": None if chosen is None else f"{chosen} tokens, of the chosen rollouts",
         "time": duration(figures["wall_s"]),
-        **({"left": f"about {duration(progress.remaining_s)}"} if progress.remaining_s is not None else {}),
+        "left": None if progress.remaining_s is None else f"about {duration(progress.remaining_s)}",
         "code": record["commit"]["hash"] if record["commit"] else "no checkout",
         "launches": figures["launches"],
-        **({"study": _study(study, record["launches"][-1])} if (study := record.get("study")) else {}),
+        "study": study and _study(study, record["launches"][-1]),
     }
+    return {name: said for name, said in told.items() if said is not None}
 
 
-def _at_work(run: Run) -> str:
-    """What each of several roles did."""
-    from harness.compare.numbers import number
+def by_role(one: Run) -> list[Table]:
+    """What each of its roles did, where there are several: one table, or none."""
+    from harness.compare.by_role import held_by_role
+    from harness.compare.layout import role_tables
+    from harness.compare.measures import measure
 
-    found = run.at_work()
-    if len(found) < 2:
-        return ""
-    return "; ".join(
-        f"{role} {number(calls, 2)} calls{f' of {number(tokens, 0)} tokens' if tokens else ''}"
-        + (f", paid {paid:.3f}" if paid is not None else "")
-        for role, calls, tokens, paid in found
-    )
+    return [table for table in role_tables(held_by_role({"": [measure(one)]})) if table.rows]
 
 
 def overview(run: Run) -> dict[str, Any]:

@@ -37,6 +37,8 @@ def charts(arms: Arms, comparison: Comparison | None, figures: Mapping[str, list
         cost_split(figures),
         rewrites(arms),
         turns(arms),
+        by_role(arms, "calls_per_rollout", "Calls by role", "calls a rollout", ".2f"),
+        by_role(arms, "token_share", "Share of tokens by role", "share of sampled tokens", ".1%"),
         by_group(arms, "difficulty", f"{_measured(arms).capitalize()} by difficulty"),
         tokens(arms, "prompt_tokens", "Prompt tokens of a rollout"),
         tokens(arms, "response_tokens", "Response tokens of a rollout"),
@@ -179,26 +181,15 @@ def differences(comparison: Comparison | None) -> Figure:
     data: list[Figure] = []
     if pairs and comparison:
         colours = {arm["name"]: _colour(index) for index, arm in enumerate(comparison["arms"])}
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "x": [100 * pair["difference"]["mean"] for pair in pairs],
-                "y": [pair["arm"] for pair in pairs],
-                "error_x": {
-                    "type": "data",
-                    "symmetric": False,
-                    "array": [100 * (pair["difference"]["high"] - pair["difference"]["mean"]) for pair in pairs],
-                    "arrayminus": [100 * (pair["difference"]["mean"] - pair["difference"]["low"]) for pair in pairs],
-                    "thickness": 2,
-                    "width": 6,
-                },
-                "marker": {"size": 11, "color": [colours[pair["arm"]] for pair in pairs]},
-                "text": [pair["verdict"] for pair in pairs],
-                "hovertemplate": "%{y}: %{x:+.1f} points, %{text}<extra></extra>",
-                "showlegend": False,
-            }
-        )
+        found = [(pair, pair["difference"]) for pair in pairs]
+        ends: Figure = {"type": "data", "symmetric": False, "thickness": 2, "width": 6}
+        ends["array"] = [100 * (one["high"] - one["mean"]) for _, one in found]
+        ends["arrayminus"] = [100 * (one["mean"] - one["low"]) for _, one in found]
+        dots: Figure = {"type": "scatter", "mode": "markers", "error_x": ends, "showlegend": False}
+        dots |= {"x": [100 * one["mean"] for _, one in found], "y": [pair["arm"] for pair in pairs]}
+        dots |= {"marker": {"size": 11, "color": [colours[pair["arm"]] for pair in pairs]}}
+        dots |= {"text": [pair["verdict"] for pair in pairs]}
+        data.append(dots | {"hovertemplate": "%{y}: %{x:+.1f} points, %{text}<extra></extra>"})
     margin = comparison["margin"] if comparison else None
     base = comparison["baseline"] if comparison else ""
     what = "Hundredths of mean reward" if comparison and comparison.get("graded") else "Points of accuracy"
@@ -290,6 +281,23 @@ def turns(arms: Arms) -> Figure:
     return _figure("turns", "Turns", caption, data, *axes, percent=True, categories=True)
 
 
+def by_role(arms: Arms, key: str, title: str, y: str, form: str) -> Figure:
+    """A figure of each of several roles in the training rollouts of every step."""
+    from harness.compare.by_role import roles_table
+
+    curves: dict[str, list[dict[int, float]]] = {}
+    for arm, runs in arms.items():
+        every = [roles_table(run, "step", "phase").filter(phase="train") for run in runs]
+        whole = [rows.join(run.training, "step", "semi").drop_nulls(key) for run, rows in zip(runs, every, strict=True)]
+        roles = dict.fromkeys(role for rows in whole for role in rows["role"])
+        for role in roles if len(roles) > 1 else ():
+            of = [(rows["step"], rows.filter(role=role).select("step", key).rows()) for rows in whole]
+            found = [dict.fromkeys(steps, 0.0) | dict(one) for steps, one in of]
+            curves[role if len(arms) == 1 else f"{arm}, {role}"] = found
+    said = "Of training rollouts, mean over seeds; the band reaches from the lowest to the highest."
+    return by_step(f"role-{key}", title, said, y, curves, form)
+
+
 def by_group(arms: Arms, column: str, title: str) -> Figure:
     """Final accuracy within each difficulty or cluster, where it has several: bars, or dots where there are many."""
     import polars as pl
@@ -351,13 +359,9 @@ def tokens(arms: Arms, column: str, title: str) -> Figure:
 def failures(figures: Mapping[str, list[Figures]]) -> Figure:
     """Rollouts of the whole run that ended without a score, and answers that did not run."""
     causes = dict.fromkeys(cause for runs in figures.values() for run in runs for cause in run["failures"])
+    names = [cause.replace("_", " ") for cause in causes]
     data = [
-        _bar(
-            arm,
-            index,
-            [c.replace("_", " ") for c in causes],
-            [sum(r["failures"].get(c, 0) for r in runs) for c in causes],
-        )
+        _bar(arm, index, names, [sum(run["failures"].get(cause, 0) for run in runs) for cause in causes])
         for index, (arm, runs) in enumerate(figures.items())
         if causes
     ]
@@ -386,19 +390,10 @@ def _band(
     }
     if not band or max(len(found) for found in values) < 2:
         return [line]
-    outline: Figure = {
-        "type": "scatter",
-        "mode": "lines",
-        "x": [*x, *reversed(x)],
-        "y": [*(max(found) for found in values), *(min(found) for found in reversed(values))],
-        "fill": "toself",
-        "fillcolor": _colour(index) + "26",
-        "line": {"width": 0},
-        "legendgroup": arm,
-        "showlegend": False,
-        "hoverinfo": "skip",
-    }
-    return [outline, line]
+    ends = [*(max(found) for found in values), *(min(found) for found in reversed(values))]
+    outline: Figure = {"type": "scatter", "mode": "lines", "x": [*x, *reversed(x)], "y": ends, "line": {"width": 0}}
+    filled = {"fill": "toself", "fillcolor": _colour(index) + "26", "legendgroup": arm}
+    return [outline | filled | {"showlegend": False, "hoverinfo": "skip"}, line]
 
 
 def _trace(arm: str, mode: str, x: Iterable[float], y: Sequence[float], hover: str) -> Figure:
@@ -406,14 +401,8 @@ def _trace(arm: str, mode: str, x: Iterable[float], y: Sequence[float], hover: s
 
 
 def _bar(arm: str, index: int, x: Sequence[str], y: Sequence[float | None]) -> Figure:
-    return {
-        "type": "bar",
-        "name": arm,
-        "x": list(x),
-        "y": list(y),
-        "marker": {"color": _colour(index)},
-        "hovertemplate": "%{y:.1%} %{x}",
-    }
+    bar: Figure = {"type": "bar", "name": arm, "x": list(x), "y": list(y)}
+    return bar | {"marker": {"color": _colour(index)}, "hovertemplate": "%{y:.1%} %{x}"}
 
 
 def _figure(

@@ -10,9 +10,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from harness.compare.by_role import held_by_role
 from harness.compare.formats import html_tables, inline
 from harness.compare.identity import differences
-from harness.compare.layout import Table, sentences, tables
+from harness.compare.layout import Table, role_tables, sentences, tables
 from harness.compare.measures import measure
 from harness.compare.numbers import with_interval
 from harness.compare.references import reference_rows
@@ -121,7 +122,7 @@ def contents(
 ) -> Contents:
     """What a page says, by the names of its template."""
     figures = {arm: [measure(run) for run in runs] for arm, runs in arms.items()}
-    found = tables(comparison, published) if comparison else []
+    found = tables(comparison, published) if comparison else role_tables(held_by_role(figures))
     manifest = [_runs(selection.runs), _identity(selection.runs), _parity(selection.runs)] if selection.runs else []
     return {
         "title": selection.name,
@@ -193,11 +194,11 @@ def stands(run: Run) -> dict[str, str]:
 
 def _sections(found: Sequence[Table], manifest: Sequence[Table]) -> dict[str, list[Table]]:
     groups = {
-        "main": ("accuracy", "sampled", "learning", "agreement", "reward_parts", "behaviour", "cost"),
-        "more": ("evidence", "checkpoints", "views", "exceptions", "failed"),
+        "main": "accuracy sampled learning agreement reward_parts behaviour by_role by_role_differences cost",
+        "more": "evidence checkpoints views exceptions failed",
     }
     found = [_first(table) if table.key == "accuracy" else table for table in found]
-    made = {name: [table for table in found if table.key in keys] for name, keys in groups.items()}
+    made = {name: [table for table in found if table.key in keys.split()] for name, keys in groups.items()}
     made["references"] = [table for table in found if table.key == "references"]
     made["manifest"] = [table for table in manifest if table.rows]
     return made

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from harness.records import Attempt, Task, Transition, Verdict
+from harness.records import Attempt, Task, Verdict
 from harness.results.schema import Call, Episode
 
 TEXT_CHARS = 100_000
@@ -66,15 +66,19 @@ def episode_row(
     phase: str,
     step: int,
     session: int,
-    trained: Callable[[Transition], bool],
+    paid: Mapping[int, float],
     first_answer: str | None = None,
     first_reward: float | None = None,
     rewrites: int = 0,
     used_reward: float | None = None,
     meaning: str | None = None,
 ) -> Episode:
-    """The flat row of one rollout."""
-    chosen = [call for call in attempt.transitions if trained(call)]
+    """The flat row of one rollout.
+
+    Args:
+        paid: What training was given of each trained call, by its index.
+    """
+    chosen = [call for call in attempt.transitions if call.index in paid]
     kept = _Kept()
     return {
         "step": step,
@@ -111,11 +115,45 @@ def episode_row(
         "response_tokens": sum(call.response_tokens or 0 for call in attempt.transitions),
         "overridden_calls": sum(bool(call.overridden) for call in attempt.transitions),
         "call_roles": [call.role for call in attempt.transitions],
+        "by_role": json.dumps(list(roles(attempt, reward, paid))),
         "tool_calls": kept.records("tool_calls", (asdict(call) for call in attempt.tool_calls)),
         "cut": kept.cut,
         "started_s": attempt.started_s,
         "elapsed_s": attempt.elapsed_s,
     }
+
+
+def roles(attempt: Attempt, reward: Verdict, paid: Mapping[int, float]) -> Iterator[Mapping[str, object]]:
+    """What each role of an attempt did, in the order of first calls.
+
+    Args:
+        paid: As of `episode_row`.
+
+    Returns:
+        `role`; `calls` with an answer, `failed_calls` without one, `cut`, those whose reply ended at the token limit;
+        `prompt_tokens` and `response_tokens` of all, None where the endpoint did not say; how many were `trained`, and
+        the sum of what they were `paid`; the `reward`'s own value of the role, None where it gives none.
+    """
+    everyone = [*(call.role for call in attempt.transitions), *(call.role for call in attempt.failures)]
+    for role in dict.fromkeys(everyone):
+        calls = [call for call in attempt.transitions if call.role == role]
+        given = [paid[call.index] for call in calls if call.index in paid]
+        yield {
+            "role": role,
+            "calls": len(calls),
+            "failed_calls": sum(call.role == role for call in attempt.failures),
+            "cut": sum(call.finish_reason == "length" for call in calls),
+            "prompt_tokens": _sum([call.prompt_tokens for call in calls]),
+            "response_tokens": _sum([call.response_tokens for call in calls]),
+            "trained": len(given),
+            "paid": sum(given),
+            "reward": reward.by_role.get(role),
+        }
+
+
+def _sum(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
 
 
 def transition_rows(attempt: Attempt, *, phase: str, step: int, paid: Mapping[int, float]) -> Iterable[Call]:

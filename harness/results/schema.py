@@ -365,6 +365,7 @@ class Episode(TypedDict):
     response_tokens: Annotated[int, "of all calls"]
     overridden_calls: Annotated[int, "calls that asked for sampling which the run did not grant"]
     call_roles: Annotated[list[str], "roles in order of the calls"]
+    by_role: Annotated[str | None, "JSON: what each role did, by `harness.results.episodes.roles`; null in older runs"]
     tool_calls: Annotated[str, "JSON: tool, arguments, text, ok, times and fault of each"]
     cut: Annotated[list[str] | None, "columns of which only the beginning is kept; null in older runs"]
     started_s: Annotated[float, "Unix time"]

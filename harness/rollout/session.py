@@ -169,9 +169,6 @@ class Session:
         values = {kind_of[index]: value for index, value in paid.items()}
         paid = {call.index: paid[call.index] for call in calls if call.index in paid and self._fits(call)}
 
-        def trained(call: Transition) -> bool:
-            return call.index in paid
-
         row = episode_row(
             task,
             attempt,
@@ -181,7 +178,7 @@ class Session:
             phase=phase,
             step=step,
             session=session,
-            trained=trained,
+            paid=paid,
             first_answer=first,
             first_reward=worth.get(first) if first is not None else None,
             rewrites=sum(call.role in self._program.revisers for call in attempt.transitions),
@@ -191,7 +188,7 @@ class Session:
         self._episodes.add([row])
         if self._transitions is not None:
             self._transitions.add(transition_rows(attempt, phase=phase, step=step, paid=paid))
-        given = [call for call in calls if trained(call)]
+        given = [call for call in calls if call.index in paid]
         if phase == "val":
             given = [call for call in calls if call.response_ids and call.role not in self.config.roles][-1:]
         return Scored(

@@ -201,9 +201,8 @@ class Writer:
         if self._parts and not failed:
             reward = replace(reward, parts={"right": float(rewarded), "style": 0.25}, by_role={"write_query": 0.5})
 
-        def trained(call: Transition) -> bool:
-            return phase == "train" and bool(re.search(self._config.agent_match, call.role))
-
+        trained = [call for call in transitions if phase == "train" and re.search(self._config.agent_match, call.role)]
+        paid = {call.index: reward.value or 0.0 for call in trained}
         self._episodes.add(
             [
                 episode_row(
@@ -215,7 +214,7 @@ class Writer:
                     phase=phase,
                     step=step,
                     session=session,
-                    trained=trained,
+                    paid=paid,
                     first_reward=None if failed else float(first),
                     used_reward=reward.value,
                     meaning=attempt.answer,
@@ -223,5 +222,4 @@ class Writer:
             ]
         )
         if self._transitions is not None:
-            paid = {call.index: reward.value or 0.0 for call in transitions if trained(call)}
             self._transitions.add(transition_rows(attempt, phase=phase, step=step, paid=paid))

@@ -1,0 +1,75 @@
+"""`harness contribution`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness import UserError
+from harness.cli import complete
+from harness.cli.common import emit_json, progress_console, results
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "contribution": ("harness_teams.cli", "Measure what training each role is worth."),
+}
+"""Command by name: module and summary, as in `harness.cli`."""
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def contribution(
+    run: Annotated[Path, typer.Argument(help="A training's folder.", autocompletion=complete.runs)],
+    role: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Roles that count as one, as --agent-match finds them; repeatable. By default each by itself."
+        ),
+    ] = None,
+    start: Annotated[
+        str | None, typer.Option(help="A policy, or a run, instead of the one that the training began with.")
+    ] = None,
+    endpoint: Annotated[
+        str | None, typer.Option(help="Where that policy is served; needed on a GPU, as is --model.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The name by which the endpoint knows it.")] = None,
+    api_key_env: Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")] = "",
+    step: Annotated[int | None, typer.Option(help="A checkpoint other than the newest.")] = None,
+    split: Annotated[str | None, typer.Option(help="The split; by default that of validation.")] = None,
+    read_reserved: Annotated[bool, typer.Option(help="Read a split that is reserved for the end.")] = False,
+    limit: Annotated[int | None, typer.Option(help="Only so many tasks, a fixed sample.")] = None,
+    settings: complete.Settings = None,
+    runs_dir: Annotated[Path, typer.Option(help="Where the folder of the evaluations is made.")] = Path("runs"),
+    json_: complete.Json = False,
+) -> None:
+    """Evaluate a checkpoint with each role in turn as the training began, and say what training it is worth."""
+    if start is not None and endpoint is not None:
+        raise UserError("give either --start or --endpoint, not both")
+    if (endpoint is None) != (model is None):
+        raise UserError("--endpoint and --model go together: where the policy is served, and its name there")
+    if not run.is_dir() and (runs_dir / run).is_dir():
+        run = runs_dir / run
+    from harness.compare.formats import show_table
+    from harness.compare.layout import tables
+    from harness_teams import contribution as work
+
+    given = (
+        {"policy": start} if start else {"endpoint": endpoint or "", "model": model or "", "api_key_env": api_key_env}
+    )
+    found = work.contribution(
+        run,
+        progress_console(),
+        runs_dir,
+        patterns=role or (),
+        start=given if start or endpoint else None,
+        step=step,
+        questions=work.Questions(split, limit, read_reserved, settings or ()),
+    )
+    if json_:
+        emit_json(found.data())
+        return
+    out = results()
+    for table in [*(one for one in tables(found.against_trained) if one.key == "accuracy"), found.table()]:
+        show_table(out, table)
+    out.print(f"{found.folder}   (next: harness compare {found.folder}, harness report {found.folder})")

@@ -1,0 +1,283 @@
+"""What training is worth role by role: a trained policy, with some roles answered by the policy that it began with."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
+
+from harness import UserError
+from harness.compare.comparison import compare
+from harness.compare.keys import Comparison, Entry, EstimateData, StudyState
+from harness.compare.layout import Table
+from harness.compare.numbers import with_interval
+from harness.compare.runs import STUDY_FILE, read_state, select
+from harness.errors import nearest
+from harness.plugins import roles_of
+from harness.policies.export import checkpoint_dir
+from harness.python.evaluating import ask
+from harness.results.folder import RunFolder, held, replace_text
+from harness.run_record import role_models
+from harness.study.plan import config_hash
+from harness.wording import measured
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from harness.python.evaluating import Evaluation
+
+TRAINED, STARTED = "all trained", "all at their start"
+
+
+class Worth(TypedDict):
+    """What training some roles is worth, by the same questions; points are hundredths of accuracy or mean reward.
+
+    Attributes:
+        roles: Those meant.
+        without: All trained, less all but these trained.
+        alone: Only these trained, less none.
+    """
+
+    roles: list[str]
+    without: EstimateData
+    alone: EstimateData
+
+
+@dataclass(frozen=True)
+class Found:
+    """What came of it.
+
+    Attributes:
+        folder: Of the evaluations, a study that `harness compare` and `harness report` take.
+        start: What answered for the policy that the training began with, in words.
+        against_trained: All arms against all trained.
+        worth: Of each role or group, and of all together.
+    """
+
+    run: str
+    step: int
+    start: str
+    folder: Path
+    against_trained: Comparison
+    worth: Mapping[str, Worth]
+
+    def data(self) -> dict[str, object]:
+        """All of it, as plain data."""
+        arms = {arm["name"]: arm["accuracy_final"] for arm in self.against_trained["arms"]}
+        own = {"run": self.run, "step": self.step, "start": self.start, "folder": str(self.folder)}
+        return {**own, "accuracy": arms, "worth": dict(self.worth)}
+
+    def table(self) -> Table:
+        """A row a role or group."""
+        name = measured(self.against_trained.get("graded", False))
+        rows = [
+            [role, with_interval(one["without"], signed=True), with_interval(one["alone"], signed=True)]
+            for role, one in self.worth.items()
+        ]
+        heads = ["role", "lost without its training (points)", "gained by its training alone (points)"]
+        note = f"Differences of {name} on the same questions; intervals: 95 %, of these checkpoints, not corrected."
+        return Table("contribution", f"Contribution, step {self.step} against {self.start}", heads, rows, note)
+
+
+def groups_of(run: RunFolder, patterns: Sequence[str] = ()) -> dict[str, list[str]]:
+    """The roles that the trained policy answered, by what they are called together.
+
+    Args:
+        patterns: Expressions, searched in names of roles as `agent_match` is; by default each role is by itself.
+
+    Raises:
+        UserError: A pattern is none, finds no role, or one that another finds too; or there is no role.
+    """
+    config = run.config()
+    called = {role for row in run.rows("episodes") for role in row["call_roles"]}
+    everyone = [role for role in roles_of(config.agent) if role not in config.roles]
+    there = [role for role in everyone if role in called or not called]
+    if not there:
+        raise UserError(
+            f"{run.path}: the trained policy answered no role of {config.agent}, so none can be at its start"
+        )
+    groups = {role: [role] for role in there}
+    if patterns:
+        try:
+            groups = {one: [role for role in there if re.search(one, role)] for one in patterns}
+        except re.error as error:
+            raise UserError(f"--role: {error.pattern!r} is no regular expression: {error}") from error
+    seen: dict[str, str] = {}
+    for name, roles in groups.items():
+        if not roles:
+            close = nearest(name, there, ".")
+            raise UserError(f"--role {name}: no role of that name called the policy{close} Roles: {', '.join(there)}")
+        for role in roles:
+            if role in seen:
+                raise UserError(f"--role {name} and --role {seen[role]} both find {role}: let each role be in one")
+            seen[role] = name
+    return groups
+
+
+def arms_of(groups: Mapping[str, Sequence[str]]) -> dict[str, frozenset[str]]:
+    """Roles at their start by arm. Arms with the same ones are one, whose name says both."""
+    everyone = frozenset(role for roles in groups.values() for role in roles)
+    wanted = [(TRAINED, frozenset[str]())]
+    wanted += [(f"{name} at its start", frozenset(roles)) for name, roles in groups.items() if len(groups) > 1]
+    wanted += [(f"only {name} trained", everyone - {*roles}) for name, roles in groups.items() if len(groups) > 1]
+    names: dict[frozenset[str], list[str]] = {}
+    for name, frozen in [*wanted, (STARTED, everyone)]:
+        names.setdefault(frozen, []).append(name)
+    return {", ".join(of): frozen for frozen, of in names.items()}
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What every evaluation asks, as `harness.evaluate` has it.
+
+    Attributes:
+        settings: Texts `key=value`, as `--set` takes them.
+    """
+
+    split: str | None = None
+    limit: int | None = None
+    read_reserved: bool = False
+    settings: Sequence[str] = ()
+
+
+def contribution(
+    run: Path,
+    console: Console,
+    runs_dir: Path,
+    *,
+    patterns: Sequence[str] = (),
+    start: Mapping[str, str] | None = None,
+    step: int | None = None,
+    questions: Questions = Questions(),
+) -> Found:
+    """Evaluate a run's checkpoint greedily with its roles in turn at their start, each on the same questions.
+
+    Evaluations of the same configuration that are there already are not made again.
+
+    Args:
+        console: Where is shown how far it is.
+        runs_dir: Where the folder of the evaluations is made.
+        patterns: As of `groups_of`.
+        start: What stands for the policy that the training began with, as a section `roles.NAME`.
+        step: A checkpoint other than the newest.
+
+    Raises:
+        UserError: What is asked for cannot be done; nothing was started.
+        RunFailed: Too large a share of the rollouts of an evaluation brought no result; asked again, it goes on there.
+    """
+    trained = RunFolder.open(run)
+    step, _ = checkpoint_dir(trained, step)
+    groups = groups_of(trained, patterns)
+    arms = arms_of(groups)
+    given = dict(start) if start else _began_with(trained)
+    asked = {
+        name: _asked(trained, step, questions, dict.fromkeys(sorted(frozen), given)) for name, frozen in arms.items()
+    }
+    begun, model = asked[_arm(arms, groups)].answers, trained.read()["identity"]["model"]
+    answers = next(begun[role] for roles in groups.values() for role in roles)
+    if start is None and (found := role_models({"": answers})[""]) != model:
+        raise UserError(
+            f"{answers.name} ({found}) is not the policy that {trained.id} began with ({model}): restore it, or name "
+            "it with --start or --endpoint"
+        )
+    folder = runs_dir.absolute() / f"contribution-{trained.id}-{step}"
+    folder.mkdir(parents=True, exist_ok=True)
+    with held(folder, f"another `harness contribution` is at work in {folder}"):
+        _evaluate_all(folder, f"{trained.id}, step {step}", asked, console)
+    return Found(trained.id, step, answers.name, folder, *_compared(folder, groups, arms))
+
+
+def _asked(trained: RunFolder, step: int, questions: Questions, roles: Mapping[str, object]) -> Evaluation:
+    """A greedy evaluation of a checkpoint with some roles answered by others."""
+    own = [f"roles.{role}={json.dumps(answer)}" for role, answer in roles.items()]
+    return ask(
+        trained.path,
+        step=step,
+        temperature=0.0,
+        split=questions.split,
+        limit=questions.limit,
+        read_reserved=questions.read_reserved,
+        settings=[*questions.settings, *own],
+        runs_dir=trained.path.parent,
+        **dict.fromkeys(("agent", "endpoint", "model", "task", "samples", "store", "preset", "config")),
+        api_key_env="",
+    )
+
+
+def _arm(arms: Mapping[str, frozenset[str]], groups: Mapping[str, Sequence[str]], *trained: str) -> str:
+    """The arm in which nothing but these groups is trained."""
+    frozen = frozenset(role for name, roles in groups.items() if name not in trained for role in roles)
+    return next(arm for arm, of in arms.items() if of == frozen)
+
+
+def _began_with(trained: RunFolder) -> dict[str, str]:
+    policy, model = trained.config().policy, trained.read()["identity"]["model"]
+    _, _, commit = model.partition("@")
+    return {"policy": policy.path, **({"revision": commit} if commit and not Path(policy.path).is_dir() else {})}
+
+
+def _evaluate_all(folder: Path, name: str, asked: Mapping[str, Evaluation], console: Console) -> None:
+    known = read_state(folder)["jobs"] if (folder / STUDY_FILE).is_file() else []
+    done = {job.get("config_hash", ""): job["run"] for job in known if job.get("state") == "finished"}
+    jobs: list[Entry] = []
+    for arm, one in asked.items():
+        key, own = re.sub(r"\W+", "-", arm), config_hash(one.config.dump())
+        made = done.get(own)
+        state = "finished" if made and (folder / made / "run.json").is_file() else "planned"
+        run = made if state == "finished" else None
+        seed = one.config.seed
+        jobs.append(
+            {"key": key, "arm": arm, "seed": seed, "kind": "eval", "config_hash": own, "run": run, "state": state}
+        )
+    _write(folder, name, asked, jobs)
+    for job, one in zip(jobs, asked.values(), strict=True):
+        if job["state"] == "finished":
+            continue
+        console.print(f"{job['arm']}:")
+        one.runs_dir = folder
+        job["run"] = one.carry_out(console).id
+        job["state"] = "finished"
+        _write(folder, name, asked, jobs)
+
+
+def _write(folder: Path, name: str, asked: Mapping[str, Evaluation], jobs: list[Entry]) -> None:
+    roles = sorted({role for one in asked.values() for role in one.config.roles})
+    state: StudyState = {
+        "schema_version": 1,
+        "name": name,
+        "question": "What is the training of each role worth?",
+        "baseline": TRAINED,
+        "margin": None,
+        "varied": [f"roles.{role}" for role in roles],
+        "jobs": jobs,
+    }
+    replace_text(folder / STUDY_FILE, json.dumps(state, indent=2, ensure_ascii=False) + "\n")
+
+
+def _compared(
+    folder: Path, groups: Mapping[str, list[str]], arms: Mapping[str, frozenset[str]]
+) -> tuple[Comparison, dict[str, Worth]]:
+    """All arms against all trained, and what training is worth, of the evaluations in a folder."""
+    trained, begun = _arm(arms, groups, *groups), _arm(arms, groups)
+    to_trained, to_begun = compare(select([folder]), trained), compare(select([folder]), begun)
+
+    def between(of: Comparison, arm: str) -> EstimateData:
+        return next(pair["difference"] for pair in of["pairs"] if pair["arm"] == arm)
+
+    worth: dict[str, Worth] = {}
+    for name, roles in groups.items() if len(groups) > 1 else ():
+        rest = _arm(arms, groups, *(other for other in groups if other != name))
+        without, alone = _turned(between(to_trained, rest)), between(to_begun, _arm(arms, groups, name))
+        worth[name] = {"roles": roles, "without": without, "alone": alone}
+    whole = between(to_begun, trained)
+    worth["all"] = {"roles": [role for of in groups.values() for role in of], "without": whole, "alone": whole}
+    return to_trained, worth
+
+
+def _turned(one: EstimateData) -> EstimateData:
+    """The difference the other way round."""
+    means = tuple(0.0 - mean for mean in one["by_seed"])
+    return {**one, "mean": 0.0 - one["mean"], "low": 0.0 - one["high"], "high": 0.0 - one["low"], "by_seed": means}
