@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -37,6 +38,8 @@ DatabasesOption = Annotated[
     typer.Option(help="Where databases are that SOURCE lacks or that go before its own: folder or .zip."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+GROUP = "harness.data"
+"""Entry points of plugins' own data: functions, each of them a command under its name."""
 _BUNDLED = ("pocket", "pocket_probe", "medical")
 _BUNDLED_NAMES = f"{', '.join(_BUNDLED[:-1])} and {_BUNDLED[-1]}"
 SEEDS = (3, 8)
@@ -60,11 +63,15 @@ def check(
     ] = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file, for example a run's config.yaml.")] = None,
     preset: complete.Preset = None,
+    task: Annotated[
+        str | None,
+        typer.Option(help="Another task set than `files`; as task.name=NAME.", autocompletion=complete.task_sets),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check your own questions and databases before `harness train --task files`; nothing is written.
 
-    Of another task set (--set task.name=NAME, or --preset) it lists the tools that agents get and checks their schemas.
+    Of another task set (--task NAME, or --preset) it lists the tools that agents get and checks their schemas.
 
     Files of single splits instead of FILE: --set task.options.train=A --set task.options.val=B. Exit status 0 if a
     training could start, 1 if something is broken, 2 if the files cannot be read at all.
@@ -75,8 +82,11 @@ def check(
     from harness_sql.tasks.files.checking import check, place
 
     named = [] if file is None else [f"task.options.path={json.dumps(str(file))}"]
-    of = ["task.name=files"] if (config is None and preset is None) or named else []
-    resolved = load_config(preset, config, [*of, *named, *(set_ or [])])
+    if task is not None:
+        named.append(f"task.name={json.dumps(task)}")
+    elif (config is None and preset is None) or named:
+        named.append("task.name=files")
+    resolved = load_config(preset, config, [*named, *(set_ or [])])
     if resolved.task.name != "files":
         from harness_sql.cli.tools import check_tools
 
@@ -302,6 +312,11 @@ def verify(
         say(f"{result['folder']}: {'ok' if result['ok'] else 'NOT ok'} ({checked})")
     if not result["ok"]:
         raise typer.Exit(1)
+
+
+for _point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+    with suppress(Exception):  # `harness plugins` says what is broken
+        app.command(_point.name)(_point.load())
 
 
 def _print_report(report: Report, as_json: bool) -> None:
