@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import json
 import zipfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from harness.errors import TaskSetError
+from harness import Task, TaskSetError
+from harness.records import JSON
 from harness_tau2.data import Manifest, default_folder, prepare
 
 LIBRARY = Path(__file__).with_name("library")
@@ -45,3 +48,16 @@ def fetched() -> Path:
     except TaskSetError:
         pytest.skip(f"tau2-bench's data is not in {default_folder()}: `harness data tau2` fetches it (21 MB)")
     return default_folder()
+
+
+@pytest.fixture(scope="session")
+def gold_of() -> Callable[[Task], list[tuple[str, Mapping[str, JSON]]]]:
+    """A task's gold actions, of the wheel's own file."""
+
+    def found(task: Task) -> list[tuple[str, Mapping[str, JSON]]]:
+        domain, id = task.id.split("/")
+        file = Path(task.data["tau2"]["folder"], "inspect_evals/tau2/data/domains", domain, "tasks.json")
+        row = next(row for row in json.loads(file.read_text(encoding="utf-8")) if row["id"] == id)
+        return [(action["name"], action["arguments"]) for action in row["evaluation_criteria"]["actions"]]
+
+    return found

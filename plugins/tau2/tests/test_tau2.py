@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,8 @@ from harness_tau2.process import SideProcess
 from harness_tau2.reward import Tau2Reward
 from harness_tau2.tasks import Tau2Tasks
 
+Called = tuple[str, Mapping[str, JSON]]
+GoldOf = Callable[[Task], list[Called]]
 LEND = {"books": ["1"], "reader": "Ana", "days": 7, "kind": "short"}
 CALLS = (
     ("find_book", {"title": "Emma"}),
@@ -192,18 +194,9 @@ def test_tools_are_told_as_their_signatures_and_texts_say(library: Path) -> None
     assert set(wish["properties"]) == {"title", "copies"} and anything["type"] == "object"
 
 
-def gold_of(folder: Path, task: Task) -> list[tuple[str, Mapping[str, JSON]]]:
-    """A task's gold actions, of the wheel's own file."""
-    domain, id = task.id.split("/")
-    rows = json.loads((folder / f"inspect_evals/tau2/data/domains/{domain}/tasks.json").read_text())
-    actions = next(row for row in rows if row["id"] == id)["evaluation_criteria"]["actions"]
-    return [(action["name"], action["arguments"]) for action in actions]
-
-
-async def worth(made: Tau2Environment, folder: Path, task: Task) -> tuple[float | None, float | None, int]:
-    """What a task's gold is worth when a session plays it, and what doing nothing is; and its longest text."""
+async def worth(made: Tau2Environment, task: Task, actions: Sequence[Called]) -> tuple[float | None, float | None]:
+    """What a task's gold is worth when a session plays it, and what doing nothing is."""
     acts, idle = toolbox(made, task), toolbox(made, task)
-    actions = gold_of(folder, task)
     calls = await played(acts, *actions)
     await played(idle)
     assert len(calls) == len(actions) and not any(call.fault for call in calls), [call for call in calls if call.fault]
@@ -212,27 +205,29 @@ async def worth(made: Tau2Environment, folder: Path, task: Task) -> tuple[float 
     heard = tuple(f"It is {text}." for text in said)
     full = await reward.score(task, replace(attempt(None, "", *heard), state=acts.state))
     none = await reward.score(task, replace(attempt(None), state=idle.state))
-    return full.value, none.value, max((len(call.text) for call in calls), default=0)
+    return full.value, none.value
 
 
-def oracle(made: Tau2Environment, folder: Path, tasks: Sequence[Task]) -> dict[str, tuple[float | None, ...]]:
+def oracle(made: Tau2Environment, tasks: Sequence[Task], gold_of: GoldOf) -> dict[str, tuple[float | None, ...]]:
     async def play() -> dict[str, tuple[float | None, ...]]:
-        return {task.id: (await worth(made, folder, task))[:2] for task in tasks}
+        return {task.id: await worth(made, task, gold_of(task)) for task in tasks}
 
     return asyncio.run(play())
 
 
-def test_gold_is_worth_1_and_doing_nothing_where_gold_does_nothing(made: Tau2Environment, library: Path) -> None:
-    found = oracle(made, library, Tau2Tasks(data_dir=library).load("base"))
+def test_gold_is_worth_1_and_doing_nothing_where_gold_does_nothing(
+    made: Tau2Environment, library: Path, gold_of: GoldOf
+) -> None:
+    found = oracle(made, Tau2Tasks(data_dir=library).load("base"), gold_of)
     assert {values[0] for values in found.values()} == {1.0}
     assert {id for id, values in found.items() if values[1] == 1.0} == {"library/nothing"}
     assert {values[1] for values in found.values()} == {0.0, 1.0}
 
 
 @pytest.mark.timeout(900)
-def test_gold_of_the_benchmark_is_worth_1(made: Tau2Environment, fetched: Path) -> None:
+def test_gold_of_the_benchmark_is_worth_1(made: Tau2Environment, fetched: Path, gold_of: GoldOf) -> None:
     tasks = Tau2Tasks(data_dir=fetched).load("base")
-    found = oracle(made, fetched, tasks)
+    found = oracle(made, tasks, gold_of)
     assert len(found) == 164 and {values[0] for values in found.values()} == {1.0}
     idle = [id.split("/")[0] for id, values in found.items() if values[1] == 1.0]
     assert (idle.count("retail"), idle.count("airline")) == (7, 19), "gold changes nothing, and nothing is to be said"
@@ -245,7 +240,9 @@ def test_gold_of_the_benchmark_is_worth_1(made: Tau2Environment, fetched: Path) 
 
 
 @pytest.mark.parametrize("domain", ["retail", "airline"])
-def test_attempts_of_the_benchmark_do_not_see_each_other(made: Tau2Environment, fetched: Path, domain: str) -> None:
+def test_attempts_of_the_benchmark_do_not_see_each_other(
+    made: Tau2Environment, fetched: Path, gold_of: GoldOf, domain: str
+) -> None:
     tasks = Tau2Tasks(domain, fetched).load("base")
     task = max(tasks, key=lambda task: len(json.loads(task.gold)["changes"]))
 
@@ -253,7 +250,7 @@ def test_attempts_of_the_benchmark_do_not_see_each_other(made: Tau2Environment, 
         boxes = [toolbox(made, task) for _ in range(3)]
         for number, box in enumerate(boxes):
             await box.open(f"{domain}/{number}")
-        for call in gold_of(fetched, task):
+        for call in gold_of(task):
             await boxes[1].call(*call)
         for box in boxes:
             await box.close()

@@ -1,10 +1,10 @@
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 from pydantic import BaseModel
 
 
-class RewardType(str, Enum):
+class RewardType(StrEnum):
     DB = "DB"
     NL_ASSERTION = "NL_ASSERTION"
     COMMUNICATE = "COMMUNICATE"

@@ -1,4 +1,5 @@
 import os
+import sys
 import time
 from typing import Any, Literal
 
@@ -90,7 +91,7 @@ def calculate() -> Tool:
             os.write(1, b"x" * (5 << 20))
         if expression == "variables":
             return ",".join(sorted(os.environ))
-        print("said beside the answers")
+        sys.stdout.write("said beside the answers\n")
         return expression * 100 if expression == "much" else expression
 
     return execute
