@@ -24,12 +24,11 @@ FRAMEWORKS = ("langgraph_dialogue", "openai_agents_dialogue")
 Script = Callable[[ReceivedRequest], Reply]
 
 
-def harness(*words: str) -> dict[str, Any]:
+def harness(*words: str) -> Any:
     command = [sys.executable, "-m", "harness", *words, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    return json.loads(done.stdout)
 
 
 def evaluated(
@@ -52,7 +51,7 @@ def playing(tasks: list[Task], gold_of: GoldOf) -> Script:
     def script(request: ReceivedRequest) -> Reply:
         if "tools" not in request.body:
             told = str(request.messages[0]["content"])
-            (mine,) = [id for id, (question, _, _) in known.items() if told.endswith(f"Instructions:\n{question}")]
+            (mine,) = [id for id, (question, _, _) in known.items() if question in told]
             return Reply(STOP if len(request.messages) > 2 else f"I am customer {mine}.")
         first = next(str(one["content"]) for one in request.messages if one["role"] == "user")
         _, actions, said = known[re.findall(r"I am customer (.*)\.", first)[0]]
@@ -116,18 +115,21 @@ def test_an_attempt_whose_side_process_dies_is_tried_again_and_unscored(
     assert "the side process of 'library': it ended (it said: out of paper)" in rows["library/both"]["detail"]
 
 
-def test_a_dry_run_shows_every_call(library: Path, gold_of: GoldOf) -> None:
+def test_a_dry_run_shows_what_became_of_it(library: Path, gold_of: GoldOf) -> None:
     tasks = list(Tau2Tasks(data_dir=library).load("val"))
     with ScriptedServer(playing(tasks, gold_of), token_ids=False) as model:
         words = ["dev", "--agent", "openai_agents_dialogue", "--task", "tau2", "--tasks", "2"]
         settings = [f"task.options.data_dir={library}", "reward.name=tau2", "max_turns=5"]
         shown = harness(*words, "--endpoint", model.base_url, *(word for one in settings for word in ("--set", one)))
-    assert "lend_books" in json.dumps(shown) and "all is as it should be" in json.dumps(shown)
+    verdicts = [one["verdict"] for one in shown]
+    assert [(one["value"], one["reason"]) for one in verdicts] == [(1.0, "all is as it should be")] * 2
+    assert all(len(one["spans"]) > 2 for one in shown)
 
 
 def test_the_benchmarks_tools_are_listed(fetched: Path) -> None:
     found = harness("data", "check", "--task", "tau2")
-    assert found["ok"] and found["counts"] == {"train": 104, "val": 60} and len(found["tools"]) == 28
+    assert found["ok"] and found["counts"] == {"train": 104, "val": 60}
+    assert len(found["tools"]) == 15 + 14 - 2, "two are of both"
     assert not [tool for tool in found["tools"] if tool["problem"]]
 
 
@@ -137,10 +139,10 @@ def test_the_benchmarks_tools_are_listed(fetched: Path) -> None:
 def test_the_benchmarks_gold_is_right_in_a_dialogue(
     fetched: Path, gold_of: GoldOf, tmp_path: Path, agent: str, domain: str
 ) -> None:
-    tasks = list(Tau2Tasks(domain, fetched).load("val"))[:8]
+    tasks = list(Tau2Tasks(domain, fetched).load("val"))
     more = ("--set", f"task.options.domain={domain}", "--split", "val", "--limit", "8")
     record, rows, model = evaluated(tmp_path, fetched, agent, playing(tasks, gold_of), *more)
-    assert {id: row["reward"] for id, row in rows.items()} == {task.id: 1.0 for task in tasks}
+    assert {row["reward"] for row in rows.values()} == {1.0}, [row["reward_reason"] for row in rows.values()]
     assert record["result"]["outcomes"] == {"ok": 8}
     policy = (fetched / f"inspect_evals/tau2/data/domains/{domain}/policy.txt").read_text().strip()
     talks = [request for request in model.requests if "tools" in request.body]
