@@ -9,8 +9,10 @@ from typing import Any, ClassVar
 import pytest
 
 from harness import EnvironmentContract, Task, TaskSetContract
+from harness_tau2.cli import lines
+from harness_tau2.data import Manifest, read
 from harness_tau2.process import SideProcess
-from harness_tau2.tasks import Tau2Tasks
+from harness_tau2.tasks import SPLITS, Tau2Tasks
 
 Called = tuple[str, Mapping[str, Any]]
 GoldOf = Callable[[Task], list[Called]]
@@ -80,3 +82,17 @@ class TestTasks(TaskSetContract):
     @classmethod
     def options(cls, fetched: Path) -> Mapping[str, Any]:
         return {"data_dir": str(fetched)}
+
+
+def test_the_page_says_what_there_is(fetched: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "tau2.md").read_text(encoding="utf-8")
+    assert "\n".join(lines(read(fetched))) in page
+    assert f"{len(Manifest.read(fetched).files)} files" in page
+    tasks = [(name, task) for name, one in read(fetched).items() for task in one.tasks]
+    asserted = [name for name, task in tasks if task["assertions"]]
+    assert f"{len(asserted)} tasks have some ({asserted.count('retail')} of retail, all 50 of airline)" in page
+    assert asserted.count("airline") == 50
+    refused = [name for name, task in tasks if task["refused"]]
+    assert f"In {len(refused)} tasks of retail the tools refuse" in page and set(refused) == {"retail"}
+    sizes = [[len(Tau2Tasks(domain, fetched).load(split)) for split in SPLITS] for domain in ("retail", "airline")]
+    assert sizes == [[74, 40, 114], [30, 20, 50]]
