@@ -68,12 +68,12 @@ WORDS = re.compile(
 
 BOUNDS = {
     "code lines of the core": 17_250,
-    "code lines of core and plugins": 32_740,
+    "code lines of core and plugins": 33_510,
     "floors of the core": 15,
     "circles of rooms": 0,
     "circles of modules": 0,
-    "dict[str, Any]": 219,
-    "mentions of Any": 781,
+    "dict[str, Any]": 220,
+    "mentions of Any": 786,
     "modules over 350 lines": 17,
     "functions over 60 lines or 8 parameters": 21,
 }

@@ -422,7 +422,7 @@ def test_data_that_has_changed_is_refused_by_name(
         Tau2Tasks(data_dir=folder).load("val")
     with pytest.raises(TaskSetError, match="is not inspect_evals==0.28.0"):
         prepare(folder, wheel[0])
-    assert list(tmp_path.iterdir()) == [], "nothing of it is left"
+    assert list(tmp_path.iterdir()) == [], "no folder is begun"
     prepare(folder, *wheel, ["library"])
     tasks = Tau2Tasks(data_dir=folder)
     task = tasks.load("val")[0]

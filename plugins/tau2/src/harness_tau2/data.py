@@ -16,12 +16,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from harness import EnvironmentFault, TaskSetError
 from harness.config import cache_dir
 from harness.errors import find_uv, last_line
 from harness_tau2.process import SideProcess
+from harness_tau2.side.messages import Definition, Told
 
 WHEEL = "inspect_evals==0.28.0"
 WHEEL_SHA256 = "1d5735999b1c4e481162cacc29b962beeefd540c1e6222cccfdb40e79e8d459d"
@@ -96,16 +96,11 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A domain as tasks are made of it.
-
-    Attributes:
-        tools: Definitions of its tools: `name`, `description`, `parameters`.
-        tasks: As `harness_tau2.side.gold.tasks` has them.
-    """
+    """A domain as tasks are made of it."""
 
     policy: str
-    tools: Sequence[Mapping[str, Any]]
-    tasks: Sequence[Mapping[str, Any]]
+    tools: Sequence[Definition]
+    tasks: Sequence[Told]
 
 
 def default_folder() -> Path:

@@ -7,18 +7,20 @@ import contextlib
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from harness import Environment, EnvironmentFault, Observation, RolloutError, Task, TaskSetError, Tool, check_offered
 from harness.records import JSON
 from harness_tau2.data import Manifest
 from harness_tau2.process import SideProcess
+from harness_tau2.side.messages import Asked
 
 SESSIONS = 32
 """Attempts that share a side process, one of whose calls waits for the others' and which it takes along if it ends."""
 START_S = 25.0
 """How long a side process may take until it has a session."""
 CLOSE_S = 9.0
+Payload: TypeAlias = Mapping[str, Any]
 ENVIRONMENT = "tau2"
 """Where a task's data has what its tools need."""
 
@@ -64,10 +66,10 @@ class Tau2Environment(Environment):
     def payload(self, task: Task, limits: Mapping[str, JSON]) -> Mapping[str, JSON]:
         return {**task.data[ENVIRONMENT], "limits": {name: limits[name] for name in ("timeout_s", "max_chars")}}
 
-    def tools_for(self, payload: Mapping[str, Any]) -> tuple[Tool, ...]:
+    def tools_for(self, payload: Payload) -> tuple[Tool, ...]:
         return tuple(Tool(**one) for one in payload["tools"])
 
-    def check(self, payload: Mapping[str, Any]) -> None:
+    def check(self, payload: Payload) -> None:
         try:
             found = Manifest.read(Path(payload["folder"]))
         except TaskSetError as error:
@@ -77,7 +79,7 @@ class Tau2Environment(Environment):
                 f"{payload['folder']} has other data than the tasks are of. Fetch the same on both sides"
             )
 
-    async def open(self, payload: Mapping[str, Any], attempt: str) -> Tau2Session:
+    async def open(self, payload: Payload, attempt: str) -> Tau2Session:
         key = (payload["folder"], payload["domain"])
         pool = self._pools.setdefault(key, Pool(Path(key[0]), key[1]))
         session = Tau2Session(pool, attempt, payload)
@@ -88,7 +90,7 @@ class Tau2Environment(Environment):
 class Tau2Session:
     """One attempt's database. It leaves behind which records have changed, each with a digest of what it is now."""
 
-    def __init__(self, pool: Pool, attempt: str, payload: Mapping[str, Any]) -> None:
+    def __init__(self, pool: Pool, attempt: str, payload: Payload) -> None:
         self._pool, self._attempt = pool, attempt
         self._limit_s: float = payload["limits"]["timeout_s"]
         self._max_chars: int = payload["limits"]["max_chars"]
@@ -113,8 +115,8 @@ class Tau2Session:
 
     async def call(self, tool: str, arguments: Mapping[str, JSON]) -> Observation:
         assert self._process is not None
-        asked = {"tool": tool, "arguments": dict(arguments), "max_chars": self._max_chars}
-        said = await self._process.ask(self._limit_s, {"do": "call", "session": self._attempt, **asked})
+        asked: Asked = {"do": "call", "session": self._attempt, "tool": tool, "arguments": dict(arguments)}
+        said = await self._process.ask(self._limit_s, {**asked, "max_chars": self._max_chars})
         return Observation(said["text"], said["ok"])
 
     async def close(self) -> Mapping[str, JSON]:

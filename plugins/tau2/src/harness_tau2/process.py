@@ -13,12 +13,12 @@ import threading
 import weakref
 from concurrent.futures import Future
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO
 
 from harness import EnvironmentFault
 from harness.rollout.processes import RUN_MARK
+from harness_tau2.side.messages import Answer, Asked
 
-Answer: TypeAlias = "dict[str, Any]"
 MAX_BYTES = 4 << 20
 """Of one line that a side process says; one that is longer is not held, and ends the process."""
 INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", RUN_MARK)
@@ -65,7 +65,7 @@ class SideProcess:
         """Whether it has ended, by whatever cause."""
         return bool(self.why) or self._process.poll() is not None
 
-    def asked(self, what: dict[str, object]) -> Future[Answer]:
+    def asked(self, what: Asked) -> Future[Answer]:
         """Ask, and get what will be the answer.
 
         Raises:
@@ -76,7 +76,7 @@ class SideProcess:
             if self.why:
                 raise self._fault()
             self._waiting[number] = answer
-        line = json.dumps({"id": number, **what}).encode() + b"\n"
+        line = json.dumps({**what, "id": number}).encode() + b"\n"
         assert self._process.stdin is not None
         try:
             with self._writing:
@@ -86,7 +86,7 @@ class SideProcess:
             self.end("it does not take what it is asked")
         return answer
 
-    async def ask(self, limit_s: float, what: dict[str, object]) -> Answer:
+    async def ask(self, limit_s: float, what: Asked) -> Answer:
         """The answer; who is cancelled leaves it to itself.
 
         Raises:
@@ -100,7 +100,7 @@ class SideProcess:
             self.end(f"it gave no answer within {limit_s:g} s")
             raise self._fault() from None
 
-    def wait(self, limit_s: float, what: dict[str, object]) -> Answer:
+    def wait(self, limit_s: float, what: Asked) -> Answer:
         """As `ask`, where there is no event loop."""
         try:
             return _told(self.asked(what).result(limit_s), self._name)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from harness import Attempt, Task, Verdict
 from harness_dialogues.prompts import USER
@@ -60,7 +59,7 @@ def _told_the_user(attempt: Attempt) -> Iterator[str]:
     yield attempt.answer or ""
 
 
-def _different(gold: Mapping[str, str], left: Any) -> list[str]:
+def _different(gold: Mapping[str, str], left: object) -> list[str]:
     """Records that are not as the gold actions leave them."""
     found = left if isinstance(left, Mapping) else {}
     return sorted(key for key in {*gold, *found} if gold.get(key) != found.get(key))

@@ -11,6 +11,7 @@ from pathlib import Path
 from harness import Task, TaskSetError
 from harness_tau2.data import Manifest, Prepared, default_folder, read
 from harness_tau2.environment import ENVIRONMENT
+from harness_tau2.side.messages import Told
 
 SPLITS = ("train", "val", "base")
 CITATION = "Barres et al. 2025, tau2-bench: Evaluating Conversational Agents in a Dual-Control Environment"
@@ -52,15 +53,15 @@ class Tau2Tasks:
             if "left_out" not in told and split in (told["split"], "base")
         ]
 
-    def _task(self, split: str, name: str, domain: Prepared, told: Mapping[str, object]) -> Task:
+    def _task(self, split: str, name: str, domain: Prepared, told: Told) -> Task:
         needed = {"folder": str(self.folder), "sha256": self._manifest.sha256, "domain": name, "tools": domain.tools}
         changes = told["changes"]
-        changed = len(changes) if isinstance(changes, dict) else 0
+        changed = len(changes or ())
         return Task(
             id=f"{name}/{told['id']}",
             task_set="tau2",
             split=split,
-            question=str(told["scenario"]),
+            question=told["scenario"],
             gold=json.dumps({"changes": changes, "said": told["said"]}, sort_keys=True),
             cluster=f"{name}/{told['id']}",
             difficulty=f"{name}, {changed} record{'s' if changed != 1 else ''} changed",

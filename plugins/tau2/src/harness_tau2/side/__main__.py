@@ -2,8 +2,7 @@
 
     python -m harness_tau2.side FOLDER DOMAIN
 
-Asked are `{"id", "do": "open" | "close" | "call" | "describe" | "tasks"}` and, with `call`, `session`, `tool`,
-`arguments` and `max_chars`. Answered is `{"id", ...}`; with `fault` where this process is at fault.
+`do` is `describe` or `tasks`, or of a session `open`, `call` or `close`; `messages` has the rest.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ import gc
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from harness_tau2.side.domain import Domain
 from harness_tau2.side.gold import tasks
+from harness_tau2.side.messages import Answer, Asked
 from harness_tau2.side.standins import StoreModel, install
 
 
@@ -28,7 +27,7 @@ class Desk:
         self._tools = domain.definitions()
         self._sessions: dict[str, StoreModel] = {}
 
-    def answer(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def answer(self, asked: Asked) -> Answer:
         """What is said to one line."""
         match asked["do"]:
             case "describe":
@@ -58,9 +57,9 @@ def main(folder: str, domain: str) -> None:
         gc.freeze()
         gc.disable()  # it would walk every database again and again; sessions go when nobody names them
         for line in sys.stdin:
-            asked = json.loads(line)
+            asked: Asked = json.loads(line)
             try:
-                said = desk.answer(asked)
+                said: Answer = desk.answer(asked)
             except Exception as error:
                 said = {"fault": f"{type(error).__name__}: {error}"[:300]}
             out.write(json.dumps({"id": asked["id"], **said}) + "\n")

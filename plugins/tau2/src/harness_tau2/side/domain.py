@@ -17,11 +17,10 @@ from typing import Any, TypeAlias, get_type_hints
 import docstring_parser
 from pydantic import BaseModel, Field, create_model
 
+from harness_tau2.side.messages import Arguments, Changes, Definition
 from harness_tau2.side.standins import PACKAGE, StoreModel, ToolError, current
 
 Call: TypeAlias = "Callable[..., Coroutine[None, None, object]]"
-Changes: TypeAlias = "dict[str, str]"
-"""By table and key, a digest of every record that is not as it was, empty where it is gone."""
 NOT_OF_THE_DATABASE = ("calculate", "transfer_to_human_agents")
 """Tools of gold actions that the wheel's own scorer does not replay."""
 DIGITS = 16
@@ -45,14 +44,14 @@ class Domain:
         database: Any = self.state.model_fields["db"].annotation
         with gzip.open(self.files / "db.json.gz") as file:
             self._pristine: bytes = pickle.dumps(database.model_validate(json.load(file)), 5)
-        self._was = {key: marshal.dumps(record, 2) for key, record in _records(self.session()).items()}
+        self._was = _records(self.session())
         self._runner = asyncio.Runner()
 
     def session(self) -> StoreModel:
         """A state with a copy of the database."""
         return self.state(db=pickle.loads(self._pristine), initialized=True)
 
-    def call(self, session: StoreModel, tool: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
+    def call(self, session: StoreModel, tool: str, arguments: Arguments) -> tuple[str, bool]:
         """What a tool says, and whether it did what was asked; whatever it raises it says, as in tau2-bench."""
         execute = self.tools[tool]
         current[self.state] = session
@@ -64,7 +63,7 @@ class Domain:
             del current[self.state]
         return said if isinstance(said, str) else json.dumps(said, default=str), True
 
-    def replay(self, actions: Sequence[tuple[str, Mapping[str, Any]]]) -> tuple[Changes, int]:
+    def replay(self, actions: Sequence[tuple[str, Arguments]]) -> tuple[Changes, int]:
         """What gold actions change, and how many of them the tools refuse; as the wheel's own scorer replays them."""
         session, refused = self.session(), 0
         for name, arguments in actions:
@@ -81,30 +80,31 @@ class Domain:
         found = {key: "" for key in self._was if key not in now}
         for key, record in now.items():
             was = self._was.get(key)
-            if was != marshal.dumps(record, 2):  # more than what counts, such as the order of a mapping
+            if was != record:  # more than what counts, such as the order of a mapping
                 digest = _digest(record)
-                if was is None or digest != _digest(marshal.loads(was)):
+                if was is None or digest != _digest(was):
                     found[key] = digest
         return found
 
-    def definitions(self) -> list[dict[str, Any]]:
+    def definitions(self) -> list[Definition]:
         """Name, description and schema of every tool, from its signature and documentation."""
         return [_definition(name, execute) for name, execute in self.tools.items()]
 
 
-def _records(session: StoreModel) -> dict[str, Any]:
+def _records(session: StoreModel) -> dict[str, bytes]:
     """Every record of a database, by table and key."""
     database: BaseModel = getattr(session, "db")  # noqa: B009 (a field of its subclasses)
-    tables: dict[str, dict[str, Any]] = database.model_dump(warnings=False)
-    return {f"{table}/{key}": record for table, records in tables.items() for key, record in records.items()}
+    tables = database.model_dump(warnings=False)
+    return {f"{table}/{key}": marshal.dumps(one, 2) for table, found in tables.items() for key, one in found.items()}
 
 
-def _digest(record: Any) -> str:
+def _digest(record: bytes) -> str:
     """Of a record written as tau2-bench writes the database that it hashes."""
-    return hashlib.sha256(json.dumps(record, sort_keys=True, default=str).encode()).hexdigest()[:DIGITS]
+    written = json.dumps(marshal.loads(record), sort_keys=True, default=str)
+    return hashlib.sha256(written.encode()).hexdigest()[:DIGITS]
 
 
-def _typed(execute: Call, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _typed(execute: Call, arguments: Arguments) -> dict[str, object]:
     """Arguments of which JSON's 3.0 is an integer where one is asked for."""
     hints = get_type_hints(execute)
     return {
@@ -113,7 +113,7 @@ def _typed(execute: Call, arguments: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _definition(name: str, execute: Call) -> dict[str, Any]:
+def _definition(name: str, execute: Call) -> Definition:
     """As inspect_ai has it: the description before the arguments, and theirs; definitions stand where they are used."""
     told = docstring_parser.parse(inspect.getdoc(execute) or "")
     about = {one.arg_name: one.description or "" for one in told.params}
@@ -124,7 +124,7 @@ def _definition(name: str, execute: Call) -> dict[str, Any]:
     }
     schema = create_model(name, **fields).model_json_schema()
     definitions = schema.pop("$defs", {})
-    parameters = {
+    parameters: dict[str, object] = {
         "type": "object",
         "properties": {key: _inline(one, definitions) for key, one in schema.get("properties", {}).items()},
         "required": schema.get("required", []),
@@ -133,7 +133,7 @@ def _definition(name: str, execute: Call) -> dict[str, Any]:
     return {"name": name, "description": (told.description or "").strip(), "parameters": parameters}
 
 
-def _inline(schema: Any, definitions: Mapping[str, Any]) -> Any:
+def _inline(schema: object, definitions: Mapping[str, dict[str, object]]) -> object:
     """A schema without references and without pydantic's titles."""
     if isinstance(schema, list):
         return [_inline(one, definitions) for one in schema]

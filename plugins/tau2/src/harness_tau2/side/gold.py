@@ -7,30 +7,25 @@ import json
 from typing import Any
 
 from harness_tau2.side.domain import Domain
+from harness_tau2.side.messages import Told
 from harness_tau2.side.standins import PACKAGE
 
 JUDGED = {"DB", "COMMUNICATE"}
 """Of the bases of tau2-bench's rewards, those that are judged here."""
 
 
-def tasks(domain: Domain) -> list[dict[str, Any]]:
-    """All tasks, in the order of their file.
-
-    Of each: `id`, `split` (`train` or `val`, which tau2-bench calls `test`), `scenario`, `assertions` (how many
-    there are in natural language, which nothing judges), and either `left_out`, saying why it cannot be judged, or
-    `changes` (None: the database does not count), `said`, `actions` and `refused` (how many, and of how many the tools
-    say no).
-    """
+def tasks(domain: Domain) -> list[Told]:
+    """All tasks, in the order of their file."""
     model: Any = importlib.import_module(f"{PACKAGE}.data_model.tasks").Task
     rows = json.loads((domain.files / "tasks.json").read_text(encoding="utf-8"))
     splits = json.loads((domain.files / "split_tasks.json").read_text(encoding="utf-8"))
     held = set(splits["test"])
-    made = (_task(domain, model.model_validate(row)) for row in rows if row["id"] in set(splits["base"]))
-    return [{**one, "split": "val" if one["id"] in held else "train"} for one in made]
+    asked = [model.model_validate(row) for row in rows if row["id"] in set(splits["base"])]
+    return [_task(domain, task, "val" if task.id in held else "train") for task in asked]
 
 
-def _task(domain: Domain, task: Any) -> dict[str, Any]:
-    asked = {"id": task.id, "scenario": str(task.user_scenario), "assertions": 0}
+def _task(domain: Domain, task: Any, split: str) -> Told:
+    asked: Told = {"id": task.id, "split": split, "scenario": str(task.user_scenario), "assertions": 0}
     criteria = task.evaluation_criteria
     if criteria is None or criteria.actions is None:
         return {**asked, "left_out": "it has no gold actions"}
