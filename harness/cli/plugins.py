@@ -24,6 +24,7 @@ from harness.plugins import registry
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 BESIDE = {
     "harness.commands": "commands",
+    "harness.data": "data of {}",
     "harness.servers": "server of policies on {}",
     "harness.dialects": "dialect {}",
     "harness.trackers": "tracker {}",

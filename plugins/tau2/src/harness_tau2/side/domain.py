@@ -1,0 +1,146 @@
+"""One domain of the wheel: its tools, its tasks, and sessions with a database of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import hashlib
+import importlib
+import inspect
+import json
+import marshal
+import pickle
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias, get_type_hints
+
+import docstring_parser
+from pydantic import BaseModel, Field, create_model
+
+from harness_tau2.side.messages import Arguments, Changes, Definition
+from harness_tau2.side.standins import PACKAGE, StoreModel, ToolError, current
+
+Call: TypeAlias = "Callable[..., Coroutine[None, None, object]]"
+NOT_OF_THE_DATABASE = ("calculate", "transfer_to_human_agents")
+"""Tools of gold actions that the wheel's own scorer does not replay."""
+DIGITS = 16
+"""Of a record's SHA-256."""
+
+
+class Domain:
+    """A domain, from the folder of the unpacked wheel; `standins.install` comes first.
+
+    Args:
+        folder: Where `inspect_evals` is.
+        name: As in `retail`: the module `tools` lists `all_retail_tools`, `RetailAgentTools` has the database.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.files = folder.joinpath(*PACKAGE.split("."), "data", "domains", name)
+        made = importlib.import_module(f"{PACKAGE}.{name}.tools")
+        title = f"{name.title()}AgentTools"
+        self.state: type[StoreModel] = getattr(importlib.import_module(f"{PACKAGE}.{name}.{title}"), title)
+        self.tools: dict[str, Call] = {one.__name__: one() for one in getattr(made, f"all_{name}_tools")}
+        database: Any = self.state.model_fields["db"].annotation
+        with gzip.open(self.files / "db.json.gz") as file:
+            self._pristine: bytes = pickle.dumps(database.model_validate(json.load(file)), 5)
+        self._was = _records(self.session())
+        self._runner = asyncio.Runner()
+
+    def session(self) -> StoreModel:
+        """A state with a copy of the database."""
+        return self.state(db=pickle.loads(self._pristine), initialized=True)
+
+    def call(self, session: StoreModel, tool: str, arguments: Arguments) -> tuple[str, bool]:
+        """What a tool says, and whether it did what was asked; whatever it raises it says, as in tau2-bench."""
+        execute = self.tools[tool]
+        current[self.state] = session
+        try:
+            said = self._runner.run(execute(**_typed(execute, arguments)))
+        except Exception as error:
+            return f"Error: {error}", False
+        finally:
+            del current[self.state]
+        return said if isinstance(said, str) else json.dumps(said, default=str), True
+
+    def replay(self, actions: Sequence[tuple[str, Arguments]]) -> tuple[Changes, int]:
+        """What gold actions change, and how many of them the tools refuse; as the wheel's own scorer replays them."""
+        session, refused = self.session(), 0
+        for name, arguments in actions:
+            if name not in NOT_OF_THE_DATABASE:
+                try:
+                    getattr(session, name)(**arguments)
+                except ToolError:
+                    refused += 1
+        return self.changes(session), refused
+
+    def changes(self, session: StoreModel) -> Changes:
+        """What is not as it was; two sessions end the same where this is the same."""
+        now = _records(session)
+        found = {key: "" for key in self._was if key not in now}
+        for key, record in now.items():
+            was = self._was.get(key)
+            if was != record:  # more than what counts, such as the order of a mapping
+                digest = _digest(record)
+                if was is None or digest != _digest(was):
+                    found[key] = digest
+        return found
+
+    def definitions(self) -> list[Definition]:
+        """Name, description and schema of every tool, from its signature and documentation."""
+        return [_definition(name, execute) for name, execute in self.tools.items()]
+
+
+def _records(session: StoreModel) -> dict[str, bytes]:
+    """Every record of a database, by table and key."""
+    database: BaseModel = getattr(session, "db")  # noqa: B009 (a field of its subclasses)
+    tables = database.model_dump(warnings=False)
+    return {f"{table}/{key}": marshal.dumps(one, 2) for table, found in tables.items() for key, one in found.items()}
+
+
+def _digest(record: bytes) -> str:
+    """Of a record written as tau2-bench writes the database that it hashes."""
+    written = json.dumps(marshal.loads(record), sort_keys=True, default=str)
+    return hashlib.sha256(written.encode()).hexdigest()[:DIGITS]
+
+
+def _typed(execute: Call, arguments: Arguments) -> dict[str, object]:
+    """Arguments of which JSON's 3.0 is an integer where one is asked for."""
+    hints = get_type_hints(execute)
+    return {
+        name: int(value) if hints.get(name) is int and isinstance(value, float) else value
+        for name, value in arguments.items()
+    }
+
+
+def _definition(name: str, execute: Call) -> Definition:
+    """As inspect_ai has it: the description before the arguments, and theirs; definitions stand where they are used."""
+    told = docstring_parser.parse(inspect.getdoc(execute) or "")
+    about = {one.arg_name: one.description or "" for one in told.params}
+    fields: dict[str, Any] = {
+        argument: (hint, Field(description=about.get(argument)))
+        for argument, hint in get_type_hints(execute).items()
+        if argument != "return"
+    }
+    schema = create_model(name, **fields).model_json_schema()
+    definitions = schema.pop("$defs", {})
+    parameters: dict[str, object] = {
+        "type": "object",
+        "properties": {key: _inline(one, definitions) for key, one in schema.get("properties", {}).items()},
+        "required": schema.get("required", []),
+        "additionalProperties": False,
+    }
+    return {"name": name, "description": (told.description or "").strip(), "parameters": parameters}
+
+
+def _inline(schema: object, definitions: Mapping[str, dict[str, object]]) -> object:
+    """A schema without references and without pydantic's titles."""
+    if isinstance(schema, list):
+        return [_inline(one, definitions) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        schema = {**definitions[schema["$ref"].rpartition("/")[2]], **{k: v for k, v in schema.items() if k != "$ref"}}
+    first = {"type": schema["type"]} if isinstance(schema.get("type"), str) else {}
+    plain = {key: one for key, one in schema.items() if not (key == "title" and isinstance(one, str))}
+    return {key: _inline(one, definitions) for key, one in {**first, **plain}.items()}

@@ -1,0 +1,46 @@
+"""The tasks of a domain as they are asked and judged: what the customer is told, and what the gold comes to."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from typing import Any
+
+from harness_tau2.side.domain import Domain
+from harness_tau2.side.messages import Told
+from harness_tau2.side.standins import PACKAGE
+
+JUDGED = {"DB", "COMMUNICATE"}
+"""Of the bases of tau2-bench's rewards, those that are judged here."""
+
+
+def tasks(domain: Domain) -> list[Told]:
+    """All tasks, in the order of their file."""
+    model: Any = importlib.import_module(f"{PACKAGE}.data_model.tasks").Task
+    rows = json.loads((domain.files / "tasks.json").read_text(encoding="utf-8"))
+    splits = json.loads((domain.files / "split_tasks.json").read_text(encoding="utf-8"))
+    held = set(splits["test"])
+    asked = [model.model_validate(row) for row in rows if row["id"] in set(splits["base"])]
+    return [_task(domain, task, "val" if task.id in held else "train") for task in asked]
+
+
+def _task(domain: Domain, task: Any, split: str) -> Told:
+    asked: Told = {"id": task.id, "split": split, "scenario": str(task.user_scenario), "assertions": 0}
+    criteria = task.evaluation_criteria
+    if criteria is None or criteria.actions is None:
+        return {**asked, "left_out": "it has no gold actions"}
+    asked["assertions"] = len(criteria.nl_assertions or ())
+    basis = {kind.value for kind in criteria.reward_basis}
+    if unjudged := sorted(basis - JUDGED):
+        return {**asked, "left_out": f"its reward takes {', '.join(unjudged)}"}
+    if task.initial_state is not None:
+        return {**asked, "left_out": "it begins with another database"}
+    if any(action.requestor != "assistant" for action in criteria.actions):
+        return {**asked, "left_out": "its user calls tools"}
+    try:
+        changes, refused = domain.replay([(action.name, action.arguments) for action in criteria.actions])
+    except Exception as error:
+        return {**asked, "left_out": f"its gold cannot be replayed: {type(error).__name__}: {error}"[:200]}
+    said = list(criteria.communicate_info or ()) if "COMMUNICATE" in basis else []
+    judged = changes if "DB" in basis else None
+    return {**asked, "changes": judged, "said": said, "actions": len(criteria.actions), "refused": refused}

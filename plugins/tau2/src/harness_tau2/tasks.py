@@ -1,0 +1,93 @@
+"""The task set `tau2`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from harness import Task, TaskSetError
+from harness_tau2.data import Manifest, Prepared, default_folder, read
+from harness_tau2.environment import ENVIRONMENT
+from harness_tau2.side.messages import Told
+
+SPLITS = ("train", "val", "base")
+CITATION = "Barres et al. 2025, tau2-bench: Evaluating Conversational Agents in a Dual-Control Environment"
+
+
+class Tau2Tasks:
+    """Customers of tau2-bench's domains. The question is what the customer is told; the context, the domain's policy.
+
+    Splits: tau2-bench's `train`; its `test`, here `val`; both together, `base`, of which it publishes numbers.
+
+    Args:
+        domain: One of them, `retail` or `airline`; by default all.
+        data_dir: The folder that was fetched; by default `$HARNESS_TAU2_DATA_DIR`, or `harness/tau2` in the cache
+            folder.
+    """
+
+    def __init__(self, domain: str = "", data_dir: Path | None = None) -> None:
+        self.domain = domain
+        self.folder = (data_dir or default_folder()).expanduser().resolve()
+
+    @cached_property
+    def _manifest(self) -> Manifest:
+        return Manifest.read(self.folder)
+
+    @cached_property
+    def _domains(self) -> dict[str, Prepared]:
+        found = read(self.folder)
+        if self.domain and self.domain not in found:
+            raise TaskSetError(f"task.options.domain={self.domain!r}: tau2 has {', '.join(found)}")
+        return {name: one for name, one in found.items() if self.domain in ("", name)}
+
+    def load(self, split: str) -> Sequence[Task]:
+        if split not in SPLITS:
+            raise TaskSetError(f"tau2 has no split {split!r}. Splits: {', '.join(SPLITS)}")
+        return [
+            self._task(split, name, domain, told)
+            for name, domain in self._domains.items()
+            for told in domain.tasks
+            if "left_out" not in told and split in (told["split"], "base")
+        ]
+
+    def _task(self, split: str, name: str, domain: Prepared, told: Told) -> Task:
+        needed = {"folder": str(self.folder), "sha256": self._manifest.sha256, "domain": name, "tools": domain.tools}
+        changes = told["changes"]
+        changed = len(changes or ())
+        return Task(
+            id=f"{name}/{told['id']}",
+            task_set="tau2",
+            split=split,
+            question=told["scenario"],
+            gold=json.dumps({"changes": changes, "said": told["said"]}, sort_keys=True),
+            cluster=f"{name}/{told['id']}",
+            difficulty=f"{name}, {changed} record{'s' if changed != 1 else ''} changed",
+            data={ENVIRONMENT: needed},
+        )
+
+    def context(self, task: Task) -> Mapping[str, str]:
+        return {"policy": self._domains[task.data[ENVIRONMENT]["domain"]].policy}
+
+    def describe(self) -> Mapping[str, object]:
+        asked = {split: self.load(split) for split in SPLITS}
+        return {
+            "name": "tau2",
+            "source": self._manifest.source,
+            "source_sha256": self._manifest.source_sha256,
+            "licence": self._manifest.licence,
+            "citation": CITATION,
+            "domains": list(self._domains),
+            "counts": {split: len(tasks) for split, tasks in asked.items()},
+            "left_out": sum("left_out" in told for one in self._domains.values() for told in one.tasks),
+            "files_sha256": self._manifest.sha256,
+            "tasks_sha256": {
+                split: hashlib.sha256(json.dumps([(task.question, task.gold) for task in tasks]).encode()).hexdigest()
+                for split, tasks in asked.items()
+            },
+        }
+
+    def check(self) -> list[str]:
+        return self._manifest.changed(self.folder)
