@@ -161,7 +161,7 @@ def test_a_query_writer_and_its_checker_between_two_checkpoints(run: RunFolder) 
 def test_a_team_whose_members_are_replaced_by_perfect_ones(tmp_path: Path) -> None:
     """The start is perfect and the trained policy knows nothing of the task: who answers which role decides."""
     settings = ("task.name=pocket_split", "reward.name=stated", "task.val_limit=4", "max_turns=3")
-    more = ("sampling.max_prompt_tokens=900", "sampling.max_response_tokens=48", "sandbox.max_chars=400")
+    more = ("sampling.max_prompt_tokens=1500", "sampling.max_response_tokens=48", "sandbox.max_rows=20")
     run = trained_run(tmp_path, "reference_team", "medical-tools", *settings, *more, "agent_match=planner")
     with ScriptedServer(script) as server:
         where = ("--endpoint", server.base_url, "--model", server.model, "--runs-dir", tmp_path)
