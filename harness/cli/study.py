@@ -59,6 +59,8 @@ def study(
     jobs = jobs_of(described, set_ or [], only or [])
     for job in jobs:
         check(job.config)
+    for name, given in described.launcher.items():
+        launchers.launcher(name, given, f"launcher.{name}")
     made = launchers.launcher(launcher, described.launcher.get(launcher, {}) | launchers.options(launch or []))
     slots = made.slots(at_once, max(job.config.gpus for job in jobs))
     _refuse_shared_measuring(jobs, slots)

@@ -345,7 +345,7 @@ def role_tables(found: ByRole, baseline: str = "", note: str = ROLE_NOTE) -> lis
 
 
 def _difference_of_role(one: RoleFigure, form: str) -> str:
-    return formed(one["difference"], one["difference_interval"], f"+z{form}")
+    return formed(one["difference"], one["difference_interval"], form, signed=True)
 
 
 def _cost(comparison: Comparison) -> Table:

@@ -24,11 +24,11 @@ def with_interval(estimate: EstimateData | None, signed: bool = False) -> str:
     return f"{points(estimate['mean'], signed)} {interval((estimate['low'], estimate['high']), signed)}"
 
 
-def formed(value: float | None, ends: Interval | None, form: str) -> str:
+def formed(value: float | None, ends: Interval | None, form: str, signed: bool = False) -> str:
     """As `with_interval`, of any unit and form, without the form's %; without an interval where its ends are equal."""
     if value is None:
         return "-"
-    mean, *limits = (f"{one:{form}}".removesuffix("%") for one in (value, *(ends or ())))
+    mean, *limits = (f"{one:{'+' * signed}z{form}}".removesuffix("%") for one in (value, *(ends or ())))
     return f"{mean} [{', '.join(limits)}]" if {*limits} - {mean} else mean
 
 

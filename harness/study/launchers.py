@@ -112,6 +112,8 @@ class LocalProcess(Launched):
 class Local(Launcher):
     """`local`: without options."""
 
+    def __init__(self) -> None: ...
+
     def check(self, job: Job) -> None:
         """Refuse what this machine cannot carry out."""
         (check_machine if job.kind == "train" else check_device)(job.config)
@@ -131,17 +133,22 @@ class Local(Launcher):
     def find(self, entry: Entry, log: Path) -> LocalProcess | None:
         """By the number of its process and when that began."""
         pid, started = entry.get("pid"), entry.get("pid_started")
+        if pid is None or started is None:
+            return None
         with suppress(psutil.Error):
-            process = psutil.Process(pid)  # without a number this one
+            process = psutil.Process(pid)
             left = LocalProcess(process)
             left.cores = process.cpu_affinity() or ()
-            if pid and abs(process.create_time() - (started or 0)) < 1 and not left.ended():
+            if abs(process.create_time() - started) < 1 and not left.ended():
                 return left
         return None
 
 
-def launcher(name: str, options: Mapping[str, object]) -> Launcher:
+def launcher(name: str, options: Mapping[str, object], section: str = "--launch") -> Launcher:
     """The launcher called `name`, with its options.
+
+    Args:
+        section: Where the options stand; begins the message.
 
     Raises:
         PluginError: No plugin here brings it, or it does not import.
@@ -151,7 +158,7 @@ def launcher(name: str, options: Mapping[str, object]) -> Launcher:
     if name not in found:
         hint = nearest(name, found, ".")
         raise PluginError(f"no launcher called {name!r}{hint} Installed: {', '.join(sorted(found))}")
-    made: Launcher = make(Spec(name, found[name], ""), options, "--launch")
+    made: Launcher = make(Spec(name, found[name], ""), options, section)
     return made
 
 

@@ -20,6 +20,7 @@ from harness.compare.by_role import COUNTS, held_by_role, role_figures, roles_ta
 from harness.compare.comparison import compare
 from harness.compare.keys import RoleFigures
 from harness.compare.layout import tables
+from harness.compare.numbers import formed
 from harness.compare.runs import Run, read_run, select
 from harness.records import Attempt, CallFailure, Verdict
 from harness.report.charts import by_role
@@ -191,6 +192,11 @@ def test_tables_show_them_and_only_where_there_are_several_roles(runs: Path, tmp
     assert {row[0].split()[0] for row in rows} == {"langgraph_sql"} and len(rows) == 3
     write(tmp_path, "reference_sql", calls=1, steps=2, val_limit=10)
     assert _table(tmp_path, "by_role") == []
+
+
+def test_what_rounds_to_zero_has_no_sign_unless_it_is_a_difference() -> None:
+    assert formed(0.8, (-0.01, 1.6), ",.1f") == "0.8 [0.0, 1.6]"
+    assert formed(-0.0001, None, ",.1%", signed=True) == "+0.0"
 
 
 def test_commands_and_python_say_the_same(one: Run) -> None:

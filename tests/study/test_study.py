@@ -245,6 +245,25 @@ def test_mistakes_in_a_study_file_are_told_in_a_line(text: str, message: str, tm
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("section", "options", "message"),
+    [
+        ("{slrum: {partition: gpu}}", (), "no launcher called 'slrum'; did you mean 'slurm'?"),
+        ("{slurm: {partitoin: gpu}}", (), "launcher.slurm.partitoin: 'slurm' has no option of that name"),
+        ("{}", ("--launch", "cpus=4"), "--launch.cpus: 'local' has no option of that name. Its options: none"),
+        ("{}", ("--launcher", "slurm", "--launch", "cpus=many"), "--launch.cpus of 'slurm'"),
+        ("{}", ("--launch", "cpus"), "--launch wants key=value, got 'cpus'"),
+    ],
+)
+def test_mistakes_in_options_of_launchers_are_told_before_anything_runs(
+    section: str, options: tuple[str, ...], message: str, harness: Harness, study_file: Path, tmp_path: Path
+) -> None:
+    study_file.write_text(f"{study_file.read_text()}launcher: {section}\n")
+    done = harness("study", str(study_file), *options)
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_margin_is_in_units_of_the_reward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "points.yaml"
     path.write_text("margin: 5\nset: {reward.name: points}\n")

@@ -438,9 +438,29 @@ def test_data_that_has_changed_is_refused_by_name(
     other = tmp_path / "mine"
     other.mkdir()
     (other / "thesis.txt").write_text("of years")
-    with pytest.raises(TaskSetError, match="data is not in"):
+    (other / "manifest.json").write_text("{}")
+    with pytest.raises(TaskSetError, match="has no tau2 data, so it is not replaced"):
         prepare(other, *wheel, ["library"])
     assert (other / "thesis.txt").read_text() == "of years"
+
+
+@pytest.mark.parametrize("damaged", ['{"domains": ["library"], "files": null}', '{"files": {', "[]"])
+def test_a_damaged_manifest_is_told_and_what_is_said_to_mend_it_does(
+    damaged: str, wheel: tuple[Path, str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "tau2"
+    prepare(folder, *wheel, ["library"])
+    (folder / "manifest.json").write_text(damaged)
+    with pytest.raises(TaskSetError, match=r"manifest\.json cannot be read: .*Fetch it: harness data tau2"):
+        Manifest.read(folder)
+    prepare(folder, *wheel, ["library"])
+    assert Manifest.read(folder).changed(folder) == []
+
+
+def test_a_wheel_that_is_no_file_is_refused(tmp_path: Path) -> None:
+    for wrong in (tmp_path, tmp_path / "nowhere.whl"):
+        with pytest.raises(TaskSetError, match="is no file. Name the wheel of inspect_evals"):
+            prepare(tmp_path / "tau2", wrong)
 
 
 def test_other_tools_than_the_task_was_loaded_with_are_refused(made: Tau2Environment, library: Path) -> None:

