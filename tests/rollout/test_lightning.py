@@ -5,10 +5,19 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 
-def test_agentlightning_is_loaded_without_litellm_and_langchain() -> None:
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        "harness.rollout.stack, harness.rollout.store, harness.rollout.session",
+        "harness_apart.elsewhere, harness_apart.places",  # in the order of `harness store`
+    ],
+)
+def test_agentlightning_is_loaded_without_litellm_and_langchain(modules: str) -> None:
     code = (
-        "import sys, harness.rollout.stack, harness.rollout.store, harness.rollout.session\n"
+        f"import sys, {modules}\n"
         "assert 'agentlightning' in sys.modules\n"
         "print(sorted(name for name in sys.modules if name.split('.')[0] in ('litellm', 'langchain_core')))"
     )

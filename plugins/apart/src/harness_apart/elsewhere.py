@@ -16,15 +16,18 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import aiohttp
 import httpx
-from agentlightning.types import NamedResources
 from pydantic import JsonValue
 
 from harness.config import cache_dir
 from harness.errors import ConfigError, EnvironmentProblem, RunFailed
 from harness.rollout.store import AWAY_S, StoreElsewhere, gone
+
+if TYPE_CHECKING:
+    from agentlightning.types import NamedResources
 
 logger = logging.getLogger(__name__)
 
