@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import TypeAlias
 
 from harness import EnvironmentFault, Task, TaskSetError
 from harness.layers import digest
@@ -15,6 +16,36 @@ from harness_verifiers.process import LOAD_S, VERIFIERS, Definition, Source, Tol
 DATA = "verifiers"
 """Where a task's data has what its tools and its reward need."""
 SPLITS = ("train", "val", "all")
+
+
+Loaded: TypeAlias = tuple[list[Told], list[Definition], str]
+"""All tasks of a taskset, the tools that each has, and the version of verifiers."""
+
+
+def load_now(source: Source) -> Loaded:
+    """Ask a process of its own what a taskset has.
+
+    Raises:
+        TaskSetError: It cannot be loaded or run; the message says why.
+    """
+    try:
+        process = source.start()
+        first = process.first()
+        tasks = list(first["tasks"])
+        while len(tasks) < first["count"]:
+            tasks += process.wait(LOAD_S, {"do": "tasks", "start": len(tasks)})["tasks"]
+        process.end("its tasks are known")
+    except OSError as error:
+        raise TaskSetError(f"{source.python} does not start: {error}") from error
+    except EnvironmentFault as error:
+        lacks = "No module named" in str(error) or "cannot be imported" in str(error)
+        hint = f". Install it: uv pip install --python {source.python} {VERIFIERS} and the taskset's package"
+        raise TaskSetError(f"{error}{hint if lacks else ''}") from error
+    return tasks, first["tools"], first["verifiers"]
+
+
+loaded = lru_cache(maxsize=4)(load_now)
+"""The same, asked once a process: the import of verifiers takes seconds."""
 
 
 class VerifiersTasks:
@@ -67,26 +98,9 @@ class VerifiersTasks:
             raise TaskSetError("which taskset? Name one that is installed: task.options.taskset=NAME")
         return Source(checked(self.python), self.taskset, self.config, self.limit)
 
-    @cached_property
-    def _loaded(self) -> tuple[list[Told], list[Definition], str]:
-        """All tasks, the tools of each, and the version of verifiers."""
-        try:
-            process = self._source.start()
-            first = process.first()
-            tasks = list(first["tasks"])
-            while len(tasks) < first["count"]:
-                tasks += process.wait(LOAD_S, {"do": "tasks", "start": len(tasks)})["tasks"]
-            process.end("its tasks are known")
-        except OSError as error:
-            raise TaskSetError(f"{self.python} does not start: {error}") from error
-        except EnvironmentFault as error:
-            folder = self.python.parent.parent
-            lacks = "No module named" in str(error)
-            hint = (
-                f". Install it: uv pip install --python {folder} {VERIFIERS} and the taskset's package" if lacks else ""
-            )
-            raise TaskSetError(f"{error}{hint}") from error
-        return tasks, first["tools"], first["verifiers"]
+    @property
+    def _loaded(self) -> Loaded:
+        return loaded(self._source)
 
     def _task(self, split: str, number: int, told: Told) -> Task:
         source = self._source
@@ -129,8 +143,7 @@ class VerifiersTasks:
 
     def check(self) -> list[str]:
         """Whether another process would load the same."""
-        now = VerifiersTasks(self.taskset, json.loads(self.config), self.limit, self.val_size, self.python)
         try:
-            return [] if now._loaded == self._loaded else [f"what taskset {self.taskset!r} has"]
+            return [] if load_now(self._source) == self._loaded else [f"what taskset {self.taskset!r} has"]
         except TaskSetError:
             return [f"taskset {self.taskset!r}, which loads no more"]
