@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from harness import Environment, EnvironmentFault, Observation, RolloutError, Task, TaskSetError, Tool, check_offered
 from harness.records import JSON
+from harness_side import Pool
 from harness_tau2.data import Manifest
 from harness_tau2.process import SideProcess
 from harness_tau2.side.messages import Asked
@@ -25,43 +26,11 @@ ENVIRONMENT = "tau2"
 """Where a task's data has what its tools need."""
 
 
-class Pool:
-    """The side processes of one domain in one folder, each with at most so many sessions."""
-
-    def __init__(self, folder: Path, domain: str) -> None:
-        self._folder, self._domain = folder, domain
-        self._lock = threading.Lock()
-        self._sessions: dict[SideProcess, int] = {}
-
-    def get(self) -> SideProcess:
-        """A process with room for one more session, which it now has; started where there is none.
-
-        Raises:
-            EnvironmentFault: None can be started.
-        """
-        with self._lock:
-            self._sessions = {one: count for one, count in self._sessions.items() if not one.gone}
-            process = next((one for one, count in self._sessions.items() if count < SESSIONS), None)
-            if process is None:
-                try:
-                    process = SideProcess(self._folder, self._domain)
-                except OSError as error:
-                    raise EnvironmentFault(f"the side process of {self._domain!r} does not start: {error}") from error
-            self._sessions[process] = self._sessions.get(process, 0) + 1
-        return process
-
-    def leave(self, process: SideProcess) -> None:
-        """One session of a process is over."""
-        with self._lock:
-            if process in self._sessions:
-                self._sessions[process] -= 1
-
-
 class Tau2Environment(Environment):
     """The tools of the task's domain, as they were when the data was fetched."""
 
     def __init__(self) -> None:
-        self._pools: dict[tuple[str, str], Pool] = {}
+        self._pools: dict[tuple[str, str], Pool[SideProcess]] = {}
 
     def payload(self, task: Task, limits: Mapping[str, JSON]) -> Mapping[str, JSON]:
         return {**task.data[ENVIRONMENT], "limits": {name: limits[name] for name in ("timeout_s", "max_chars")}}
@@ -81,7 +50,10 @@ class Tau2Environment(Environment):
 
     async def open(self, payload: Payload, attempt: str) -> Tau2Session:
         key = (payload["folder"], payload["domain"])
-        pool = self._pools.setdefault(key, Pool(Path(key[0]), key[1]))
+        if key not in self._pools:
+            start = partial(SideProcess, Path(key[0]), key[1])
+            self._pools[key] = Pool(start, f"the side process of {key[1]!r}", SESSIONS)
+        pool = self._pools[key]
         session = Tau2Session(pool, attempt, payload)
         await session.open()
         return session
@@ -90,7 +62,7 @@ class Tau2Environment(Environment):
 class Tau2Session:
     """One attempt's database. It leaves behind which records have changed, each with a digest of what it is now."""
 
-    def __init__(self, pool: Pool, attempt: str, payload: Payload) -> None:
+    def __init__(self, pool: Pool[SideProcess], attempt: str, payload: Payload) -> None:
         self._pool, self._attempt = pool, attempt
         self._limit_s: float = payload["limits"]["timeout_s"]
         self._max_chars: int = payload["limits"]["max_chars"]

@@ -1,172 +1,18 @@
-"""A side process that carries tools out, and what it answers; its faults are typed where they happen."""
+"""The side process that carries a domain's tools out."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import itertools
-import json
-import os
-import subprocess
 import sys
-import threading
-import weakref
-from concurrent.futures import Future
 from pathlib import Path
-from typing import IO
 
-from harness import EnvironmentFault
-from harness.rollout.processes import RUN_MARK
-from harness_tau2.side.messages import Answer, Asked
-
-MAX_BYTES = 4 << 20
-"""Of one line that a side process says; one that is longer is not held, and ends the process."""
-INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", RUN_MARK)
-"""Variables of ours that it gets: no key is among them."""
+from harness_side import INHERITED, OURS
+from harness_side import SideProcess as AnySideProcess
+from harness_tau2.side.messages import Answer
 
 
-class SideProcess:
-    """One process of `harness_tau2.side`, which any thread or event loop may ask; it ends with its owner.
-
-    Attributes:
-        why: Why it has ended, once it has.
-    """
+class SideProcess(AnySideProcess[Answer]):
+    """One process of `harness_tau2.side`."""
 
     def __init__(self, folder: Path, domain: str) -> None:
-        self._name = f"the side process of {domain!r}"
-        self._process = subprocess.Popen(
-            [sys.executable, "-B", "-m", "harness_tau2.side", str(folder), domain],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={name: os.environ[name] for name in INHERITED if name in os.environ},
-        )
-        self.why = ""
-        self._numbers = itertools.count()
-        self._waiting: dict[int, Future[Answer]] = {}
-        self._lock, self._writing = threading.Lock(), threading.Lock()
-        self._last = [""]
-        process, itself = self._process, weakref.ref(self)
-        assert process.stdout is not None and process.stderr is not None
-        self._threads = [
-            threading.Thread(target=_read, args=(process.stdout, itself), daemon=True),
-            threading.Thread(target=_listen, args=(process.stderr, self._last), daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
-        weakref.finalize(self, _end, process)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def gone(self) -> bool:
-        """Whether it has ended, by whatever cause."""
-        return bool(self.why) or self._process.poll() is not None
-
-    def asked(self, what: Asked) -> Future[Answer]:
-        """Ask, and get what will be the answer.
-
-        Raises:
-            EnvironmentFault: Nobody is there to be asked; the future raises it where none answers.
-        """
-        number, answer = next(self._numbers), Future[Answer]()
-        with self._lock:
-            if self.why:
-                raise self._fault()
-            self._waiting[number] = answer
-        line = json.dumps({**what, "id": number}).encode() + b"\n"
-        assert self._process.stdin is not None
-        try:
-            with self._writing:
-                self._process.stdin.write(line)
-                self._process.stdin.flush()
-        except (OSError, ValueError):
-            self.end("it does not take what it is asked")
-        return answer
-
-    async def ask(self, limit_s: float, what: Asked) -> Answer:
-        """The answer; who is cancelled leaves it to itself.
-
-        Raises:
-            EnvironmentFault: There is none within the limit, which ends the process.
-        """
-        answer = await asyncio.to_thread(self.asked, what)
-        try:
-            async with asyncio.timeout(limit_s):
-                return _told(await asyncio.wrap_future(answer), self._name)
-        except TimeoutError:
-            self.end(f"it gave no answer within {limit_s:g} s")
-            raise self._fault() from None
-
-    def wait(self, limit_s: float, what: Asked) -> Answer:
-        """As `ask`, where there is no event loop."""
-        try:
-            return _told(self.asked(what).result(limit_s), self._name)
-        except TimeoutError:
-            self.end(f"it gave no answer within {limit_s:g} s")
-            raise self._fault() from None
-
-    def end(self, why: str) -> None:
-        """End the process; whoever waits for an answer gets a fault."""
-        with self._lock:
-            self.why = self.why or why
-            waiting, self._waiting = self._waiting, {}
-        self._process.kill()
-        if threading.current_thread() not in self._threads:
-            self._process.wait()
-            self._threads[1].join(1.0)
-        for answer in waiting.values():
-            if answer.set_running_or_notify_cancel():
-                answer.set_exception(self._fault())
-
-    def take(self, line: bytes) -> bool:
-        """Hand an answer to who waits for it; whether another one may come."""
-        try:
-            said: Answer = json.loads(line)
-            number = said["id"]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            self.end(f"it said {line[:80]!r}" if line else "it ended")
-            return False
-        with self._lock:
-            answer = self._waiting.pop(number, None)
-        if answer is not None and answer.set_running_or_notify_cancel():
-            answer.set_result(said)
-        return True
-
-    def _fault(self) -> EnvironmentFault:
-        said = f" (it said: {self._last[0]})" if self._last[0] else ""
-        return EnvironmentFault(f"{self._name}: {self.why}{said}")
-
-
-def _told(answer: Answer, name: str) -> Answer:
-    if "fault" in answer:
-        raise EnvironmentFault(f"{name}: {answer['fault']}")
-    return answer
-
-
-def _read(stdout: IO[bytes], itself: weakref.ref[SideProcess]) -> None:
-    """Hand answers on until there is none any more, or nobody who wants them."""
-    with stdout:
-        while True:
-            line = stdout.readline(MAX_BYTES)
-            process = itself()
-            if process is None or not process.take(line):
-                return
-            del process
-
-
-def _listen(stderr: IO[bytes], last: list[str]) -> None:
-    """Keep the last line of what it says beside its answers: why it ended, as a rule."""
-    with stderr:
-        while line := stderr.readline(1 << 12):
-            last[0] = line.decode(errors="replace").strip()[-300:] or last[0]
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.kill()
-    process.wait()
-    if process.stdin is not None:
-        with contextlib.suppress(OSError):
-            process.stdin.close()
+        command = (sys.executable, "-B", "-m", "harness_tau2.side", str(folder), domain)
+        super().__init__(command, f"the side process of {domain!r}", (*INHERITED, *OURS))

@@ -1,0 +1,230 @@
+"""A process beside ours that answers a JSON object a line; its faults are typed where they happen."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import subprocess
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import IO, Any, Generic, TypeVar, cast
+
+from harness import EnvironmentFault
+from harness.rollout.processes import RUN_MARK
+
+Answer = TypeVar("Answer", bound=Mapping[str, Any])
+Process = TypeVar("Process", bound="SideProcess[Any]")
+MAX_BYTES = 4 << 20
+"""Of one line that a side process says; one that is longer is not held, and ends the process."""
+INHERITED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", RUN_MARK)
+"""Variables of ours that it gets: no key is among them."""
+OURS = ("PYTHONPATH", "VIRTUAL_ENV")
+"""And those that it gets too where its interpreter is ours."""
+
+
+class SideProcess(Generic[Answer]):
+    """One such process, which any thread or event loop may ask; it ends with its owner.
+
+    What is asked gets an `id`, which the answer has too. An answer with `fault` says what went wrong, and nothing else.
+
+    Args:
+        command: What starts it.
+        name: What it is called where it is at fault.
+        inherited: Names of variables that it gets of ours.
+
+    Attributes:
+        why: Why it has ended, once it has.
+
+    Raises:
+        OSError: It does not start.
+    """
+
+    def __init__(self, command: Sequence[str], name: str, inherited: Sequence[str] = INHERITED) -> None:
+        self.name = name
+        self._process = subprocess.Popen(
+            list(command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={one: os.environ[one] for one in inherited if one in os.environ},
+        )
+        self.why = ""
+        self._numbers = itertools.count()
+        self._waiting: dict[int, Future[Answer]] = {}
+        self._lock, self._writing = threading.Lock(), threading.Lock()
+        self._last = [""]
+        process, itself = self._process, weakref.ref(self)
+        assert process.stdout is not None and process.stderr is not None
+        self._threads = [
+            threading.Thread(target=_read, args=(process.stdout, itself), daemon=True),
+            threading.Thread(target=_listen, args=(process.stderr, self._last), daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+        weakref.finalize(self, _end, process)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def gone(self) -> bool:
+        """Whether it has ended, by whatever cause."""
+        return bool(self.why) or self._process.poll() is not None
+
+    def asked(self, what: Mapping[str, object]) -> Future[Answer]:
+        """Ask, and get what will be the answer.
+
+        Raises:
+            EnvironmentFault: Nobody is there to be asked; the future raises it where none answers.
+        """
+        number, answer = next(self._numbers), Future[Answer]()
+        with self._lock:
+            if self.why:
+                raise self._fault()
+            self._waiting[number] = answer
+        line = json.dumps({**what, "id": number}).encode() + b"\n"
+        assert self._process.stdin is not None
+        try:
+            with self._writing:
+                self._process.stdin.write(line)
+                self._process.stdin.flush()
+        except (OSError, ValueError):
+            self.end("it does not take what it is asked")
+        return answer
+
+    async def ask(self, limit_s: float, what: Mapping[str, object]) -> Answer:
+        """The answer; who is cancelled leaves it to itself.
+
+        Raises:
+            EnvironmentFault: There is none within the limit, which ends the process.
+        """
+        answer = await asyncio.to_thread(self.asked, what)
+        try:
+            async with asyncio.timeout(limit_s):
+                return _told(await asyncio.wrap_future(answer), self.name)
+        except TimeoutError:
+            self.end(f"it gave no answer within {limit_s:g} s")
+            raise self._fault() from None
+
+    def wait(self, limit_s: float, what: Mapping[str, object]) -> Answer:
+        """As `ask`, where there is no event loop."""
+        return self.told(self.asked(what), limit_s)
+
+    def told(self, answer: Future[Answer], limit_s: float) -> Answer:
+        """What was asked before.
+
+        Raises:
+            EnvironmentFault: It is not there within the limit, which ends the process, or says that it is at fault.
+        """
+        try:
+            return _told(answer.result(limit_s), self.name)
+        except TimeoutError:
+            self.end(f"it gave no answer within {limit_s:g} s")
+            raise self._fault() from None
+
+    def end(self, why: str) -> None:
+        """End the process; whoever waits for an answer gets a fault."""
+        with self._lock:
+            self.why = self.why or why
+            waiting, self._waiting = self._waiting, {}
+        self._process.kill()
+        if threading.current_thread() not in self._threads:
+            self._process.wait()
+            self._threads[1].join(1.0)
+        for answer in waiting.values():
+            if answer.set_running_or_notify_cancel():
+                answer.set_exception(self._fault())
+
+    def take(self, line: bytes) -> bool:
+        """Hand an answer to who waits for it; whether another one may come."""
+        try:
+            said = cast(Answer, json.loads(line))
+            number = said["id"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            self.end(f"it said {line[:80]!r}" if line else "it ended")
+            return False
+        with self._lock:
+            answer = self._waiting.pop(number, None)
+        if answer is not None and answer.set_running_or_notify_cancel():
+            answer.set_result(said)
+        return True
+
+    def _fault(self) -> EnvironmentFault:
+        said = f" (it said: {self._last[0]})" if self._last[0] else ""
+        return EnvironmentFault(f"{self.name}: {self.why}{said}")
+
+
+class Pool(Generic[Process]):
+    """Side processes of one kind, each with at most so many sessions.
+
+    Args:
+        start: Makes one.
+        name: What they are called where none starts.
+        sessions: Attempts that share one, one of whose calls may wait for the others', and which it takes along.
+    """
+
+    def __init__(self, start: Callable[[], Process], name: str, sessions: int) -> None:
+        self._start, self._name, self._most = start, name, sessions
+        self._lock = threading.Lock()
+        self._sessions: dict[Process, int] = {}
+
+    def get(self) -> Process:
+        """A process with room for one more session, which it now has; started where there is none.
+
+        Raises:
+            EnvironmentFault: None can be started.
+        """
+        with self._lock:
+            self._sessions = {one: count for one, count in self._sessions.items() if not one.gone}
+            process = next((one for one, count in self._sessions.items() if count < self._most), None)
+            if process is None:
+                try:
+                    process = self._start()
+                except OSError as error:
+                    raise EnvironmentFault(f"{self._name} does not start: {error}") from error
+            self._sessions[process] = self._sessions.get(process, 0) + 1
+        return process
+
+    def leave(self, process: Process) -> None:
+        """One session of a process is over."""
+        with self._lock:
+            if process in self._sessions:
+                self._sessions[process] -= 1
+
+
+def _told(answer: Answer, name: str) -> Answer:
+    if "fault" in answer:
+        raise EnvironmentFault(f"{name}: {answer['fault']}")
+    return answer
+
+
+def _read(stdout: IO[bytes], itself: weakref.ref[SideProcess[Any]]) -> None:
+    """Hand answers on until there is none any more, or nobody who wants them."""
+    with stdout:
+        while True:
+            line = stdout.readline(MAX_BYTES)
+            process = itself()
+            if process is None or not process.take(line):
+                return
+            del process
+
+
+def _listen(stderr: IO[bytes], last: list[str]) -> None:
+    """Keep the last line of what it says beside its answers: why it ended, as a rule."""
+    with stderr:
+        while line := stderr.readline(1 << 12):
+            last[0] = line.decode(errors="replace").strip()[-300:] or last[0]
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    if process.stdin is not None:
+        with contextlib.suppress(OSError):
+            process.stdin.close()

@@ -1,0 +1,124 @@
+"""The reward `verifiers`: the taskset's own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+
+from harness import Attempt, EnvironmentFault, Task, Verdict
+from harness.records import JSON
+from harness_verifiers.process import LOAD_S, Answer, Process, Source
+from harness_verifiers.tasks import DATA
+
+SCORE_S = 60.0
+"""For one score, once the taskset is loaded."""
+TRIES = 2
+
+
+class Verifiers:
+    """The sum of the taskset's rewards, each times its weight, for the trace that its own harness would have recorded.
+
+    The trace is rebuilt call by call from the attempt, begins with the taskset's own prompt, and ends where a stop of
+    the taskset would have ended it. What raises, hangs or dies there leaves the attempt unscored.
+    """
+
+    version = "verifiers/1"
+
+    def __init__(self) -> None:
+        self._processes: dict[Source, Process] = {}
+        self._lock = threading.Lock()
+
+    async def score(self, task: Task, attempt: Attempt) -> Verdict:
+        if attempt.outcome != "ok":
+            return Verdict(None, f"the attempt ended with {attempt.outcome}")
+        data = task.data[DATA]
+        state = None if attempt.state is None else attempt.state["state"]
+        tools = [dict(one) for one in data["tools"]]
+        asked = {"do": "score", "number": data["number"], "hash": data["hash"], "state": state, "tools": tools}
+        asked["calls"] = list(calls_of(attempt))
+        for left in reversed(range(TRIES)):
+            try:
+                process = await asyncio.to_thread(self._process, Source.of(data))
+                await process.ready(LOAD_S)
+                said = await process.ask(SCORE_S, asked)
+                break
+            except (EnvironmentFault, OSError) as error:
+                if not left:
+                    return Verdict(None, str(error))
+        return _verdict(said)
+
+    def _process(self, source: Source) -> Process:
+        """The process that has a taskset; made anew where it has ended."""
+        with self._lock:
+            process = self._processes.get(source)
+            if process is None or process.gone:
+                process = source.start()
+                self._processes[source] = process
+        return process
+
+    def refuses(self, task: Task) -> str:
+        """Tasks of another task set."""
+        return "" if DATA in task.data else f"{task.id} is no task of a taskset of verifiers; take another reward"
+
+
+def _verdict(said: Answer) -> Verdict:
+    value, rewards = said["value"], said["rewards"]
+    parts = {name: score * weight for name, (score, weight) in rewards.items()}
+    terms = " + ".join(f"{weight:g} * {name} {score:g}" for name, (score, weight) in rewards.items())
+    ended = "" if said["stopped"] == "agent_completed" else f"; it ended by {said['stopped']}"
+    if not math.isfinite(value) or not 0 <= value <= 1:
+        return Verdict(
+            None, f"{terms} = {value:g}, outside of 0 to 1, which is what can be trained and compared{ended}"
+        )
+    return Verdict(value, f"{terms}{ended}", parts)
+
+
+def calls_of(attempt: Attempt) -> Iterator[Mapping[str, JSON]]:
+    """What a trace is rebuilt of: each call's messages since the one before it, and its reply."""
+    transitions = attempt.transitions
+    if not transitions:
+        yield _call("", "", "stop", None, [], {"content": attempt.answer or "", "calls": []})
+    known = 0
+    for index, one in enumerate(transitions):
+        before = [] if index == 0 else [_message(message) for message in one.messages[known:]]
+        after = transitions[index + 1].messages[len(one.messages) :] if index + 1 < len(transitions) else ()
+        said = after[0] if after and after[0].get("role") == "assistant" else {}
+        reply = {"content": one.response_text or None, "calls": _calls(said)}
+        tokens = None
+        if one.prompt_tokens is not None and one.response_tokens is not None:
+            tokens = [one.prompt_tokens, one.response_tokens]
+        yield _call(one.response_id, one.model, one.finish_reason, tokens, before, reply)
+        known = len(one.messages) + (1 if said else 0)
+
+
+def _call(
+    id: str,
+    model: str,
+    finish: str | None,
+    tokens: Sequence[int] | None,
+    before: Sequence[Mapping[str, JSON]],
+    reply: Mapping[str, JSON],
+) -> Mapping[str, JSON]:
+    known = finish if finish in ("stop", "length", "tool_calls") else None
+    return {"id": id, "model": model, "finish": known, "tokens": tokens, "before": before, "reply": reply}
+
+
+def _message(message: Mapping[str, JSON]) -> Mapping[str, JSON]:
+    content = message.get("content")
+    text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False) if content else ""
+    made = {"role": message["role"], "content": text}
+    if message["role"] == "tool":
+        return {**made, "id": message["tool_call_id"]}
+    return {**made, "calls": _calls(message)} if message["role"] == "assistant" else made
+
+
+def _calls(message: Mapping[str, JSON]) -> list[Mapping[str, JSON]]:
+    found = message.get("tool_calls")
+    made: list[Mapping[str, JSON]] = []
+    for one in found if isinstance(found, list | tuple) else []:
+        if isinstance(one, Mapping) and isinstance(function := one["function"], Mapping):
+            made.append({"id": one["id"], "name": function["name"], "arguments": function["arguments"]})
+    return made

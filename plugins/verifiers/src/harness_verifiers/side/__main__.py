@@ -1,0 +1,371 @@
+"""Loads a taskset of verifiers, carries its tools out, scores attempts: one JSON object a line in, one out.
+
+    python -P __main__.py TASKSET CONFIG LIMIT
+
+`do` is `tasks`, `score`, or of a session `open`, `call` or `close`. Runs where `verifiers` is and harness is not, so it
+imports nothing of ours. Ends with the process that asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import inspect
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import verifiers.v1 as vf
+from mcp import Client  # type: ignore[attr-defined]  # of mcp 2
+from mcp.server.mcpserver import MCPServer  # type: ignore[import-not-found]
+from verifiers.v1 import graph
+from verifiers.v1.configs.agent import AgentConfig
+from verifiers.v1.envs.single_agent import SingleAgentEnv
+from verifiers.v1.harnesses.utils.mcp import mcp_content_to_chat_content
+from verifiers.v1.mcp.server import _call_state
+from verifiers.v1.session import hook_boundary
+from verifiers.v1.state import state_cls
+from verifiers.v1.trace import AgentInfo, ModelCall, Trace, TraceTask
+from verifiers.v1.utils.decorators import discover_decorated, invoke
+from verifiers.v1.utils.loaders import environment_class, taskset_class, taskset_config_type
+
+JSONObject = dict[str, Any]
+PAGE = 50
+_slot: contextvars.ContextVar[Slot] = contextvars.ContextVar("slot")
+
+
+class Refused(Exception):
+    """A taskset that cannot be run here, and why."""
+
+
+class Slot:
+    """The state of one attempt, which its tools change and its rewards see."""
+
+    def __init__(self, task: Any) -> None:
+        self.value = state_cls(type(task))()
+
+
+class Server:
+    """A toolset in this process, asked as an MCP server is; the state that its tools see is the attempt's.
+
+    verifiers sends the state over HTTP to a server of its own. Here both ends are in one process: as there, a call sees
+    a copy, and what it leaves becomes the state of the attempt.
+    """
+
+    def __init__(self, toolset: Any) -> None:
+        self._toolset = toolset
+
+        async def pull() -> Any:
+            return toolset._state_adapter.validate_json(_slot.get().value.model_dump_json())
+
+        async def push(before: bytes) -> None:
+            after = toolset._state_adapter.dump_json(_call_state.get())
+            if after != before:
+                slot = _slot.get()
+                slot.value = type(slot.value).model_validate_json(after)
+
+        toolset._pull_state, toolset._push_state = pull, push
+
+    async def start(self, stack: contextlib.AsyncExitStack, data: Any = None) -> Server:
+        """Set the toolset up as verifiers does, until the stack is closed."""
+        toolset = self._toolset
+        if toolset.config.url:
+            raise Refused(f"its tools {toolset.server_name!r} are elsewhere; the task set `mcp` asks such servers")
+        await stack.enter_async_context(toolset._exit_stack)
+        await toolset.setup()
+        if data is not None:
+            await toolset.setup_task(data)
+        self._server = MCPServer(toolset.server_name or type(toolset).__name__)
+        toolset.register(self._server)
+        return self
+
+    async def connected(self, stack: contextlib.AsyncExitStack) -> tuple[Any, list[tuple[str, JSONObject]]]:
+        """A client, whose calls see the state of who connects, and its tools: own name, and what a model is told."""
+        client = await stack.enter_async_context(Client(self._server))
+        prefix = f"{name}_" if (name := self._toolset.server_name) else ""
+        return client, [
+            (
+                one.name,
+                {"name": prefix + one.name, "description": one.description or "", "parameters": one.input_schema},
+            )
+            for one in (await client.list_tools()).tools
+        ]
+
+
+class Session:
+    """The tools of one attempt, and its state. Opened and closed in one asyncio task, as MCP's client asks for."""
+
+    def __init__(self, task: Any, shared: list[Server]) -> None:
+        self.definitions: list[JSONObject] = []
+        self._slot = Slot(task)
+        self._task, self._shared = task, shared
+        self._where: dict[str, tuple[Any, str]] = {}
+        self._over = asyncio.Event()
+        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._lives = asyncio.create_task(self._live())
+
+    async def opened(self) -> Session:
+        """Wait until its tools are there."""
+        await self._ready
+        return self
+
+    async def _live(self) -> None:
+        _slot.set(self._slot)
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                own = [Server(toolset) for toolset in self._task.toolsets(self._task.config)]
+                for server in own:
+                    await server.start(stack, self._task.data)
+                for server in (*self._shared, *own):
+                    client, tools = await server.connected(stack)
+                    for name, definition in tools:
+                        if definition["name"] in self._where:
+                            raise Refused(f"two of its tools are called {definition['name']!r}")
+                        self._where[definition["name"]] = (client, name)
+                        self.definitions.append(definition)
+            except Exception as error:
+                self._ready.set_exception(error)
+                return
+            self._ready.set_result(None)
+            await self._over.wait()
+
+    async def call(self, shown: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
+        """What a tool says, and whether it did what was asked."""
+        _slot.set(self._slot)
+        client, name = self._where[shown]
+        said = await client.call_tool(name, dict(arguments))
+        content = mcp_content_to_chat_content(said.content)
+        if not isinstance(content, str):
+            content = "\n".join(part.get("text", "(an image, which is not shown)") for part in content)
+        return content, not said.is_error
+
+    async def close(self) -> JSONObject:
+        """The state that is left."""
+        self._over.set()
+        await self._lives
+        return dict(json.loads(self._slot.value.model_dump_json()))
+
+
+class Desk:
+    """A taskset, and the sessions of its tasks by the names that the asking side gives them."""
+
+    def __init__(self, name: str, config: Mapping[str, Any], limit: int | None) -> None:
+        config_type = taskset_config_type(name)
+        self._taskset = taskset_class(name)(config_type.model_validate({**config, "id": name}))
+        if environment_class(name) is not SingleAgentEnv:
+            raise Refused("it brings an environment of its own (more than one agent, or a user), which is not run here")
+        if not self._taskset.bounded and limit is None:
+            raise Refused("it has no end; say how many: task.options.limit=N")
+        view = self._taskset if limit is None else self._taskset.take(limit)
+        self._tasks = list(view)
+        if not self._tasks:
+            raise Refused("it has no tasks with this config")
+        _check(self._tasks[0])
+        self._shared: list[Server] = []
+        self._sessions: dict[str, Session] = {}
+
+    async def start(self) -> None:
+        """Start the tools that all attempts share."""
+        stack = contextlib.AsyncExitStack()  # they end with this process
+        for toolset in self._taskset.toolsets(self._taskset.config):
+            self._shared.append(await Server(toolset).start(stack))
+
+    async def answer(self, asked: JSONObject) -> JSONObject:
+        """What is said to one line."""
+        match asked["do"]:
+            case "tasks":
+                start = asked["start"]
+                page = [_told(task) for task in self._tasks[start : start + PAGE]]
+                tools = await self._tools() if start == 0 else []
+                return {"tasks": page, "count": len(self._tasks), "tools": tools, "verifiers": vf_version()}
+            case "open":
+                session = Session(self._task(asked), self._shared)
+                self._sessions[asked["session"]] = session
+                return {"tools": (await session.opened()).definitions}
+            case "call":
+                text, ok = await self._sessions[asked["session"]].call(asked["tool"], asked["arguments"])
+                if len(text) > (most := asked["max_chars"]):
+                    text = f"{text[:most]}\n... ({len(text):,} characters in all)"
+                return {"text": text, "ok": ok}
+            case "close":
+                return {"state": await self._sessions.pop(asked["session"]).close()}
+            case "score":
+                return await _score(self._task(asked), asked)
+        raise ValueError(f"{asked['do']!r} is nothing that can be asked")
+
+    async def _tools(self) -> list[JSONObject]:
+        session = await Session(self._tasks[0], self._shared).opened()
+        await session.close()
+        return session.definitions
+
+    def _task(self, asked: JSONObject) -> Any:
+        """The task that is meant, if it is what it was when tasks were loaded."""
+        number = asked["number"]
+        if number >= len(self._tasks) or self._tasks[number].hash != asked["hash"]:
+            raise Refused(f"task {number} is another one than when the tasks were loaded")
+        return self._tasks[number]
+
+
+def vf_version() -> str:
+    """Of the package."""
+    from verifiers import __version__
+
+    return str(__version__)
+
+
+def _check(task: Any) -> None:
+    """Refuse tasks that need what is not here: a runtime, a model that judges, a say in every request."""
+    kind = type(task)
+    needs = [
+        fn.__name__
+        for fn in (*task.hooks("metric"), *task.hooks("reward"))
+        if (one := inspect.signature(fn).parameters.get("runtime")) is not None
+        and one.default is inspect.Parameter.empty
+    ]
+    if needs or kind.NEEDS_CONTAINER:
+        raise Refused(f"it needs a runtime in which the agent acted ({needs[0] if needs else 'a container'})")
+    if any(getattr(kind, name) is not getattr(vf.Task, name) for name in ("setup", "finalize")):
+        raise Refused("its tasks prepare a runtime (setup or finalize), and none is kept here")
+    if task.config.judges:
+        raise Refused("a model judges it (config.task.judges)")
+    if discover_decorated(task, "intercept"):
+        raise Refused("it changes requests or replies on their way (intercept)")
+    if any(hook_boundary(fn, allow_trace=True) is not Trace for fn in task.hooks("stop")):
+        raise Refused("it stops at single requests or replies; only stops that look at the trace are known here")
+    if not task.hooks("reward"):
+        raise Refused("its tasks have no reward")
+
+
+def _told(task: Any) -> JSONObject:
+    """What the host makes a task of; `prompt` has the texts of system and user."""
+    data = task.data
+    system = [data.system_prompt] if data.system_prompt else []
+    asked: list[str] = []
+    for message in [vf.UserMessage(content=data.prompt)] if isinstance(data.prompt, str) else data.prompt or []:
+        if not isinstance(message.content, str) or message.role not in ("system", "user"):
+            raise Refused(f"the prompt of task {data.idx} is more than texts of system and user")
+        (system if message.role == "system" else asked).append(message.content)
+    if not any(text.strip() for text in asked):
+        raise Refused(f"task {data.idx} has no prompt: a user opens the conversation, and none is here")
+    own = data.model_dump(mode="json", include=set(type(data).model_fields) - set(vf.TaskData.model_fields))
+    answer = own.get("answer")
+    return {
+        "name": data.name or data.id or "",
+        "system": "\n\n".join(system),
+        "question": "\n\n".join(asked),
+        "gold": answer if isinstance(answer, str) and answer.strip() else json.dumps(own, sort_keys=True),
+        "hash": task.hash,
+    }
+
+
+async def _score(task: Any, asked: JSONObject) -> JSONObject:
+    """The taskset's own score of a trace that is rebuilt call by call, as its harness would have recorded it."""
+    trace: Any = Trace(
+        task=TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash),
+        state=state_cls(type(task)).model_validate(asked["state"] or {}),
+        agent=AgentInfo(config=AgentConfig()),
+    )
+    tools = [vf.Tool.model_validate(one) for one in asked["tools"]]
+    conversation = _opening(task.data)
+    for call in asked["calls"]:
+        stopped = [
+            fn.__name__
+            for fn in task.hooks("stop")
+            if await _truth(invoke(fn, {"task": task.data, "trace": trace, Trace: trace}))
+        ]
+        if stopped:
+            trace.stop(stopped[0])
+            break
+        conversation = [*conversation, *(_message(one) for one in call["before"])]
+        reply = _message({**call["reply"], "role": "assistant"})
+        response = vf.Response(
+            id=call["id"], created=0, model=call["model"], message=reply, finish_reason=call["finish"]
+        )
+        node = graph.prepare_turn(trace, conversation, tools).commit(response)
+        usage = (
+            None
+            if call["tokens"] is None
+            else vf.Usage(prompt_tokens=call["tokens"][0], completion_tokens=call["tokens"][1])
+        )
+        trace.calls.append(ModelCall(node=node, model=call["model"], finish_reason=call["finish"], usage=usage))
+        conversation.append(reply)
+    trace.stop("agent_completed")
+    await task.score(trace)
+    if unscored := [name for name, one in trace.rewards.items() if one is None]:
+        raise ValueError(f"reward {unscored[0]!r} gave nothing")
+    return {
+        "value": trace.reward,
+        "rewards": {name: [one.score, one.weight] for name, one in trace.rewards.items()},
+        "metrics": {name: one for name, one in trace.metrics.items() if one is not None},
+        "stopped": trace.stop_condition,
+    }
+
+
+async def _truth(found: Any) -> bool:
+    return bool(await found if inspect.isawaitable(found) else found)
+
+
+def _opening(data: Any) -> list[Any]:
+    """The first messages, as verifiers' own harness sends them."""
+    system = [vf.SystemMessage(content=data.system_prompt)] if data.system_prompt else []
+    return system + ([vf.UserMessage(content=data.prompt)] if isinstance(data.prompt, str) else list(data.prompt))
+
+
+def _message(told: JSONObject) -> Any:
+    match told["role"]:
+        case "assistant":
+            calls = [vf.ToolCall.model_validate(one) for one in told["calls"]]
+            return vf.AssistantMessage(content=told["content"], tool_calls=calls or None)
+        case "tool":
+            return vf.ToolMessage(tool_call_id=told["id"], content=told["content"])
+        case "user":
+            return vf.UserMessage(content=told["content"])
+        case "system":
+            return vf.SystemMessage(content=told["content"])
+    raise ValueError(f"a message of {told['role']!r}")
+
+
+async def _serve(desk: Desk, say: Any) -> None:
+    loop, lines = asyncio.get_running_loop(), asyncio.StreamReader(limit=64 << 20)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    await desk.start()
+    running: set[asyncio.Task[None]] = set()
+
+    async def one(asked: JSONObject) -> None:
+        try:
+            said = await desk.answer(asked)
+        except Refused as refused:
+            said = {"fault": str(refused)}
+        except Exception as error:
+            cause = error.__cause__ or error
+            said = {"fault": f"{type(cause).__name__}: {cause}"[:300]}
+        say({"id": asked["id"], **said})
+
+    while line := await lines.readline():
+        task = asyncio.create_task(one(json.loads(line)))
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+
+def main(name: str, config: str, limit: str) -> None:
+    """Answer until the input ends."""
+    out = sys.stdout
+
+    def say(what: JSONObject) -> None:
+        out.write(json.dumps(what) + "\n")
+        out.flush()
+
+    with contextlib.redirect_stdout(sys.stderr):  # tasksets may print
+        try:
+            desk = Desk(name, json.loads(config), json.loads(limit))
+        except ModuleNotFoundError as missing:
+            raise SystemExit(f"taskset {name!r} cannot be imported: {missing}") from None
+        except Refused as refused:
+            raise SystemExit(f"taskset {name!r}: {refused}") from None
+        asyncio.run(_serve(desk, say))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,149 @@
+"""The task set `verifiers`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TypeAlias
+
+from harness import EnvironmentFault, Task, TaskSetError
+from harness.layers import digest
+from harness_verifiers.process import LOAD_S, VERIFIERS, Definition, Source, Told, checked, default_python
+
+DATA = "verifiers"
+"""Where a task's data has what its tools and its reward need."""
+SPLITS = ("train", "val", "all")
+
+
+Loaded: TypeAlias = tuple[list[Told], list[Definition], str]
+"""All tasks of a taskset, the tools that each has, and the version of verifiers."""
+
+
+def load_now(source: Source) -> Loaded:
+    """Ask a process of its own what a taskset has.
+
+    Raises:
+        TaskSetError: It cannot be loaded or run; the message says why.
+    """
+    try:
+        process = source.start()
+        first = process.first()
+        tasks = list(first["tasks"])
+        while len(tasks) < first["count"]:
+            tasks += process.wait(LOAD_S, {"do": "tasks", "start": len(tasks)})["tasks"]
+        process.end("its tasks are known")
+    except OSError as error:
+        raise TaskSetError(f"{source.python} does not start: {error}") from error
+    except EnvironmentFault as error:
+        lacks = "No module named" in str(error) or "cannot be imported" in str(error)
+        hint = f". Install it: uv pip install --python {source.python} {VERIFIERS} and the taskset's package"
+        raise TaskSetError(f"{error}{hint if lacks else ''}") from error
+    return tasks, first["tools"], first["verifiers"]
+
+
+loaded = lru_cache(maxsize=4)(load_now)
+"""The same, asked once a process: the import of verifiers takes seconds."""
+
+
+class VerifiersTasks:
+    """The tasks of a taskset, in its order: the last ones are `val`, those before them `train`, both together `all`.
+
+    Args:
+        taskset: Its name, as verifiers' `eval` takes it.
+        config: Of its configuration, for example `{dataset_split: test}`.
+        limit: At most so many tasks; a taskset without end needs it.
+        val_size: How many of them are `val`; by default a fifth, rounded up.
+        python: The interpreter where verifiers and the taskset are installed; by default `$HARNESS_VERIFIERS_PYTHON`,
+            or that of `harness/verifiers` in the cache folder.
+    """
+
+    def __init__(
+        self,
+        taskset: str = "",
+        config: Mapping[str, object] | None = None,
+        limit: int | None = None,
+        val_size: int | None = None,
+        python: Path | None = None,
+    ) -> None:
+        if limit is not None and limit < 1:
+            raise TaskSetError(f"task.options.limit={limit} must be at least 1")
+        if val_size is not None and val_size < 1:
+            raise TaskSetError(f"task.options.val_size={val_size} must be at least 1")
+        self.taskset, self.limit, self.val_size = taskset, limit, val_size
+        self.config = json.dumps(config or {}, sort_keys=True)
+        self.python = (python or default_python()).expanduser()
+
+    def load(self, split: str) -> Sequence[Task]:
+        """All tasks of a split, with the tools that were offered when this was first called.
+
+        Raises:
+            TaskSetError: The split is none, or the taskset cannot be loaded or run; the message says why.
+        """
+        if split not in SPLITS:
+            raise TaskSetError(f"task set 'verifiers' has no split {split!r}. Use one of: {', '.join(SPLITS)}")
+        found = self._loaded[0]
+        val = -(-len(found) // 5) if self.val_size is None else self.val_size
+        if split == "train" and val >= len(found):
+            raise TaskSetError(f"taskset {self.taskset!r}: all {len(found)} tasks are val. Lower task.options.val_size")
+        first = len(found) - val
+        numbers = {"train": range(first), "val": range(max(first, 0), len(found)), "all": range(len(found))}[split]
+        return [self._task(split, number, found[number]) for number in numbers]
+
+    @cached_property
+    def _source(self) -> Source:
+        if not self.taskset:
+            raise TaskSetError("which taskset? Name one that is installed: task.options.taskset=NAME")
+        return Source(checked(self.python), self.taskset, self.config, self.limit)
+
+    @property
+    def _loaded(self) -> Loaded:
+        return loaded(self._source)
+
+    def _task(self, split: str, number: int, told: Told) -> Task:
+        source = self._source
+        return Task(
+            id=f"{self.taskset}/{number}",
+            task_set="verifiers",
+            split=split,
+            question=told["question"],
+            gold=told["gold"],
+            data={
+                DATA: {
+                    "python": source.python,
+                    "taskset": source.taskset,
+                    "config": source.config,
+                    "limit": source.limit,
+                    "number": number,
+                    "hash": told["hash"],
+                    "tools": self._loaded[1],
+                },
+            },
+        )
+
+    def context(self, task: Task) -> Mapping[str, str]:
+        """The taskset's own system prompt, where it has one."""
+        system = self._loaded[0][task.data[DATA]["number"]]["system"]
+        return {"instructions": system} if system.strip() else {}
+
+    def describe(self) -> Mapping[str, object]:
+        """What was loaded, with verifiers' own hashes of the tasks; no path of this machine."""
+        tasks, tools, version = self._loaded
+        return {
+            "name": "verifiers",
+            "taskset": self.taskset,
+            "config_sha256": hashlib.sha256(self.config.encode()).hexdigest(),
+            "verifiers": version,
+            "counts": {split: len(self.load(split)) for split in SPLITS},
+            "tasks_sha256": hashlib.sha256("".join(one["hash"] for one in tasks).encode()).hexdigest(),
+            "tools_sha256": digest({"tools": tools}),
+        }
+
+    def check(self) -> list[str]:
+        """Whether another process would load the same."""
+        try:
+            return [] if load_now(self._source) == self._loaded else [f"what taskset {self.taskset!r} has"]
+        except TaskSetError:
+            return [f"taskset {self.taskset!r}, which loads no more"]

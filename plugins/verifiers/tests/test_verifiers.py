@@ -1,0 +1,143 @@
+"""Tasksets of verifiers keep the contracts; what fails in the other environment leaves attempts unscored."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from harness import (
+    Attempt,
+    EnvironmentContract,
+    RewardContract,
+    Task,
+    TaskSetContract,
+    TaskSetError,
+)
+from harness_verifiers import reward as rewards
+from harness_verifiers.process import SCRIPT
+from harness_verifiers.reward import Verifiers
+from harness_verifiers.tasks import VerifiersTasks
+
+pytestmark = pytest.mark.timeout(600)
+
+
+class TestTasks(TaskSetContract):
+    task_set = "verifiers"
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def options(cls, python: Path) -> Mapping[str, Any]:
+        return {"taskset": "glossary", "python": str(python)}
+
+
+class TestEnvironment(EnvironmentContract):
+    environment = "verifiers"
+    calls = (("scratchpad_roundtrip", {"word": "alpha"}),)
+    changing = ("scratchpad_roundtrip", {"word": "beta"})
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def tasks(cls, python: Path) -> Sequence[Task]:
+        return VerifiersTasks("scratchpad", python=python, limit=2).load("all")
+
+
+class TestReward(RewardContract):
+    reward = "verifiers"
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def tasks(cls, python: Path) -> Sequence[Task]:
+        return VerifiersTasks("glossary", python=python).load("all")
+
+
+def _attempt(answer: str) -> Attempt:
+    return Attempt("rollout", "1", "ok", "", answer, (), (), (), 0.0, 0.0)
+
+
+def _processes() -> list[psutil.Process]:
+    """The side processes that this process has started and not ended."""
+    found = []
+    for one in psutil.Process().children():
+        try:
+            found += [one] if str(SCRIPT) in one.cmdline() else []
+        except psutil.Error:
+            continue
+    return found
+
+
+async def test_a_side_process_that_dies_or_hangs_scores_nothing_and_is_made_anew(
+    python: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = VerifiersTasks("glossary", python=python).load("all")[0]
+    before = {one.pid for one in _processes()}
+    reward, right = Verifiers(), _attempt(task.gold)
+    assert (await reward.score(task, right)).value == 1.0
+    (mine,) = [one for one in _processes() if one.pid not in before]
+    mine.send_signal(signal.SIGKILL)
+    mine.wait()
+    again = await reward.score(task, right)
+    assert (again.value, again.parts) == (1.0, {"looked_up": 1.0})
+    monkeypatch.setattr(rewards, "SCORE_S", 1.0)
+    monkeypatch.setattr(rewards, "TRIES", 1)
+    (mine,) = [one for one in _processes() if one.pid not in before]
+    mine.send_signal(signal.SIGSTOP)
+    hung = await reward.score(task, right)
+    assert hung.value is None and "no answer within 1 s" in hung.reason
+    other = Task(**{**{name: getattr(task, name) for name in Task.__slots__}, "data": _other(task)})
+    monkeypatch.setattr(rewards, "SCORE_S", 60.0)
+    refused = await reward.score(other, right)
+    assert refused.value is None and "another one than when the tasks were loaded" in refused.reason
+
+
+def _other(task: Task) -> Mapping[str, Any]:
+    return {"verifiers": {**task.data["verifiers"], "hash": "of another"}}
+
+
+def test_an_environment_that_is_not_there_says_how_to_make_it(tmp_path: Path) -> None:
+    with pytest.raises(TaskSetError, match="uv venv .*uv pip install .*verifiers==") as found:
+        VerifiersTasks("glossary", python=tmp_path / "bin" / "python").load("all")
+    assert "\n" not in str(found.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"taskset": "no_such_set"}, "taskset 'no_such_set' cannot be imported.*Install it: uv pip install"),
+        ({"taskset": ""}, "task.options.taskset=NAME"),
+        ({"taskset": "glossary", "config": {"no_such": 1}}, "no_such"),
+        ({"taskset": "glossary", "val_size": 9}, "all 5 tasks are val"),
+        ({"taskset": "judged"}, "a model judges it"),
+    ],
+)
+def test_what_cannot_be_run_is_one_line(python: Path, options: dict[str, Any], said: str) -> None:
+    if options["taskset"] == "judged":
+        judge = {"id": "reference", "model": "none"}
+        options = {"taskset": "glossary", "config": {"task": {"judges": [judge]}}}
+    with pytest.raises(TaskSetError, match=said) as found:
+        VerifiersTasks(**options, python=python).load("train")
+    assert "\n" not in str(found.value)
+
+
+def test_splits_share_no_task_and_the_system_prompt_is_told(python: Path, texts: Path) -> None:
+    tasks = VerifiersTasks("reverse_text", {"dataset_name": str(texts)}, python=python, val_size=2)
+    train, val = tasks.load("train"), tasks.load("val")
+    assert (len(train), len(val)) == (4, 2) and not {task.id for task in train} & {task.id for task in val}
+    assert train[0].question == "a small gray cat" and train[0].gold == "tac yarg llams a"
+    assert "Reverse the text" in tasks.context(train[0])["instructions"]
+    assert not asyncio.run(_opens(train[0])), "it has no tools"
+
+
+async def _opens(task: Task) -> Sequence[object]:
+    from harness_verifiers.environment import VerifiersEnvironment
+
+    environment = VerifiersEnvironment()
+    payload = environment.payload(task, {"timeout_s": 1.0, "max_chars": 10})
+    session = await environment.open(payload, "attempt")
+    assert await session.close() is None
+    return environment.tools_for(payload)
