@@ -294,8 +294,7 @@ def by_role(arms: Arms, key: str, title: str, y: str, form: str) -> Figure:
             of = [(rows["step"], rows.filter(role=role).select("step", key).rows()) for rows in whole]
             found = [dict.fromkeys(steps, 0.0) | dict(one) for steps, one in of]
             curves[role if len(arms) == 1 else f"{arm}, {role}"] = found
-    if len(curves) > len(COLOURS) * len(DASHES):
-        curves = {}
+    curves = curves if len(curves) <= len(COLOURS) * len(DASHES) else {}
     said = "Of training rollouts, mean over seeds; the band reaches from the lowest to the highest."
     return by_step(f"role-{key}", title, said, y, curves, form)
 
@@ -364,8 +363,7 @@ def failures(figures: Mapping[str, list[Figures]]) -> Figure:
     names = [cause.replace("_", " ") for cause in causes]
     data = [
         _bar(arm, index, names, [sum(run["failures"].get(cause, 0) for run in runs) for cause in causes])
-        for index, (arm, runs) in enumerate(figures.items())
-        if causes
+        for index, (arm, runs) in enumerate(figures.items() if causes else ())
     ]
     for one in data:
         one["hovertemplate"] = "%{y} rollouts: %{x}"
