@@ -93,11 +93,9 @@ class Trained(TypedDict):
 
 
 class RoleFigures(TypedDict):
-    """What one role did in the last validation; `credit` is of training. None where something was not recorded.
+    """What one role did in the last validation; `credit` is of training. None where something was not recorded."""
 
-    Beside what a figure is: the head of its column, and its form.
-    """
-
+    # Beside what a figure is: the head of its column, and its form.
     calls_per_rollout: Annotated[float | None, "calls with an answer", "calls/rollout", ",.2f"]
     response_tokens_per_rollout: Annotated[float | None, "of all its replies", "response tokens", ",.1f"]
     token_share: Annotated[float | None, "of all roles' response tokens", "share of tokens %", ",.1%"]

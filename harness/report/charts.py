@@ -282,7 +282,7 @@ def turns(arms: Arms) -> Figure:
 
 
 def by_role(arms: Arms, key: str, title: str, y: str, form: str) -> Figure:
-    """A figure of each of several roles in the training rollouts of every step."""
+    """A figure of each of several roles in the training rollouts of every step; none of more curves than can differ."""
     from harness.compare.by_role import roles_table
 
     curves: dict[str, list[dict[int, float]]] = {}
@@ -294,6 +294,7 @@ def by_role(arms: Arms, key: str, title: str, y: str, form: str) -> Figure:
             of = [(rows["step"], rows.filter(role=role).select("step", key).rows()) for rows in whole]
             found = [dict.fromkeys(steps, 0.0) | dict(one) for steps, one in of]
             curves[role if len(arms) == 1 else f"{arm}, {role}"] = found
+    curves = curves if len(curves) <= len(COLOURS) * len(DASHES) else {}
     said = "Of training rollouts, mean over seeds; the band reaches from the lowest to the highest."
     return by_step(f"role-{key}", title, said, y, curves, form)
 
@@ -362,8 +363,7 @@ def failures(figures: Mapping[str, list[Figures]]) -> Figure:
     names = [cause.replace("_", " ") for cause in causes]
     data = [
         _bar(arm, index, names, [sum(run["failures"].get(cause, 0) for run in runs) for cause in causes])
-        for index, (arm, runs) in enumerate(figures.items())
-        if causes
+        for index, (arm, runs) in enumerate(figures.items() if causes else ())
     ]
     for one in data:
         one["hovertemplate"] = "%{y} rollouts: %{x}"
@@ -381,13 +381,10 @@ def _band(
     arm: str, index: int, x: Sequence[float], values: Sequence[Sequence[float]], *, band: bool = True, form: str = ".1%"
 ) -> list[Figure]:
     means = [sum(found) / len(found) for found in values]
-    line = _trace(
-        arm, "lines+markers" if band or len(x) == 1 else "lines", x, means, f"%{{y:{form}}} at step %{{x}}"
-    ) | {
-        "legendgroup": arm,
-        "line": {"color": _colour(index), "width": 2.5, "dash": _dash(index)},
-        "marker": {"size": 6 if len(x) > 1 else 10},
-    }
+    mode = "lines+markers" if band or len(x) == 1 else "lines"
+    line = _trace(arm, mode, x, means, f"%{{y:{form}}} at step %{{x}}") | {"legendgroup": arm}
+    line |= {"line": {"color": _colour(index), "width": 2.5, "dash": _dash(index)}}
+    line |= {"marker": {"size": 6 if len(x) > 1 else 10}}
     if not band or max(len(found) for found in values) < 2:
         return [line]
     ends = [*(max(found) for found in values), *(min(found) for found in reversed(values))]

@@ -132,9 +132,7 @@ class Local(Launcher):
 
     def find(self, entry: Entry, log: Path) -> LocalProcess | None:
         """By the number of its process and when that began."""
-        pid, started = entry.get("pid"), entry.get("pid_started")
-        if pid is None or started is None:
-            return None
+        pid, started = entry.get("pid") or 0, entry.get("pid_started") or 0.0  # of no process
         with suppress(psutil.Error):
             process = psutil.Process(pid)
             left = LocalProcess(process)

@@ -228,3 +228,5 @@ def test_curves_need_no_calls_and_leave_out_a_step_under_way(under_way: Run) -> 
     assert sum(trace["y"][0] for trace in figure["data"]) == pytest.approx(1.0)
     both = by_role({"a": [under_way], "b": [under_way]}, "calls_per_rollout", "Calls", "calls", ".2f")
     assert len(both["data"]) == 6 and both["data"][3]["name"] == "b, write_query"
+    many = {str(index): [under_way] for index in range(11)}
+    assert by_role(many, "calls_per_rollout", "Calls", "calls", ".2f")["data"] == [], "33 curves cannot be told apart"

@@ -76,6 +76,7 @@ def test_each_role_is_at_its_start_and_trained_alone_once() -> None:
 
 def test_roles_are_those_that_called_and_count_together_as_asked(run: RunFolder) -> None:
     assert list(groups_of(run)) == ["write_query", "check_query", "rewrite_query"]  # no row says who called
+    assert groups_of(run, ["write"]) == {"write": ["write_query", "rewrite_query"], "check_query": ["check_query"]}
     together = groups_of(run, ["write", "check"])
     assert together == {"write": ["write_query", "rewrite_query"], "check": ["check_query"]}
     (run.logs / "episodes-1.jsonl").write_text(json.dumps({"call_roles": ["check_query"]}) + "\n")

@@ -158,8 +158,7 @@ def prepare(
     """
     if wheel is not None and not wheel.is_file():
         raise TaskSetError(f"{wheel} is no file. Name the wheel of {WHEEL}, or leave it out to download it")
-    ours = (folder / MANIFEST).is_file() and (folder / _ROOT).is_dir()
-    if folder.exists() and not ours:
+    if folder.exists() and not ((folder / MANIFEST).is_file() and (folder / _ROOT).is_dir()):
         raise TaskSetError(f"{folder} is there and has no tau2 data, so it is not replaced. Name another one: --out")
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as name:

@@ -24,7 +24,7 @@ def contribution(
     role: Annotated[
         list[str] | None,
         typer.Option(
-            help="Roles that count as one, as --agent-match finds them; repeatable. By default each by itself."
+            help="Roles that count as one, as --agent-match finds them; repeatable. All others count each by itself."
         ),
     ] = None,
     start: Annotated[

@@ -86,7 +86,7 @@ def groups_of(run: RunFolder, patterns: Sequence[str] = ()) -> dict[str, list[st
     """The roles that the trained policy answered, by what they are called together.
 
     Args:
-        patterns: Expressions, searched in names of roles as `agent_match` is; by default each role is by itself.
+        patterns: Expressions, searched in names of roles as `agent_match` is; a role that none finds is by itself.
 
     Raises:
         UserError: A pattern is none, finds no role, or one that another finds too; or there is no role.
@@ -114,7 +114,7 @@ def groups_of(run: RunFolder, patterns: Sequence[str] = ()) -> dict[str, list[st
             if role in seen:
                 raise UserError(f"--role {name} and --role {seen[role]} both find {role}: let each role be in one")
             seen[role] = name
-    return groups
+    return groups | {role: [role] for role in there if role not in seen}
 
 
 def arms_of(groups: Mapping[str, Sequence[str]]) -> dict[str, frozenset[str]]:
