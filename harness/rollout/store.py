@@ -89,14 +89,11 @@ class RunStore(InMemoryLightningStore):
 
         Where it is not to wait, it looks once. agentlightning starts a task for each: five times the work.
         """
-        await super().wait_for_rollouts(
-            rollout_ids=rollout_ids if timeout is None or timeout > 0 else [], timeout=timeout
-        )
-        lost = Rollout(rollout_id="", input=None, start_time=0.0, status="cancelled")
+        await super().wait_for_rollouts(rollout_ids=[] if timeout == 0 else rollout_ids, timeout=timeout)
         async with self.collections.atomic(mode="r", snapshot=False, labels=["rollouts"]) as kept:
-            found = [(one, await kept.rollouts.get({"rollout_id": {"exact": one}})) for one in rollout_ids]
-        known = [rollout or lost.model_copy(update={"rollout_id": one}) for one, rollout in found]
-        return [one for one in known if is_finished(one)]
+            had = {one: await kept.rollouts.get({"rollout_id": {"exact": one}}) for one in rollout_ids}
+        now = [it or Rollout(rollout_id=one, input=None, start_time=0.0, status="cancelled") for one, it in had.items()]
+        return [one for one in now if is_finished(one)]
 
     async def forget(self, rollout_ids: Sequence[str]) -> None:
         """Drop what is known of some rollouts that have ended."""
@@ -187,7 +184,8 @@ class StoreClient(LightningStoreClient):
     """
 
     def __init__(self, url: str, key: str = "") -> None:
-        super().__init__(url)
+        # Of a thousand requests most wait for one of aiohttp's hundred connections; agentlightning would give them 5 s.
+        super().__init__(url, request_timeout=AWAY_S / 2, connection_timeout=AWAY_S / 2)
         self.key = key
         self.stopping = False
         """Whether attempts that fail from now on do so because their runner was told to stop."""

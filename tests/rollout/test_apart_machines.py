@@ -129,8 +129,8 @@ def test_on_machines_of_their_own_rewards_are_those_of_one_machine(
     machines.policy()
     runner = machines.runner()
     evaluation = machines.evaluation("--set", f"rollout.host={MACHINES['eval']}")
-    networks = {os.readlink(f"/proc/{one.pid}/ns/net") for one in (store, runner, evaluation, psutil.Process())}
-    assert len(networks) == 4
+    all_of_us = (store, runner, evaluation, psutil.Process())
+    wait_for(lambda: len({os.readlink(f"/proc/{one.pid}/ns/net") for one in all_of_us}) == 4)
     assert evaluation.wait(400) == 0, machines.said("eval") + machines.said("runner")
     assert machines.rows() == undisturbed
     assert machines.record()["result"]["outcomes"] == {"ok": TASKS}
