@@ -185,7 +185,7 @@ class StoreClient(LightningStoreClient):
 
     def __init__(self, url: str, key: str = "") -> None:
         # Of a thousand requests most wait for one of aiohttp's hundred connections; agentlightning would give them 5 s.
-        super().__init__(url, request_timeout=AWAY_S / 2, connection_timeout=AWAY_S / 2)
+        super().__init__(url, request_timeout=60.0, connection_timeout=60.0)
         self.key = key
         self.stopping = False
         """Whether attempts that fail from now on do so because their runner was told to stop."""
