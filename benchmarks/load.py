@@ -139,6 +139,8 @@ def load(options: argparse.Namespace) -> tuple[list[Mark], array[float]]:
                 async def lane() -> None:
                     nonlocal done
                     for number in numbers:
+                        if time.perf_counter() - began > 60 * options.minutes:
+                            return
                         outcome = await session.rollout(tasks[number % len(tasks)].id, "val", 0, number)
                         assert outcome.reward is not None, outcome.reason
                         done += 1
@@ -221,7 +223,7 @@ def shared(options: argparse.Namespace) -> list[dict[str, Any]]:
             share = {
                 name: max(1, getattr(options, name) // options.stores) for name in ("rollouts", "flight", "runners")
             }
-            asked = share | {name: getattr(options, name) for name in ("every", "turns", "think")}
+            asked = share | {name: getattr(options, name) for name in ("every", "turns", "think", "minutes")}
             asked["every"] = max(1, options.every // options.stores)
             file = Path(folder) / f"{number}.json"
             words = [word for name, value in asked.items() for word in (f"--{name}", str(value))]
@@ -242,6 +244,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=2000)
     parser.add_argument("--turns", type=int, default=2, help="queries a rollout, with a check between two")
     parser.add_argument("--think", type=float, default=0.0, help="seconds that the model takes for an answer")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="no rollout is begun after these")
     parser.add_argument("--json", type=Path, help="where the figures go")
     options = parser.parse_args()
     found = shared(options) if options.stores > 1 else [summary(*load(options))]

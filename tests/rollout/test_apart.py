@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 import signal
-import socket
 import stat
 import subprocess
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,147 +23,31 @@ from harness.results.folder import RunFolder
 from harness.scripted.server import ReceivedRequest, Reply, ScriptedServer
 from harness.testing.fixtures import StartServer
 
+from .sides import EVALUATION, TASKS, Sides, seeded, undisturbed, wait_for
+
+__all__ = ["undisturbed"]
+
 pytestmark = pytest.mark.timeout(580)
 
-TASKS = 24
-EVALUATION = (
-    *("eval", "--agent", "reference_sql", "--limit", str(TASKS), "--json"),
-    *("--set", "rollout.concurrency=4", "--set", "max_turns=2", "--set", "rollout.retries=1"),
-)
 
-
-class Sides:
-    """Processes of `harness` that a test starts, all with one key file; none is left after it."""
+class Served(Sides):
+    """With the scripted server at hand."""
 
     def __init__(self, folder: Path, server: ScriptedServer) -> None:
-        self.folder, self.server = folder, server
-        self.key_file = folder / "cache" / "store.key"
-        self.store_log = folder / "store.log"
-        with socket.socket() as free:  # the store comes back at its address, and others are told it before
-            free.bind(("127.0.0.1", 0))
-            self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
-        self._all: list[subprocess.Popen[str]] = []
-
-    def start(self, *arguments: str | Path, log: str) -> subprocess.Popen[str]:
-        """With its output in a file."""
-        variables = os.environ | {
-            "HARNESS_CACHE_DIR": str(self.key_file.parent),
-            "HARNESS_TEST_SIDES": str(self.folder),
-        }
-        with (self.folder / log).open("ab") as output, (self.folder / f"{log}.err").open("ab") as errors:
-            command = [sys.executable, "-m", "harness", *map(str, arguments)]
-            process = subprocess.Popen(command, stdout=output, stderr=errors, text=True, env=variables, cwd=self.folder)
-        self._all.append(process)
-        return process
-
-    def store(self) -> subprocess.Popen[str]:
-        return self.start("store", "--port", self.url.rpartition(":")[2], log="store.log")
-
-    def evaluation(
-        self, *more: str | Path, runners: int = 0, log: str = "eval", apart: bool = True
-    ) -> subprocess.Popen[str]:
-        asked = (
-            "--endpoint",
-            self.server.base_url,
-            "--set",
-            f"rollout.runners={runners}",
-            "--runs-dir",
-            self.folder / "runs",
-        )
-        return self.start(*EVALUATION, *asked, *(("--store", self.url) if apart else ()), *more, log=log)
-
-    def runner(self, *more: str, log: str = "runner") -> subprocess.Popen[str]:
-        return self.start("runner", "--store", self.url, "--wait", "300", *more, log=log)
-
-    def said(self, log: str) -> str:
-        return "".join(file.read_text() for file in (self.folder / log, self.folder / f"{log}.err"))
-
-    def record(self, log: str = "eval") -> dict[str, Any]:
-        record: dict[str, Any] = json.loads((self.folder / log).read_text())
-        return record
-
-    def rows(self, log: str = "eval") -> dict[tuple[str, int], tuple[Any, ...]]:
-        """What counts of each rollout of an evaluation, by task and session."""
-        folder = RunFolder.open(self.folder / "runs" / self.record(log)["id"])
-        found = [
-            (
-                (row["task_id"], row["session"]),
-                tuple(row[name] for name in ("outcome", "reward", "answer", "seed") if name in row),
-            )
-            for row in folder.rows("episodes")
-        ]
-        assert len(found) == len(dict(found)), "a rollout has several rows"
-        return dict(found)
-
-    def end(self) -> None:
-        """End what is left, and see that nothing else is."""
-        for process in self._all:
-            if process.poll() is None:
-                process.terminate()
-        for process in self._all:
-            try:
-                process.wait(30)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        wait_for(lambda: not self.left(), 30)
-
-    def left(self) -> list[psutil.Process]:
-        """Processes that any of ours started."""
-        found = []
-        for process in psutil.process_iter():
-            try:
-                if process.environ().get("HARNESS_TEST_SIDES") == str(self.folder):
-                    found.append(process)
-            except psutil.Error:
-                continue
-        return [one for one in found if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
-
-
-def wait_for(condition: Callable[[], Any], limit_s: float = 120) -> Any:
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"not in {limit_s} s")
-
-
-def seeded(request: ReceivedRequest) -> Reply | str:
-    """What a policy says that is right now and then: its words follow from question and seed alone."""
-    time.sleep(0.15)
-    question = str(re.findall(r"Question: (.*)", str(request.messages[-1]["content"])))
-    if "You check" in str(request.messages[0]["content"]):
-        return "THE QUERY IS CORRECT."
-    from harness_sql.tasks.pocket import PocketTasks
-
-    gold = next((task.gold for task in PocketTasks().load("val") if task.question in question), "SELECT 1")
-    return f"```sql\n{gold if (int(request.body['seed']) + len(question)) % 2 else 'SELECT 1'}\n```"
-
-
-@pytest.fixture(scope="module")
-def undisturbed(
-    tmp_path_factory: pytest.TempPathFactory, scripted_server_factory: StartServer
-) -> dict[tuple[str, int], tuple[Any, ...]]:
-    """Rows of an evaluation in the usual way: its store and its runner are its own."""
-    sides = Sides(tmp_path_factory.mktemp("undisturbed"), scripted_server_factory(seeded, token_ids=False))
-    assert sides.evaluation(runners=1, apart=False).wait(300) == 0, sides.said("eval")
-    rows = sides.rows()
-    sides.end()
-    assert len(rows) == TASKS and {reward for _, reward, *_ in rows.values()} == {0.0, 1.0}
-    return rows
+        super().__init__(folder, server.base_url)
+        self.server = server
 
 
 @pytest.fixture
-def sides(tmp_path: Path, scripted_server: StartServer) -> Iterator[Sides]:
+def sides(tmp_path: Path, scripted_server: StartServer) -> Iterator[Served]:
     with ExitStack() as after:
-        made = Sides(tmp_path, scripted_server(seeded, token_ids=False))
+        made = Served(tmp_path, scripted_server(seeded, token_ids=False))
         after.callback(made.end)
         yield made
 
 
 def test_any_order_and_the_death_of_each_side_change_no_reward(
-    sides: Sides, undisturbed: dict[tuple[str, int], tuple[Any, ...]]
+    sides: Served, undisturbed: dict[tuple[str, int], tuple[Any, ...]]
 ) -> None:
     runner = sides.runner()  # first, before there is a store or a run
     evaluation = sides.evaluation()
@@ -195,7 +75,7 @@ def test_any_order_and_the_death_of_each_side_change_no_reward(
 
 
 def test_a_runner_that_is_told_to_stop_hands_its_rollouts_on_and_uses_up_no_retry(
-    sides: Sides, undisturbed: dict[tuple[str, int], tuple[Any, ...]]
+    sides: Served, undisturbed: dict[tuple[str, int], tuple[Any, ...]]
 ) -> None:
     sides.store()
     evaluation = sides.evaluation("--set", "rollout.retries=0")
@@ -212,7 +92,7 @@ def test_a_runner_that_is_told_to_stop_hands_its_rollouts_on_and_uses_up_no_retr
 
 
 def test_two_runs_at_once_and_one_after_another_at_one_store_do_not_mix(
-    sides: Sides, undisturbed: dict[tuple[str, int], tuple[Any, ...]]
+    sides: Served, undisturbed: dict[tuple[str, int], tuple[Any, ...]]
 ) -> None:
     store = sides.store()
     sides.runner(log="first")
@@ -223,7 +103,7 @@ def test_two_runs_at_once_and_one_after_another_at_one_store_do_not_mix(
     assert store.poll() is None
 
 
-def test_the_store_answers_nobody_without_its_key(sides: Sides) -> None:
+def test_the_store_answers_nobody_without_its_key(sides: Served) -> None:
     store = sides.store()
     line = wait_for(lambda: sides.store_log.exists() and sides.store_log.read_text())
     assert line == f"store: {sides.url} (its key: {sides.key_file})\n"
@@ -249,7 +129,7 @@ def test_the_store_answers_nobody_without_its_key(sides: Sides) -> None:
 
 def test_wrong_keys_and_missing_stores_are_refused_in_one_line(
     command: Callable[..., subprocess.CompletedProcess[str]],
-    sides: Sides,
+    sides: Served,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -276,7 +156,7 @@ def test_wrong_keys_and_missing_stores_are_refused_in_one_line(
 
 
 def test_a_store_that_stays_away_ends_a_run_in_one_line(
-    command: Callable[..., subprocess.CompletedProcess[str]], sides: Sides, monkeypatch: pytest.MonkeyPatch
+    command: Callable[..., subprocess.CompletedProcess[str]], sides: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HARNESS_CACHE_DIR", str(sides.key_file.parent))
     for module in ("harness.rollout.store", "harness_apart.elsewhere"):

@@ -95,8 +95,7 @@ def runs_at(url: str, say: Callable[[str], None], limit_s: float = AWAY_S) -> li
             answer = httpx.get(f"{url}/runs", headers=bearer(store_key()), timeout=5, trust_env=False)
             if answer.status_code == 401:
                 raise ConfigError(f"the store at {url} has another key than {key_place()}: copy its key, or set {KEY}")
-            found: list[dict[str, JsonValue]] = answer.raise_for_status().json()["runs"]
-            return found
+            return list(answer.raise_for_status().json()["runs"])
         except httpx.TransportError as error:
             if time.monotonic() > ends:
                 raise EnvironmentProblem(

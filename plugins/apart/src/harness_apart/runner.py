@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False)
 
-ASK_S = 1.0
-
 
 @app.command()
 def runner(
@@ -102,7 +100,7 @@ def awaited(
         EnvironmentProblem: The store does not come in time.
     """
     from harness.rollout.joining import Invitation
-    from harness_apart.elsewhere import runs_at, store_key
+    from harness_apart.elsewhere import ASK_S, runs_at, store_key
     from harness_apart.joining import answers
 
     ends = time.monotonic() + wait_s
