@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from harness import (
@@ -20,7 +20,7 @@ from harness import (
     TaskSetError,
 )
 from harness_verifiers import reward as rewards
-from harness_verifiers.process import SCRIPT
+from harness_verifiers.process import Source, kept
 from harness_verifiers.reward import Verifiers
 from harness_verifiers.tasks import VerifiersTasks
 
@@ -60,33 +60,21 @@ def _attempt(answer: str) -> Attempt:
     return Attempt("rollout", "1", "ok", "", answer, (), (), (), 0.0, 0.0)
 
 
-def _processes() -> list[psutil.Process]:
-    """The side processes that this process has started and not ended."""
-    found = []
-    for one in psutil.Process().children():
-        try:
-            found += [one] if str(SCRIPT) in one.cmdline() else []
-        except psutil.Error:
-            continue
-    return found
-
-
 async def test_a_side_process_that_dies_or_hangs_scores_nothing_and_is_made_anew(
     python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = VerifiersTasks("glossary", python=python).load("all")[0]
-    before = {one.pid for one in _processes()}
+    source = Source.of(task.data["verifiers"])
     reward, right = Verifiers(), _attempt(task.gold)
     assert (await reward.score(task, right)).value == 1.0
-    (mine,) = [one for one in _processes() if one.pid not in before]
-    mine.send_signal(signal.SIGKILL)
-    mine.wait()
+    killed = kept(source).pid
+    os.kill(killed, signal.SIGKILL)
     again = await reward.score(task, right)
+    assert kept(source).pid != killed
     assert (again.value, again.parts) == (1.0, {"looked_up": 1.0})
     monkeypatch.setattr(rewards, "SCORE_S", 1.0)
     monkeypatch.setattr(rewards, "TRIES", 1)
-    (mine,) = [one for one in _processes() if one.pid not in before]
-    mine.send_signal(signal.SIGSTOP)
+    os.kill(kept(source).pid, signal.SIGSTOP)
     hung = await reward.score(task, right)
     assert hung.value is None and "no answer within 1 s" in hung.reason
     other = Task(**{**{name: getattr(task, name) for name in Task.__slots__}, "data": _other(task)})

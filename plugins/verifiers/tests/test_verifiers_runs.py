@@ -20,7 +20,7 @@ from harness_sql.tool_loop.scenarios import calling
 pytestmark = pytest.mark.timeout(600)
 THEIRS = Path(__file__).with_name("theirs.py")
 DOCS = Path(__file__).parents[3] / "docs" / "verifiers.md"
-AGENTS = ("reference_tools", "openai_agents_tools", "langgraph_tools")
+AGENTS = ("openai_agents_tools", "langgraph_tools")
 
 
 def script(request: ReceivedRequest) -> Reply:

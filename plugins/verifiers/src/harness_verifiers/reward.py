@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 
 from harness import Attempt, EnvironmentFault, Task, Verdict
 from harness.records import JSON
-from harness_verifiers.process import LOAD_S, Answer, Process, Source
+from harness_verifiers.process import LOAD_S, Answer, Source, kept
 from harness_verifiers.tasks import DATA
 
 SCORE_S = 60.0
@@ -27,10 +26,6 @@ class Verifiers:
 
     version = "verifiers/1"
 
-    def __init__(self) -> None:
-        self._processes: dict[Source, Process] = {}
-        self._lock = threading.Lock()
-
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
         if attempt.outcome != "ok":
             return Verdict(None, f"the attempt ended with {attempt.outcome}")
@@ -41,7 +36,7 @@ class Verifiers:
         asked["calls"] = list(calls_of(attempt))
         for left in reversed(range(TRIES)):
             try:
-                process = await asyncio.to_thread(self._process, Source.of(data))
+                process = await asyncio.to_thread(kept, Source.of(data))
                 await process.ready(LOAD_S)
                 said = await process.ask(SCORE_S, asked)
                 break
@@ -49,15 +44,6 @@ class Verifiers:
                 if not left:
                     return Verdict(None, str(error))
         return _verdict(said)
-
-    def _process(self, source: Source) -> Process:
-        """The process that has a taskset; made anew where it has ended."""
-        with self._lock:
-            process = self._processes.get(source)
-            if process is None or process.gone:
-                process = source.start()
-                self._processes[source] = process
-        return process
 
     def refuses(self, task: Task) -> str:
         """Tasks of another task set."""

@@ -11,15 +11,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import hashlib
 import inspect
 import json
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import verifiers.v1 as vf
 from mcp import Client  # type: ignore[attr-defined]  # of mcp 2
 from mcp.server.mcpserver import MCPServer  # type: ignore[import-not-found]
+from verifiers import __version__
 from verifiers.v1 import graph
 from verifiers.v1.configs.agent import AgentConfig
 from verifiers.v1.envs.single_agent import SingleAgentEnv
@@ -179,7 +182,8 @@ class Desk:
                 start = asked["start"]
                 page = [_told(task) for task in self._tasks[start : start + PAGE]]
                 tools = await self._tools() if start == 0 else []
-                return {"tasks": page, "count": len(self._tasks), "tools": tools, "verifiers": vf_version()}
+                about = {"verifiers": __version__, "files": _files(type(self._taskset))}
+                return {"tasks": page, "count": len(self._tasks), "tools": tools, **about}
             case "open":
                 session = Session(self._task(asked), self._shared)
                 self._sessions[asked["session"]] = session
@@ -208,11 +212,16 @@ class Desk:
         return self._tasks[number]
 
 
-def vf_version() -> str:
-    """Of the package."""
-    from verifiers import __version__
-
-    return str(__version__)
+def _files(kind: type) -> dict[str, str]:
+    """SHA-256 of the files that a taskset's class stands among, by path."""
+    file = Path(inspect.getfile(kind))
+    package = (file.parent / "__init__.py").is_file()
+    found = sorted(file.parent.rglob("*")) if package else [file]
+    return {
+        str(one): hashlib.sha256(one.read_bytes()).hexdigest()
+        for one in found
+        if one.is_file() and "__pycache__" not in one.parts
+    }
 
 
 def _check(task: Any) -> None:
