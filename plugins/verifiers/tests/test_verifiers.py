@@ -20,6 +20,7 @@ from harness import (
     TaskSetError,
 )
 from harness_verifiers import reward as rewards
+from harness_verifiers.environment import VerifiersEnvironment
 from harness_verifiers.process import Source, kept
 from harness_verifiers.reward import Verifiers
 from harness_verifiers.tasks import VerifiersTasks
@@ -39,12 +40,22 @@ class TestTasks(TaskSetContract):
 class TestEnvironment(EnvironmentContract):
     environment = "verifiers"
     calls = (("scratchpad_roundtrip", {"word": "alpha"}),)
-    changing = ("scratchpad_roundtrip", {"word": "beta"})
 
     @pytest.fixture(scope="class")
     @classmethod
     def tasks(cls, python: Path) -> Sequence[Task]:
         return VerifiersTasks("scratchpad", python=python, limit=2).load("all")
+
+
+async def test_attempts_at_once_have_states_of_their_own_in_a_shared_toolset(python: Path) -> None:
+    tasks = VerifiersTasks("scratchpad", python=python, limit=2).load("all")
+    made = VerifiersEnvironment()
+    payloads = [made.payload(task, {"timeout_s": 20.0, "max_chars": 100}) for task in tasks]
+    sessions = [await made.open(one, f"apart/{number}") for number, one in enumerate(payloads)]
+    words = ["one", "two"]
+    asked = (one.call("scratchpad_roundtrip", {"word": word}) for one, word in zip(sessions, words, strict=True))
+    assert [said.text for said in await asyncio.gather(*asked)] == words
+    assert [(await one.close() or {})["state"] for one in sessions] == [{"artifacts": {}, "slot": one} for one in words]
 
 
 class TestReward(RewardContract):
@@ -122,8 +133,6 @@ def test_splits_share_no_task_and_the_system_prompt_is_told(python: Path, texts:
 
 
 async def _opens(task: Task) -> Sequence[object]:
-    from harness_verifiers.environment import VerifiersEnvironment
-
     environment = VerifiersEnvironment()
     payload = environment.payload(task, {"timeout_s": 1.0, "max_chars": 10})
     session = await environment.open(payload, "attempt")

@@ -138,7 +138,7 @@ _lock = threading.Lock()
 
 
 def kept(source: Source) -> Process:
-    """The process in which this one's tasks are loaded and scored, made anew where it has ended.
+    """The process in which this one loads, carries out and scores a taskset, made anew where it has ended.
 
     Raises:
         OSError: There is no such interpreter.

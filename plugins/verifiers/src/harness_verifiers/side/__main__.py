@@ -373,6 +373,10 @@ def main(name: str, config: str, limit: str) -> None:
             raise SystemExit(f"taskset {name!r} cannot be imported: {missing}") from None
         except Refused as refused:
             raise SystemExit(f"taskset {name!r}: {refused}") from None
+        except Exception as error:
+            raise SystemExit(
+                f"taskset {name!r}: {type(error).__name__}: {' '.join(str(error).split())[:250]}"
+            ) from None
         asyncio.run(_serve(desk, say))
 
 
