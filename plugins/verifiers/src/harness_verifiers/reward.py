@@ -66,13 +66,13 @@ def calls_of(attempt: Attempt) -> Iterator[Mapping[str, JSON]]:
     """What a trace is rebuilt of: each call's messages since the one before it, and its reply."""
     transitions = attempt.transitions
     if not transitions:
-        yield _call("", "", "stop", None, [], {"content": attempt.answer or "", "calls": []})
+        yield _call("", "", "stop", None, [], {"role": "assistant", "content": attempt.answer or ""})
     known = 0
     for index, one in enumerate(transitions):
         before = [] if index == 0 else [_message(message) for message in one.messages[known:]]
         after = transitions[index + 1].messages[len(one.messages) :] if index + 1 < len(transitions) else ()
         said = after[0] if after and after[0].get("role") == "assistant" else {}
-        reply = {"content": one.response_text or None, "calls": _calls(said)}
+        reply = {"role": "assistant", "content": one.response_text or None, "tool_calls": _calls(said) or None}
         tokens = None
         if one.prompt_tokens is not None and one.response_tokens is not None:
             tokens = [one.prompt_tokens, one.response_tokens]
@@ -97,8 +97,8 @@ def _message(message: Mapping[str, JSON]) -> Mapping[str, JSON]:
     text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False) if content else ""
     made = {"role": message["role"], "content": text}
     if message["role"] == "tool":
-        return {**made, "id": message["tool_call_id"]}
-    return {**made, "calls": _calls(message)} if message["role"] == "assistant" else made
+        return {**made, "tool_call_id": message["tool_call_id"]}
+    return {**made, "tool_calls": _calls(message) or None} if message["role"] == "assistant" else made
 
 
 def _calls(message: Mapping[str, JSON]) -> list[Mapping[str, JSON]]:

@@ -44,7 +44,7 @@ def loaded(source: Source) -> Loaded:
     except OSError as error:
         raise TaskSetError(f"{source.python} does not start: {error}") from error
     except EnvironmentFault as error:
-        lacks = "No module named" in str(error) or "cannot be imported" in str(error)
+        lacks = "ModuleNotFoundError" in str(error) or "No module named" in str(error)
         hint = f". Install it: uv pip install --python {source.python} {VERIFIERS} and the taskset's package"
         raise TaskSetError(f"{error}{hint if lacks else ''}") from error
     return Loaded(tasks, first["tools"], first["verifiers"], first["files"])
