@@ -37,7 +37,7 @@ from verifiers.v1.types import Message
 from verifiers.v1.utils.decorators import discover_decorated
 from verifiers.v1.utils.loaders import environment_class, taskset_class, taskset_config_type
 
-JSONObject = dict[str, Any]
+JSONObject = Mapping[str, Any]
 MESSAGE: TypeAdapter[Any] = TypeAdapter(Message)
 PAGE = 50
 _slot: contextvars.ContextVar[SimpleNamespace] = contextvars.ContextVar("slot")
