@@ -68,12 +68,12 @@ WORDS = re.compile(
 
 BOUNDS = {
     "code lines of the core": 17_408,
-    "code lines of core and plugins": 34_067,
+    "code lines of core and plugins": 34_733,
     "floors of the core": 15,
     "circles of rooms": 0,
     "circles of modules": 0,
     "dict[str, Any]": 220,
-    "mentions of Any": 785,
+    "mentions of Any": 807,
     "modules over 350 lines": 17,
     "functions over 60 lines or 8 parameters": 21,
 }

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from harness import (
@@ -20,7 +20,8 @@ from harness import (
     TaskSetError,
 )
 from harness_verifiers import reward as rewards
-from harness_verifiers.process import SCRIPT
+from harness_verifiers.environment import VerifiersEnvironment
+from harness_verifiers.process import Source, kept
 from harness_verifiers.reward import Verifiers
 from harness_verifiers.tasks import VerifiersTasks
 
@@ -39,12 +40,22 @@ class TestTasks(TaskSetContract):
 class TestEnvironment(EnvironmentContract):
     environment = "verifiers"
     calls = (("scratchpad_roundtrip", {"word": "alpha"}),)
-    changing = ("scratchpad_roundtrip", {"word": "beta"})
 
     @pytest.fixture(scope="class")
     @classmethod
     def tasks(cls, python: Path) -> Sequence[Task]:
         return VerifiersTasks("scratchpad", python=python, limit=2).load("all")
+
+
+async def test_attempts_at_once_have_states_of_their_own_in_a_shared_toolset(python: Path) -> None:
+    tasks = VerifiersTasks("scratchpad", python=python, limit=2).load("all")
+    made = VerifiersEnvironment()
+    payloads = [made.payload(task, {"timeout_s": 20.0, "max_chars": 100}) for task in tasks]
+    sessions = [await made.open(one, f"apart/{number}") for number, one in enumerate(payloads)]
+    words = ["one", "two"]
+    asked = (one.call("scratchpad_roundtrip", {"word": word}) for one, word in zip(sessions, words, strict=True))
+    assert [said.text for said in await asyncio.gather(*asked)] == words
+    assert [(await one.close() or {})["state"] for one in sessions] == [{"artifacts": {}, "slot": one} for one in words]
 
 
 class TestReward(RewardContract):
@@ -60,33 +71,21 @@ def _attempt(answer: str) -> Attempt:
     return Attempt("rollout", "1", "ok", "", answer, (), (), (), 0.0, 0.0)
 
 
-def _processes() -> list[psutil.Process]:
-    """The side processes that this process has started and not ended."""
-    found = []
-    for one in psutil.Process().children():
-        try:
-            found += [one] if str(SCRIPT) in one.cmdline() else []
-        except psutil.Error:
-            continue
-    return found
-
-
 async def test_a_side_process_that_dies_or_hangs_scores_nothing_and_is_made_anew(
     python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task = VerifiersTasks("glossary", python=python).load("all")[0]
-    before = {one.pid for one in _processes()}
+    source = Source.of(task.data["verifiers"])
     reward, right = Verifiers(), _attempt(task.gold)
     assert (await reward.score(task, right)).value == 1.0
-    (mine,) = [one for one in _processes() if one.pid not in before]
-    mine.send_signal(signal.SIGKILL)
-    mine.wait()
+    killed = kept(source).pid
+    os.kill(killed, signal.SIGKILL)
     again = await reward.score(task, right)
+    assert kept(source).pid != killed
     assert (again.value, again.parts) == (1.0, {"looked_up": 1.0})
     monkeypatch.setattr(rewards, "SCORE_S", 1.0)
     monkeypatch.setattr(rewards, "TRIES", 1)
-    (mine,) = [one for one in _processes() if one.pid not in before]
-    mine.send_signal(signal.SIGSTOP)
+    os.kill(kept(source).pid, signal.SIGSTOP)
     hung = await reward.score(task, right)
     assert hung.value is None and "no answer within 1 s" in hung.reason
     other = Task(**{**{name: getattr(task, name) for name in Task.__slots__}, "data": _other(task)})
@@ -108,7 +107,7 @@ def test_an_environment_that_is_not_there_says_how_to_make_it(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"taskset": "no_such_set"}, "taskset 'no_such_set' cannot be imported.*Install it: uv pip install"),
+        ({"taskset": "no_such_set"}, "ModuleNotFoundError.*Install it: uv pip install"),
         ({"taskset": ""}, "task.options.taskset=NAME"),
         ({"taskset": "glossary", "config": {"no_such": 1}}, "no_such"),
         ({"taskset": "glossary", "val_size": 9}, "all 5 tasks are val"),
@@ -134,8 +133,6 @@ def test_splits_share_no_task_and_the_system_prompt_is_told(python: Path, texts:
 
 
 async def _opens(task: Task) -> Sequence[object]:
-    from harness_verifiers.environment import VerifiersEnvironment
-
     environment = VerifiersEnvironment()
     payload = environment.payload(task, {"timeout_s": 1.0, "max_chars": 10})
     session = await environment.open(payload, "attempt")

@@ -23,6 +23,7 @@ def harness_tasks() -> list[TaskSetSpec]:
             "verifiers",
             "harness_verifiers.tasks:VerifiersTasks",
             "tasksets of verifiers (task.options.taskset=NAME), installed in an environment of their own",
+            splits=("train", "val", "all"),
             environment="verifiers",
         )
     ]

@@ -10,12 +10,9 @@ from typing import Any, TypeAlias
 
 from harness import Environment, EnvironmentFault, Observation, RolloutError, Task, TaskSetError, Tool, check_offered
 from harness.records import JSON
-from harness_side import Pool
-from harness_verifiers.process import Process, Source, checked
+from harness_verifiers.process import Process, Source, checked, kept
 from harness_verifiers.tasks import DATA
 
-SESSIONS = 32
-"""Attempts that share a side process."""
 START_S, OPEN_S, CLOSE_S = 25.0, 4.0, 9.0
 """How long an attempt waits until a side process has loaded, which the next attempt finds loaded; and for a session."""
 Payload: TypeAlias = Mapping[str, Any]
@@ -23,9 +20,6 @@ Payload: TypeAlias = Mapping[str, Any]
 
 class VerifiersEnvironment(Environment):
     """The tools of the task's taskset, as they were when tasks were loaded; it may have none."""
-
-    def __init__(self) -> None:
-        self._pools: dict[Source, Pool[Process]] = {}
 
     def payload(self, task: Task, limits: Mapping[str, JSON]) -> Mapping[str, JSON]:
         return {**task.data[DATA], "limits": {name: limits[name] for name in ("timeout_s", "max_chars")}}
@@ -43,10 +37,7 @@ class VerifiersEnvironment(Environment):
     async def open(self, payload: Payload, attempt: str) -> VerifiersSession:
         session = VerifiersSession(attempt, payload)
         if payload["tools"]:
-            source = Source.of(payload)
-            if source not in self._pools:
-                self._pools[source] = Pool(source.start, source.name, SESSIONS)
-            await session.open(self._pools[source])
+            await session.open(Source.of(payload))
         return session
 
 
@@ -59,16 +50,18 @@ class VerifiersSession:
         self._max_chars: int = payload["limits"]["max_chars"]
         self._asked = {"session": attempt, "number": payload["number"], "hash": payload["hash"]}
         self._promised = [Tool(**one) for one in payload["tools"]]
-        self._pool: Pool[Process] | None = None
         self._process: Process | None = None
 
-    async def open(self, pool: Pool[Process]) -> None:
+    async def open(self, source: Source) -> None:
         """Get tools in a process that offers what the agent is told of.
 
         Raises:
             EnvironmentFault: There are none to be had.
         """
-        process = await asyncio.to_thread(pool.get)
+        try:
+            process = await asyncio.to_thread(kept, source)
+        except OSError as error:
+            raise EnvironmentFault(f"{source.name} does not start: {error}") from error
         try:
             await process.ready(START_S)
             offered = await process.ask(OPEN_S, {"do": "open", **self._asked})
@@ -76,9 +69,8 @@ class VerifiersSession:
         except BaseException:
             with contextlib.suppress(EnvironmentFault):
                 process.asked({"do": "close", "session": self._attempt})  # by whoever is cancelled, too
-            pool.leave(process)
             raise
-        self._pool, self._process = pool, process
+        self._process = process
 
     async def call(self, tool: str, arguments: Mapping[str, JSON]) -> Observation:
         assert self._process is not None
@@ -87,10 +79,7 @@ class VerifiersSession:
         return Observation(said["text"], said["ok"])
 
     async def close(self) -> Mapping[str, JSON] | None:
-        if self._process is None or self._pool is None:
+        if self._process is None:
             return None
-        try:
-            left = await self._process.ask(CLOSE_S, {"do": "close", "session": self._attempt})
-        finally:
-            self._pool.leave(self._process)
+        left = await self._process.ask(CLOSE_S, {"do": "close", "session": self._attempt})
         return {"state": left["state"]}

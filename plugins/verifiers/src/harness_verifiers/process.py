@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +46,8 @@ class Told(TypedDict):
 class Answer(TypedDict):
     """What is answered: `tasks` to `count` for a page, `tools`, `text`, `ok` and `state` for sessions, else a score.
 
-    `rewards` has score and weight by name, `stopped` what ended the trace.
+    `files` has the SHA-256 of the taskset's own files, `rewards` score and weight by name, `stopped` what ended the
+    trace.
     """
 
     id: int
@@ -54,6 +56,7 @@ class Answer(TypedDict):
     count: NotRequired[int]
     tools: NotRequired[list[Definition]]
     verifiers: NotRequired[str]
+    files: NotRequired[Mapping[str, str]]
     text: NotRequired[str]
     ok: NotRequired[bool]
     state: NotRequired[Mapping[str, JSON]]
@@ -128,6 +131,23 @@ class Source:
         """
         words = (self.python, "-P", str(SCRIPT), self.taskset, self.config, json.dumps(self.limit))
         return Process(words, self.name)
+
+
+_kept: dict[Source, Process] = {}
+_lock = threading.Lock()
+
+
+def kept(source: Source) -> Process:
+    """The process in which this one loads, carries out and scores a taskset, made anew where it has ended.
+
+    Raises:
+        OSError: There is no such interpreter.
+    """
+    with _lock:
+        process = _kept.get(source)
+        if process is None or process.gone:
+            process = _kept[source] = source.start()
+    return process
 
 
 def default_python() -> Path:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 
 from harness import Attempt, EnvironmentFault, Task, Verdict
 from harness.records import JSON
-from harness_verifiers.process import LOAD_S, Answer, Process, Source
+from harness_verifiers.process import LOAD_S, Answer, Source, kept
 from harness_verifiers.tasks import DATA
 
 SCORE_S = 60.0
@@ -27,10 +26,6 @@ class Verifiers:
 
     version = "verifiers/1"
 
-    def __init__(self) -> None:
-        self._processes: dict[Source, Process] = {}
-        self._lock = threading.Lock()
-
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
         if attempt.outcome != "ok":
             return Verdict(None, f"the attempt ended with {attempt.outcome}")
@@ -41,7 +36,7 @@ class Verifiers:
         asked["calls"] = list(calls_of(attempt))
         for left in reversed(range(TRIES)):
             try:
-                process = await asyncio.to_thread(self._process, Source.of(data))
+                process = await asyncio.to_thread(kept, Source.of(data))
                 await process.ready(LOAD_S)
                 said = await process.ask(SCORE_S, asked)
                 break
@@ -49,15 +44,6 @@ class Verifiers:
                 if not left:
                     return Verdict(None, str(error))
         return _verdict(said)
-
-    def _process(self, source: Source) -> Process:
-        """The process that has a taskset; made anew where it has ended."""
-        with self._lock:
-            process = self._processes.get(source)
-            if process is None or process.gone:
-                process = source.start()
-                self._processes[source] = process
-        return process
 
     def refuses(self, task: Task) -> str:
         """Tasks of another task set."""
@@ -80,13 +66,13 @@ def calls_of(attempt: Attempt) -> Iterator[Mapping[str, JSON]]:
     """What a trace is rebuilt of: each call's messages since the one before it, and its reply."""
     transitions = attempt.transitions
     if not transitions:
-        yield _call("", "", "stop", None, [], {"content": attempt.answer or "", "calls": []})
+        yield _call("", "", "stop", None, [], {"role": "assistant", "content": attempt.answer or ""})
     known = 0
     for index, one in enumerate(transitions):
         before = [] if index == 0 else [_message(message) for message in one.messages[known:]]
         after = transitions[index + 1].messages[len(one.messages) :] if index + 1 < len(transitions) else ()
         said = after[0] if after and after[0].get("role") == "assistant" else {}
-        reply = {"content": one.response_text or None, "calls": _calls(said)}
+        reply = {"role": "assistant", "content": one.response_text or None, "tool_calls": _calls(said) or None}
         tokens = None
         if one.prompt_tokens is not None and one.response_tokens is not None:
             tokens = [one.prompt_tokens, one.response_tokens]
@@ -111,8 +97,8 @@ def _message(message: Mapping[str, JSON]) -> Mapping[str, JSON]:
     text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False) if content else ""
     made = {"role": message["role"], "content": text}
     if message["role"] == "tool":
-        return {**made, "id": message["tool_call_id"]}
-    return {**made, "calls": _calls(message)} if message["role"] == "assistant" else made
+        return {**made, "tool_call_id": message["tool_call_id"]}
+    return {**made, "tool_calls": _calls(message) or None} if message["role"] == "assistant" else made
 
 
 def _calls(message: Mapping[str, JSON]) -> list[Mapping[str, JSON]]:

@@ -5,47 +5,49 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TypeAlias
 
 from harness import EnvironmentFault, Task, TaskSetError
 from harness.layers import digest
-from harness_verifiers.process import LOAD_S, VERIFIERS, Definition, Source, Told, checked, default_python
+from harness_verifiers.process import LOAD_S, VERIFIERS, Definition, Source, Told, checked, default_python, kept
 
 DATA = "verifiers"
 """Where a task's data has what its tools and its reward need."""
 SPLITS = ("train", "val", "all")
 
 
-Loaded: TypeAlias = tuple[list[Told], list[Definition], str]
-"""All tasks of a taskset, the tools that each has, and the version of verifiers."""
+@dataclass(frozen=True)
+class Loaded:
+    """What a taskset has: all tasks, the tools of each, the version of verifiers, its files by path with SHA-256."""
+
+    tasks: Sequence[Told]
+    tools: Sequence[Definition]
+    version: str
+    files: Mapping[str, str]
 
 
-def load_now(source: Source) -> Loaded:
-    """Ask a process of its own what a taskset has.
+@lru_cache(maxsize=8)
+def loaded(source: Source) -> Loaded:
+    """Ask what a taskset has, once a process: the import of verifiers takes seconds.
 
     Raises:
         TaskSetError: It cannot be loaded or run; the message says why.
     """
     try:
-        process = source.start()
+        process = kept(source)
         first = process.first()
         tasks = list(first["tasks"])
         while len(tasks) < first["count"]:
             tasks += process.wait(LOAD_S, {"do": "tasks", "start": len(tasks)})["tasks"]
-        process.end("its tasks are known")
     except OSError as error:
         raise TaskSetError(f"{source.python} does not start: {error}") from error
     except EnvironmentFault as error:
-        lacks = "No module named" in str(error) or "cannot be imported" in str(error)
+        lacks = "ModuleNotFoundError" in str(error) or "No module named" in str(error)
         hint = f". Install it: uv pip install --python {source.python} {VERIFIERS} and the taskset's package"
         raise TaskSetError(f"{error}{hint if lacks else ''}") from error
-    return tasks, first["tools"], first["verifiers"]
-
-
-loaded = lru_cache(maxsize=4)(load_now)
-"""The same, asked once a process: the import of verifiers takes seconds."""
+    return Loaded(tasks, first["tools"], first["verifiers"], first["files"])
 
 
 class VerifiersTasks:
@@ -84,7 +86,7 @@ class VerifiersTasks:
         """
         if split not in SPLITS:
             raise TaskSetError(f"task set 'verifiers' has no split {split!r}. Use one of: {', '.join(SPLITS)}")
-        found = self._loaded[0]
+        found = self._loaded.tasks
         val = -(-len(found) // 5) if self.val_size is None else self.val_size
         if split == "train" and val >= len(found):
             raise TaskSetError(f"taskset {self.taskset!r}: all {len(found)} tasks are val. Lower task.options.val_size")
@@ -118,32 +120,36 @@ class VerifiersTasks:
                     "limit": source.limit,
                     "number": number,
                     "hash": told["hash"],
-                    "tools": self._loaded[1],
+                    "tools": self._loaded.tools,
                 },
             },
         )
 
     def context(self, task: Task) -> Mapping[str, str]:
         """The taskset's own system prompt, where it has one."""
-        system = self._loaded[0][task.data[DATA]["number"]]["system"]
+        system = self._loaded.tasks[task.data[DATA]["number"]]["system"]
         return {"instructions": system} if system.strip() else {}
 
     def describe(self) -> Mapping[str, object]:
         """What was loaded, with verifiers' own hashes of the tasks; no path of this machine."""
-        tasks, tools, version = self._loaded
+        found = self._loaded
         return {
             "name": "verifiers",
             "taskset": self.taskset,
             "config_sha256": hashlib.sha256(self.config.encode()).hexdigest(),
-            "verifiers": version,
+            "verifiers": found.version,
             "counts": {split: len(self.load(split)) for split in SPLITS},
-            "tasks_sha256": hashlib.sha256("".join(one["hash"] for one in tasks).encode()).hexdigest(),
-            "tools_sha256": digest({"tools": tools}),
+            "tasks_sha256": hashlib.sha256("".join(one["hash"] for one in found.tasks).encode()).hexdigest(),
+            "tools_sha256": digest({"tools": found.tools}),
         }
 
     def check(self) -> list[str]:
-        """Whether another process would load the same."""
-        try:
-            return [] if load_now(self._source) == self._loaded else [f"what taskset {self.taskset!r} has"]
-        except TaskSetError:
-            return [f"taskset {self.taskset!r}, which loads no more"]
+        """Files of the taskset's package that are not what they were."""
+        return [name for name, digest in self._loaded.files.items() if _sha256(Path(name)) != digest]
+
+
+def _sha256(file: Path) -> str:
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError:
+        return ""

@@ -11,40 +11,41 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import hashlib
 import inspect
 import json
 import sys
 from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import verifiers.v1 as vf
 from mcp import Client  # type: ignore[attr-defined]  # of mcp 2
 from mcp.server.mcpserver import MCPServer  # type: ignore[import-not-found]
+from pydantic import TypeAdapter
+from verifiers import __version__
 from verifiers.v1 import graph
 from verifiers.v1.configs.agent import AgentConfig
 from verifiers.v1.envs.single_agent import SingleAgentEnv
 from verifiers.v1.harnesses.utils.mcp import mcp_content_to_chat_content
 from verifiers.v1.mcp.server import _call_state
-from verifiers.v1.session import hook_boundary
+from verifiers.v1.session import call_hook, hook_boundary
 from verifiers.v1.state import state_cls
 from verifiers.v1.trace import AgentInfo, ModelCall, Trace, TraceTask
-from verifiers.v1.utils.decorators import discover_decorated, invoke
+from verifiers.v1.types import Message
+from verifiers.v1.utils.decorators import discover_decorated
 from verifiers.v1.utils.loaders import environment_class, taskset_class, taskset_config_type
 
-JSONObject = dict[str, Any]
+JSONObject = Mapping[str, Any]
+MESSAGE: TypeAdapter[Any] = TypeAdapter(Message)
 PAGE = 50
-_slot: contextvars.ContextVar[Slot] = contextvars.ContextVar("slot")
+_slot: contextvars.ContextVar[SimpleNamespace] = contextvars.ContextVar("slot")
+"""Its `value` is the state of one attempt, which its tools change and its rewards see."""
 
 
 class Refused(Exception):
     """A taskset that cannot be run here, and why."""
-
-
-class Slot:
-    """The state of one attempt, which its tools change and its rewards see."""
-
-    def __init__(self, task: Any) -> None:
-        self.value = state_cls(type(task))()
 
 
 class Server:
@@ -99,17 +100,12 @@ class Session:
 
     def __init__(self, task: Any, shared: list[Server]) -> None:
         self.definitions: list[JSONObject] = []
-        self._slot = Slot(task)
+        self._slot = SimpleNamespace(value=state_cls(type(task))())
         self._task, self._shared = task, shared
         self._where: dict[str, tuple[Any, str]] = {}
         self._over = asyncio.Event()
-        self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._lives = asyncio.create_task(self._live())
-
-    async def opened(self) -> Session:
-        """Wait until its tools are there."""
-        await self._ready
-        return self
 
     async def _live(self) -> None:
         _slot.set(self._slot)
@@ -126,9 +122,9 @@ class Session:
                         self._where[definition["name"]] = (client, name)
                         self.definitions.append(definition)
             except Exception as error:
-                self._ready.set_exception(error)
+                self.ready.set_exception(error)
                 return
-            self._ready.set_result(None)
+            self.ready.set_result(None)
             await self._over.wait()
 
     async def call(self, shown: str, arguments: Mapping[str, Any]) -> tuple[str, bool]:
@@ -167,10 +163,14 @@ class Desk:
         self._sessions: dict[str, Session] = {}
 
     async def start(self) -> None:
-        """Start the tools that all attempts share."""
+        """Start the tools that all attempts share, and see what an attempt is offered."""
         stack = contextlib.AsyncExitStack()  # they end with this process
         for toolset in self._taskset.toolsets(self._taskset.config):
             self._shared.append(await Server(toolset).start(stack))
+        session = Session(self._tasks[0], self._shared)
+        await session.ready
+        self._tools = session.definitions
+        await session.close()
 
     async def answer(self, asked: JSONObject) -> JSONObject:
         """What is said to one line."""
@@ -178,12 +178,13 @@ class Desk:
             case "tasks":
                 start = asked["start"]
                 page = [_told(task) for task in self._tasks[start : start + PAGE]]
-                tools = await self._tools() if start == 0 else []
-                return {"tasks": page, "count": len(self._tasks), "tools": tools, "verifiers": vf_version()}
+                about = {"verifiers": __version__, "files": _files(type(self._taskset))}
+                return {"tasks": page, "count": len(self._tasks), "tools": self._tools, **about}
             case "open":
                 session = Session(self._task(asked), self._shared)
                 self._sessions[asked["session"]] = session
-                return {"tools": (await session.opened()).definitions}
+                await session.ready
+                return {"tools": session.definitions}
             case "call":
                 text, ok = await self._sessions[asked["session"]].call(asked["tool"], asked["arguments"])
                 if len(text) > (most := asked["max_chars"]):
@@ -195,11 +196,6 @@ class Desk:
                 return await _score(self._task(asked), asked)
         raise ValueError(f"{asked['do']!r} is nothing that can be asked")
 
-    async def _tools(self) -> list[JSONObject]:
-        session = await Session(self._tasks[0], self._shared).opened()
-        await session.close()
-        return session.definitions
-
     def _task(self, asked: JSONObject) -> Any:
         """The task that is meant, if it is what it was when tasks were loaded."""
         number = asked["number"]
@@ -208,11 +204,16 @@ class Desk:
         return self._tasks[number]
 
 
-def vf_version() -> str:
-    """Of the package."""
-    from verifiers import __version__
-
-    return str(__version__)
+def _files(kind: type) -> dict[str, str]:
+    """SHA-256 of the files that a taskset's class stands among, by path."""
+    file = Path(inspect.getfile(kind))
+    package = (file.parent / "__init__.py").is_file()
+    found = sorted(file.parent.rglob("*")) if package else [file]
+    return {
+        str(one): hashlib.sha256(one.read_bytes()).hexdigest()
+        for one in found
+        if one.is_file() and "__pycache__" not in one.parts
+    }
 
 
 def _check(task: Any) -> None:
@@ -228,10 +229,10 @@ def _check(task: Any) -> None:
         raise Refused(f"it needs a runtime in which the agent acted ({needs[0] if needs else 'a container'})")
     if any(getattr(kind, name) is not getattr(vf.Task, name) for name in ("setup", "finalize")):
         raise Refused("its tasks prepare a runtime (setup or finalize), and none is kept here")
-    if task.config.judges:
-        raise Refused("a model judges it (config.task.judges)")
-    if discover_decorated(task, "intercept"):
-        raise Refused("it changes requests or replies on their way (intercept)")
+    if task.config.judges or discover_decorated(task, "intercept"):
+        raise Refused(
+            "a model judges it (config.task.judges)" if task.config.judges else "it changes requests (intercept)"
+        )
     if any(hook_boundary(fn, allow_trace=True) is not Trace for fn in task.hooks("stop")):
         raise Refused("it stops at single requests or replies; only stops that look at the trace are known here")
     if not task.hooks("reward"):
@@ -270,16 +271,12 @@ async def _score(task: Any, asked: JSONObject) -> JSONObject:
     tools = [vf.Tool.model_validate(one) for one in asked["tools"]]
     conversation = _opening(task.data)
     for call in asked["calls"]:
-        stopped = [
-            fn.__name__
-            for fn in task.hooks("stop")
-            if await _truth(invoke(fn, {"task": task.data, "trace": trace, Trace: trace}))
-        ]
+        stopped = [fn.__name__ for fn in task.hooks("stop") if await call_hook(fn, {Trace: trace})]
         if stopped:
             trace.stop(stopped[0])
             break
-        conversation = [*conversation, *(_message(one) for one in call["before"])]
-        reply = _message({**call["reply"], "role": "assistant"})
+        conversation = [*conversation, *map(MESSAGE.validate_python, call["before"])]
+        reply = MESSAGE.validate_python(call["reply"])
         response = vf.Response(
             id=call["id"], created=0, model=call["model"], message=reply, finish_reason=call["finish"]
         )
@@ -303,28 +300,10 @@ async def _score(task: Any, asked: JSONObject) -> JSONObject:
     }
 
 
-async def _truth(found: Any) -> bool:
-    return bool(await found if inspect.isawaitable(found) else found)
-
-
 def _opening(data: Any) -> list[Any]:
     """The first messages, as verifiers' own harness sends them."""
-    system = [vf.SystemMessage(content=data.system_prompt)] if data.system_prompt else []
+    system: list[Any] = [vf.SystemMessage(content=data.system_prompt)] if data.system_prompt else []
     return system + ([vf.UserMessage(content=data.prompt)] if isinstance(data.prompt, str) else list(data.prompt))
-
-
-def _message(told: JSONObject) -> Any:
-    match told["role"]:
-        case "assistant":
-            calls = [vf.ToolCall.model_validate(one) for one in told["calls"]]
-            return vf.AssistantMessage(content=told["content"], tool_calls=calls or None)
-        case "tool":
-            return vf.ToolMessage(tool_call_id=told["id"], content=told["content"])
-        case "user":
-            return vf.UserMessage(content=told["content"])
-        case "system":
-            return vf.SystemMessage(content=told["content"])
-    raise ValueError(f"a message of {told['role']!r}")
 
 
 async def _serve(desk: Desk, say: Any) -> None:
@@ -359,12 +338,11 @@ def main(name: str, config: str, limit: str) -> None:
 
     with contextlib.redirect_stdout(sys.stderr):  # tasksets may print
         try:
-            desk = Desk(name, json.loads(config), json.loads(limit))
-        except ModuleNotFoundError as missing:
-            raise SystemExit(f"taskset {name!r} cannot be imported: {missing}") from None
+            asyncio.run(_serve(Desk(name, json.loads(config), json.loads(limit)), say))
         except Refused as refused:
-            raise SystemExit(f"taskset {name!r}: {refused}") from None
-        asyncio.run(_serve(desk, say))
+            raise SystemExit(str(refused)) from None
+        except Exception as error:
+            raise SystemExit(f"{type(error).__name__}: {' '.join(str(error).split())[:250]}") from None
 
 
 if __name__ == "__main__":
