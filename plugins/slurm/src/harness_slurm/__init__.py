@@ -164,11 +164,11 @@ class Slurm(Launcher):
         """
         if self._list is not None and clock.monotonic() - self._looked < self._poll_s:
             return self._list
-        done = _asked(["squeue", "--me", "--states=all", "--noheader", "--format=%i|%j|%T|%r|%R"])
+        done = _asked(["squeue", "--me", "--states=all", "--noheader", "--format=%i|%T|%r|%R|%j"])
         self._looked = clock.monotonic()
         if done.returncode == 0:
             rows = [line.split("|", 4) for line in done.stdout.splitlines()]
-            self._list = {row[0].strip(): Listed(*row[1:]) for row in rows}
+            self._list = {number.strip(): Listed(name, *of) for number, *of, name in rows}
         elif self._list is None:
             raise EnvironmentProblem(f"squeue does not answer, so what runs is not known: {_said(done)}")
         return self._list
