@@ -124,6 +124,8 @@ def test_company_changes_no_bit_of_a_gradient_whatever_sums_depend_on(config: An
 
 @pytest.mark.parametrize("kernels", KERNELS)
 def test_company_changes_no_bit_under_other_kernels(kernels: str) -> None:
+    if kernels == "AVX-512" and not torch.cpu._is_avx512_supported():
+        pytest.skip("this processor has no AVX-512, and ATen takes the kernels that it is told to without a look")
     done = subprocess.run(
         [sys.executable, Path(__file__).with_name("company.py")],
         env=os.environ | KERNELS[kernels] | {"OMP_WAIT_POLICY": "PASSIVE"},  # else threads that wait take a busy core
