@@ -142,9 +142,9 @@ def test_figures_are_of_the_last_validation_and_credit_is_of_training(one: Run) 
 
 def test_arms_are_compared_by_seed_with_student_s_interval(runs: Path) -> None:
     found = compare(select([runs]), "reference_sql")
-    mine = {one["seed"]: one["by_role"] for one in found["arms"][0]["per_seed"]}
-    theirs = {one["seed"]: one["by_role"] for one in found["arms"][1]["per_seed"]}
-    names = [arm["name"] for arm in found["arms"]]
+    arms = sorted(found["arms"], key=lambda arm: arm["name"], reverse=True)  # otherwise in the order of random ids
+    mine, theirs = ({one["seed"]: one["by_role"] for one in arm["per_seed"]} for arm in arms)
+    names = [arm["name"] for arm in arms]
     assert [name.split()[0] for name in names] == ["reference_sql", "langgraph_sql"]
     role = found["by_role"][names[1]]["write_query"]
     shares = [theirs[seed]["write_query"]["token_share"] for seed in (0, 1, 2)]
