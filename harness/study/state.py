@@ -90,9 +90,10 @@ class StudyFolder:
         runs = [run for path in paths for run in ([read_run(path)] if path.name in mine else readable([path]))]
         known = frozenset(path.name for path in paths)
         at_work = {run.folder.path.name for run in runs if run.record["status"] == "running"}
+        hashed = [(run, config_hash(run.record["config"])) for run in runs]
         steps: dict[str, Step] = {}
         for job in jobs:
-            step = self._next(job, runs, any_code, steps)
+            step = self._next(job, hashed, any_code, steps)
             steps[job.key] = replace(step, earlier=known - at_work if step.left else known)
         return list(steps.values())
 
@@ -134,21 +135,21 @@ class StudyFolder:
         with held(self.path, f"study {self.study.name!r} is already running in {self.path}"):
             yield
 
-    def _next(self, job: Job, runs: Sequence[Run], any_code: bool, before: Mapping[str, Step]) -> Step:
-        entry = self.entries[job.key]
+    def _next(self, job: Job, runs: Sequence[tuple[Run, str]], any_code: bool, before: Mapping[str, Step]) -> Step:
+        entry, wanted = self.entries[job.key], job.config_hash
         left = self._left(job, entry)
         if left is not None:
             return Step(job, "wait", self._folder(entry), f"still running as {left.told}", left)
         if job.kind == "eval":
             trained = self._trained(job, before)
-            mine = [run for run in runs if run.finished and _made_by(run, job, entry)]
+            mine = [run for run, its in runs if run.finished and _made_by(run, job, entry, its == wanted)]
             for run in reversed(mine):
                 parent = run.record.get("parent")
                 of = parent["run"] if parent else trained
                 if trained is not None and of == trained and (any_code or same_code(run.record)):
                     return Step(job, "skip", run.folder.path, "finished")
             return Step(job, "run", None, "its earlier run is of another training or code" if mine else "not yet run")
-        mine = [run for run in runs if run.trained and config_hash(run.record["config"]) == job.config_hash]
+        mine = [run for run, its in runs if run.trained and its == wanted]
         usable = [run for run in mine if any_code or same_code(run.record)]
         for run in reversed(usable):
             if run.finished:
@@ -207,9 +208,7 @@ def _source_of(agent: str) -> str | None:
         return None
 
 
-def _made_by(run: Run, job: Job, entry: Entry) -> bool:
+def _made_by(run: Run, job: Job, entry: Entry, alike: bool) -> bool:
     """Whether an evaluation is this job's; those of several policies may have one configuration."""
-    if run.folder.id == entry.get("run"):
-        return True
     study = run.record.get("study")
-    return study is not None and study["job"] == job.key and config_hash(run.record["config"]) == job.config_hash
+    return run.folder.id == entry.get("run") or (study is not None and study["job"] == job.key and alike)
