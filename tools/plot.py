@@ -27,7 +27,6 @@ COLOURS = {
     "langgraph_sql write|check": "#1b9e77",
     "autogen_sql write": "#d95f02",
     "autogen_sql write|check": "#a6761d",
-    "langgraph_sql write, rate 1e-4": "#8e63b5",
     "shuffled rewards (control)": "#777777",
 }
 COLOURS_OF_FIVE = ("#1f5fbf", "#1b9e77", "#d95f02", "#8e63b5", "#222222")
@@ -63,8 +62,6 @@ def spider() -> go.Figure:
         for run, record in records(folder):
             control = record["identity"]["reward_shuffled"]
             arm = "shuffled rewards (control)" if control else f"{record['agent']} {record['agent_match']}"
-            if record["config"]["train"]["learning_rate"] == 1e-4:
-                arm = f"{arm}, rate 1e-4"
             curve = by_at(by_pass(rewards(run), record))
             dash = "dot" if control else "dash" if folder.name == "seeds" else "solid"
             line(figure, curve, arm, dash, colour=COLOURS[arm], legend=arm not in shown)

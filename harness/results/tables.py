@@ -26,15 +26,15 @@ _TYPES: dict[str, pa.DataType] = {
 
 
 def conclude(folder: RunFolder, record: RunRecord) -> str:
-    """Write a run's last record, and then its tables.
+    """Write a run's tables, and then its last record: what says `finished` is whole.
 
     Returns:
         Why something of it is missing, where the disk takes no more; empty if all is written.
     """
     folder.release()
     try:
-        folder.write(record)
         write_tables(folder)
+        folder.write(record)
     except OSError as error:
         reason = f"the tables of {folder.path} cannot be written: {error.strerror}"
         with suppress(OSError):

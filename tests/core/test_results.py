@@ -17,7 +17,7 @@ from harness.monitor import Monitor
 from harness.records import Attempt, Task, Transition, Verdict
 from harness.results.episodes import episode_row
 from harness.results.folder import RowLog, RunFolder
-from harness.results.schema import Episode, columns
+from harness.results.schema import Episode, RunRecord, columns
 from harness.results.signal import least_to_train, mixed_groups, share_mixed, why_flat
 from harness.results.tables import conclude, step_rows, write_tables
 from harness.testing.calls import transition
@@ -290,6 +290,21 @@ def test_tables_that_do_not_fit_are_no_finished_run(
     record = json.loads((folder.path / "run.json").read_text())
     assert record["status"] == "failed" and "No space left" in record["reason"]
     assert not list(folder.path.glob("*.tmp"))
+
+
+def test_what_says_finished_has_its_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    RowLog(folder, "episodes").add([row(1, 1.0)])
+    tables = []
+    write = RunFolder.write
+
+    def noting(self: RunFolder, record: RunRecord) -> None:
+        tables.append((self.path / "episodes.parquet").exists())
+        write(self, record)
+
+    monkeypatch.setattr(RunFolder, "write", noting)
+    conclude(folder, {"id": folder.id, "status": "finished"})
+    assert tables == [True]
 
 
 def test_a_run_for_which_there_is_no_room_is_not_started(small_disk: Callable[[str], Path]) -> None:
