@@ -13,7 +13,16 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    JsonValue,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from harness.errors import ConfigError
 from harness.layers import flatten, merge, nested, numbers, parse_yaml
@@ -61,6 +70,14 @@ class RewardConfig(Section):
     """Verdicts at once in one process; unset: as many as there are threads for them, cores + 4 and at most 32."""
     timeout_s: float = Field(300.0, gt=0)
     """Deadline of one verdict; one that is not there by then is the reward's fault, and the rollout is unscored."""
+    range: tuple[FiniteFloat, FiniteFloat] | None = None
+    """Its lowest and highest value, where the tasks decide that (`verifiers`); nothing is clipped to it."""
+
+    @model_validator(mode="after")
+    def _from_low_to_high(self) -> RewardConfig:
+        if self.range is not None and not self.range[0] < self.range[1]:
+            raise ValueError(f"range {list(self.range)} does not go from a number to a greater one")
+        return self
 
 
 class PolicyConfig(Section):

@@ -14,7 +14,7 @@ from harness.errors import RunFailed
 from harness.gateway.client import Endpoint
 from harness.monitor import over_the_limit
 from harness.order import validation_order
-from harness.plugins import make_task_set, reward_spec, task_set_spec
+from harness.plugins import make_task_set, reward_of, task_set_spec
 from harness.policies.roles import Answerer, answerers, answering
 from harness.records import Task
 from harness.results.folder import RunFolder
@@ -66,7 +66,7 @@ def evaluate(
     run = StartedRun(config, folder, task_set, [], tasks, identity, resolve_device(config.device), answers)
 
     def result(record: RunRecord) -> Scores:
-        rows, spec = list(folder.rows("episodes")), reward_spec(config.reward.name)
+        rows, spec = list(folder.rows("episodes")), reward_of(config)
         span = with_failed(spec.low, spec.high)
         return accuracy_of(rows, len(tasks), config.eval.samples, span, graded=record["graded"])
 

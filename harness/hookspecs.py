@@ -86,12 +86,14 @@ class RewardSpec(Spec):
     Attributes:
         low: The lowest value that it gives.
         high: The highest; a value outside of the range is the reward's fault and scores nothing.
+        ranged: Whether `reward.range` may say otherwise: the tasks decide what it gives.
         parts: Names of the parts that its verdicts may have; empty: any.
         graded: Whether it gives values other than 0 and 1, so that its means are no accuracy; so with another range.
     """
 
     low: float = 0.0
     high: float = 1.0
+    ranged: bool = False
     parts: tuple[str, ...] = ()
     graded: bool = False
 

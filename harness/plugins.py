@@ -13,7 +13,7 @@ import math
 import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
@@ -407,6 +407,23 @@ def make_trainer(config: Config) -> Trainer:
     return trainer
 
 
+def reward_of(config: Config) -> RewardSpec:
+    """The configuration's reward, with the range that the configuration states.
+
+    Raises:
+        PluginError: It is not installed.
+        ConfigError: Its range is its own.
+    """
+    spec = reward_spec(config.reward.name)
+    if config.reward.range is None:
+        return spec
+    if not spec.ranged:
+        raise ConfigError(
+            f"reward.range: {spec.name} gives {spec.low:g} to {spec.high:g} whatever the tasks. Leave it out"
+        )
+    return replace(spec, low=config.reward.range[0], high=config.reward.range[1])
+
+
 def make_reward(config: Config) -> RewardFunction:
     """The configuration's reward, with its options.
 
@@ -414,7 +431,7 @@ def make_reward(config: Config) -> RewardFunction:
         PluginError: It is not installed, does not import, states no version or has no `async def score`.
         ConfigError: An option is unknown, missing or does not fit.
     """
-    spec = reward_spec(config.reward.name)
+    spec = reward_of(config)
     reward_version(spec)
     reward: RewardFunction = make(spec, config.reward.options, "reward.options")
     return reward

@@ -27,6 +27,7 @@ from harness.plugins import (
     make_task_set,
     make_trainer,
     reward_identity,
+    reward_of,
     reward_spec,
     task_set_spec,
     trained_by,
@@ -103,7 +104,7 @@ class StartedRun:
     def _monitor(self) -> Monitor:
         rollouts = {"train": self.config.train.batch_size * self.config.rollout.group_size, "val": len(self.val)}
         limit = self.config.rollout.max_failed_share
-        of_reward = graded(reward_spec(self.config.reward.name))
+        of_reward = graded(reward_of(self.config))
         least = least_to_train(self.config.train.model_dump())
         return Monitor(self.folder, self.steps, rollouts, limit, graded=of_reward, least=least)
 

@@ -29,6 +29,7 @@ from harness.plugins import (
     program_of,
     registry,
     reward_identity,
+    reward_of,
     reward_spec,
     reward_version,
     trained_by,
@@ -114,7 +115,7 @@ def run_record(
         "hardware": hardware(device),
         "device": device,
         "tasks": {"train": len({task.id for task in train}), "val": len(val)},
-        "graded": graded(reward_spec(config.reward.name)),
+        "graded": graded(reward_of(config)),
         "identity": identity(config, task_set, train, val, model_path, device, kind, answers),
         "parity": certificate_for(config.agent, current),
         "agent_fingerprint": digest(current),
@@ -167,7 +168,7 @@ def identity(
         "deterministic": config.deterministic,
         "verl": {name: value for name, value in data["verl"].items() if name not in _MEMORY_ONLY},
     }
-    reward = reward_spec(config.reward.name)
+    reward = reward_of(config)
     if (reward.low, reward.high) != (0, 1):
         found["reward_range"] = [reward.low, reward.high]
     if config.reward.inverted:

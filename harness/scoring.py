@@ -15,7 +15,7 @@ from harness.config import Config
 from harness.deadlines import DeadlinePassed, Raised, within
 from harness.errors import RewardError
 from harness.hookspecs import RewardSpec
-from harness.plugins import distribution_of, make_reward, reward_spec, reward_version
+from harness.plugins import distribution_of, make_reward, reward_of, reward_version
 from harness.records import AGENT_OUTCOMES, Attempt, Task, Verdict
 
 
@@ -32,7 +32,7 @@ class Scorer:
     """
 
     def __init__(self, config: Config, folder: Path | None = None, roles: Collection[str] | None = None) -> None:
-        self._spec = reward_spec(config.reward.name)
+        self._spec = reward_of(config)
         self._reward = make_reward(config)
         keep_in = getattr(self._reward, "keep_in", None)  # foreign rewards may be older than the method
         if folder is not None and keep_in is not None:
@@ -124,5 +124,6 @@ def _number(value: Any, what: str, spec: RewardSpec | None = None) -> float:
     if not math.isfinite(number):
         raise ValueError(f"{what} {number}, which is not finite")
     if spec is not None and not spec.low <= number <= spec.high:
-        raise ValueError(f"{what} {number:g}, outside of its range {spec.low:g} to {spec.high:g}")
+        then = ". Say what the tasks' values lie in: reward.range=[LOW, HIGH]" if spec.ranged else ""
+        raise ValueError(f"{what} {number:g}, outside of its range {spec.low:g} to {spec.high:g}{then}")
     return number

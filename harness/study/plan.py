@@ -17,7 +17,7 @@ from harness.compare.runs import named_arm
 from harness.config import Config, Section, load_config, presets_dir
 from harness.errors import ConfigError, NoSuchArm, nearest
 from harness.layers import differing, digest, flatten, parse_yaml
-from harness.plugins import reward_spec, trained_by
+from harness.plugins import reward_of, trained_by
 from harness.wording import shown
 
 Values = list[Any] | dict[str, Any]
@@ -160,12 +160,11 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
             jobs += [_evaluation(job, agent) for agent in study.evaluate]
     if len({job.key for job in jobs}) < len(jobs):
         raise ConfigError(f"study {study.name!r} asks for the same run twice; label its values apart")
-    for reward in {job.config.reward.name for job in jobs}:
-        spec = reward_spec(reward)
+    for spec in {job.config.reward.name: reward_of(job.config) for job in jobs}.values():
         if study.margin is not None and study.margin >= (width := spec.high - spec.low):
             raise ConfigError(
-                f"margin: {study.margin:g} is not less than {width:g}, the most that {reward} can differ by (0.05 of "
-                "0 to 1 is 5 points)"
+                f"margin: {study.margin:g} is not less than {width:g}, the most that {spec.name} can differ by (0.05 "
+                "of 0 to 1 is 5 points)"
             )
     return jobs
 

@@ -10,18 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from harness import (
     Attempt,
+    ConfigError,
     EnvironmentContract,
     RewardContract,
     Task,
     TaskSetContract,
     TaskSetError,
 )
+from harness.config import Config
+from harness.plugins import reward_of
+from harness.scoring import checked
 from harness_verifiers import reward as rewards
 from harness_verifiers.environment import VerifiersEnvironment
-from harness_verifiers.process import Source, kept
+from harness_verifiers.process import Answer, Source, kept
 from harness_verifiers.reward import Verifiers
 from harness_verifiers.tasks import VerifiersTasks
 
@@ -138,3 +143,22 @@ async def _opens(task: Task) -> Sequence[object]:
     session = await environment.open(payload, "attempt")
     assert await session.close() is None
     return environment.tools_for(payload)
+
+
+def test_a_sum_beyond_one_is_stated_and_never_clipped() -> None:
+    said: Answer = {
+        "id": 1,
+        "value": 1.5,
+        "rewards": {"right": (1.0, 1.0), "form": (1.0, 0.5)},
+        "stopped": "agent_completed",
+    }
+    verdict = rewards.verdict_of(said)
+    wide = Config.model_validate({"reward": {"name": "verifiers", "range": [-0.5, 1.5]}})
+    assert checked(verdict, reward_of(wide)).value == 1.5
+    unstated = Config.model_validate({"reward": {"name": "verifiers"}})
+    with pytest.raises(ValueError, match=r"1\.5, outside of its range 0 to 1\. Say .* reward\.range=\[LOW, HIGH\]"):
+        checked(verdict, reward_of(unstated))
+    with pytest.raises(ConfigError, match=r"execution_accuracy gives 0 to 1 whatever the tasks"):
+        reward_of(Config.model_validate({"reward": {"range": [0, 2]}}))
+    with pytest.raises(ValidationError, match="does not go from a number to a greater one"):
+        Config.model_validate({"reward": {"range": [2, 0]}})

@@ -37,5 +37,6 @@ def harness_rewards() -> list[RewardSpec]:
             "harness_verifiers.reward:Verifiers",
             "the weighted sum of the taskset's own rewards, on a trace that is rebuilt from the attempt",
             graded=True,
+            ranged=True,
         )
     ]

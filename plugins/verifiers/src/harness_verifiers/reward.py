@@ -43,22 +43,21 @@ class Verifiers:
             except (EnvironmentFault, OSError) as error:
                 if not left:
                     return Verdict(None, str(error))
-        return _verdict(said)
+        return verdict_of(said)
 
     def refuses(self, task: Task) -> str:
         """Tasks of another task set."""
         return "" if DATA in task.data else f"{task.id} is no task of a taskset of verifiers; take another reward"
 
 
-def _verdict(said: Answer) -> Verdict:
+def verdict_of(said: Answer) -> Verdict:
+    """The weighted sum as it is, however large: `reward.range` says what it may be."""
     value, rewards = said["value"], said["rewards"]
     parts = {name: score * weight for name, (score, weight) in rewards.items()}
     terms = " + ".join(f"{weight:g} * {name} {score:g}" for name, (score, weight) in rewards.items())
     ended = "" if said["stopped"] == "agent_completed" else f"; it ended by {said['stopped']}"
-    if not math.isfinite(value) or not 0 <= value <= 1:
-        return Verdict(
-            None, f"{terms} = {value:g}, outside of 0 to 1, which is what can be trained and compared{ended}"
-        )
+    if not math.isfinite(value):
+        return Verdict(None, f"{terms} = {value}, which is not finite{ended}")
     return Verdict(value, f"{terms}{ended}", parts)
 
 
