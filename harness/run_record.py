@@ -371,7 +371,8 @@ _ROOT = Path(harness.__file__).parent.parent
 _OF_RUNS = (
     "harness",
     "plugins",
-    *(f":(exclude)harness/{room}" for room in ("compare", "report", "study", "cli", "parity")),
+    *(f":(exclude)harness/{room}" for room in ("compare", "study", "cli", "parity")),
+    *(f":(exclude)plugins/{one}" for one in ("report", "power", "watch")),
 )
 
 

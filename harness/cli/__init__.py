@@ -23,7 +23,7 @@ from typer.core import TyperCommand, TyperGroup
 import harness
 from harness.cli.common import complain
 from harness.cli.complete import right_form
-from harness.errors import EnvironmentProblem, RunFailed, UserError, nearest
+from harness.errors import EnvironmentProblem, RunFailed, UserError, how_to_install, nearest
 from harness.wording import printable
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -39,13 +39,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "runs": ("harness.cli.runs", "List, show and diff runs."),
     "study": ("harness.cli.study", "Run a matrix of trainings."),
     "compare": ("harness.cli.compare", "Compare runs, with confidence intervals."),
-    "report": ("harness.cli.report", "Write a self-contained HTML report."),
-    "power": ("harness.cli.power", "Seeds and items needed for an effect."),
     "doctor": ("harness.cli.doctor", "Check this machine."),
 }
 """Command by name: module and summary. A module has `app` (a Typer application)."""
 GROUP = "harness.commands"
 """Entry points of plugins' own commands: modules with a `COMMANDS` like this one's."""
+
+OF_PLUGINS = {"report": "analysis", "power": "analysis", "watch": "cpu"}
+"""Commands that pages and messages name, by the extra that brings them."""
 
 ADDRESSES = 3 * 2**29
 """Bytes of addresses (`ulimit -v`) that polars and pyarrow take to start; with less they abort, or wait for ever."""
@@ -86,7 +87,9 @@ class _LazyGroup(TyperGroup):
         try:
             name, named, rest = super().resolve_command(context, args)
         except _UsageError as error:  # Typer looks for what is like it among commands that are imported
-            error.message = f"No such command {args[0]!r}{nearest(args[0], commands(), '.')}"
+            brought = OF_PLUGINS.get(args[0])
+            advice = f". Install it: {how_to_install(brought)}" if brought else nearest(args[0], commands(), ".")
+            error.message = f"No such command {args[0]!r}{advice}"
             raise
         if named is None:
             return name, named, rest

@@ -24,9 +24,9 @@ from harness.compare.formats import markdown_tables, render
 from harness.compare.layout import tables
 from harness.compare.references import reference_rows
 from harness.compare.runs import read_run, read_state, select
-from harness.report.episodes import sample
-from harness.report.page import write_report
 from harness.results.schema import fields
+from harness_report.episodes import sample
+from harness_report.page import write_report
 
 ROOT = Path(__file__).parents[2]
 STUDIES = sorted(file.parent for file in (ROOT / "results" / "studies").glob("*/study.json"))

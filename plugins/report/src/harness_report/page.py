@@ -21,8 +21,8 @@ from harness.compare.verdicts import verdict_text
 from harness.errors import NoSuchArm, NotComparable, UserError
 from harness.layers import flatten
 from harness.monitor import cells, standing, steps_of
-from harness.report.charts import charts
 from harness.wording import duration, mean
+from harness_report.charts import charts
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -76,7 +76,7 @@ def render(
     references: bool | None = None,
 ) -> str:
     """The report as text."""
-    from harness.report.episodes import sample
+    from harness_report.episodes import sample
 
     comparison, remarks = compared(selection, baseline, allow, margin)
     names = {arm["name"] for arm in comparison["arms"]} if comparison else None
