@@ -35,12 +35,13 @@ from harness.plugins import (
 from harness.policies import fetched, resolve
 from harness.policies.roles import Answerer, answerers, answering
 from harness.policies.roles import check as check_roles
+from harness.provenance import model_hash
 from harness.records import Task
 from harness.results.folder import FULL, RunFolder, undisturbed
 from harness.results.schema import Parent, RunRecord, Scores
 from harness.results.signal import least_to_train
 from harness.results.tables import conclude
-from harness.run_record import changed_data, closed, graded, model_hash, role_models, run_record, training_result
+from harness.run_record import changed_data, closed, graded, role_models, run_record, training_result
 from harness.tasks import TaskSet
 from harness.trainers import Progress
 
@@ -374,6 +375,16 @@ def train(
                     trainer.fit(run)
 
 
+def _end(run: StartedRun, status: str, reason: str, wall_s: float, result: Callable[[RunRecord], Scores]) -> str:
+    """Write how a run ended, and its tables; why the tables could not be written, empty where they were."""
+    folder = run.folder
+    started = folder.read()
+    scores = result(started)
+    if paid := spent(folder.reward):
+        scores["reward_cost"] = paid
+    return conclude(folder, closed(started, status, reason, wall_s, scores, changed_data(run.task_set)))
+
+
 @contextmanager
 def recorded(
     run: StartedRun,
@@ -435,12 +446,7 @@ def recorded(
         raise
     finally:
         with undisturbed():
-            started, wall_s = folder.read(), time.monotonic() - began
-            scores = result(started)
-            if paid := spent(folder.reward):
-                scores["reward_cost"] = paid
-            ended = closed(started, status, reason, wall_s, scores, changed_data(run.task_set))
-            unwritten = conclude(folder, ended)
+            unwritten = _end(run, status, reason, time.monotonic() - began, result)
     if unwritten:
         then = ": make room, then `harness train --resume` writes them" if kind == "train" else ""
         raise RunFailed(f"{unwritten}{then}")

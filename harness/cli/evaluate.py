@@ -50,9 +50,9 @@ def evaluate(
 ) -> None:
     """Measure accuracy: of a run's checkpoint, of a policy served here (--model), or of any endpoint."""
     given = without(locals(), "json_")
-    from harness.python.evaluating import ask
+    from harness.python.evaluating import Wanted
 
-    asked = ask(**given)
+    asked = Wanted(**given).asked()
     measured = asked.carry_out(progress_console())
     if json_:
         emit_json(measured.record)

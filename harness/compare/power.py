@@ -6,7 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.compare.estimates import detectable_effect, root, share_df, square_weights, t_quantile, ways_of
+from harness.compare.estimates import detectable_effect, root, t_quantile
+from harness.compare.variances import share_df, square_weights, ways_of
 
 DRAWN = 2_000_000
 """Means of a cluster and seed that are drawn for one answer."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import comb
 from typing import TYPE_CHECKING, Any
 
-from harness.compare.estimates import codes
+from harness.compare.variances import codes
 
 if TYPE_CHECKING:
     import numpy as np

@@ -21,7 +21,7 @@ from harness.wording import (
 )
 
 if TYPE_CHECKING:
-    from harness.compare.layout import Table
+    from harness.compare.columns import Table
     from harness.compare.runs import Run
     from harness.results.folder import RunFolder
     from harness.results.schema import Launch, Study
@@ -68,7 +68,7 @@ def facts(one: Run) -> dict[str, Any]:
 def by_role(one: Run) -> list[Table]:
     """What each of its roles did, where there are several: one table, or none."""
     from harness.compare.by_role import held_by_role
-    from harness.compare.layout import role_tables
+    from harness.compare.columns import role_tables
     from harness.compare.measures import measure
 
     return [table for table in role_tables(held_by_role({"": [measure(one)]})) if table.rows]

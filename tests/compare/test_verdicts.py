@@ -15,8 +15,9 @@ import pytest
 from harness.compare.comparison import compare
 from harness.compare.formats import render
 from harness.compare.keys import Comparison, Decision
-from harness.compare.layout import sentences, tables
+from harness.compare.layout import tables
 from harness.compare.runs import Selection, select
+from harness.compare.sentences import sentences
 from harness.compare.verdicts import CLAIMS, conclusions, verdict_text
 from harness.errors import UserError
 from harness.python.summaries import summary

@@ -38,6 +38,7 @@ ROOMS = (
         "order",
         "monitor",
         "parity",
+        "provenance",
         "run_record",
         "run",
     ),

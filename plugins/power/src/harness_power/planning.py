@@ -11,10 +11,11 @@ import numpy as np
 import polars as pl
 
 from harness.compare.comparison import CEILING
-from harness.compare.estimates import codes, seeds_for_equivalence
+from harness.compare.estimates import seeds_for_equivalence
 from harness.compare.power import Variances
 from harness.compare.runs import named_arm, other_names
 from harness.compare.scores import paired_differences, scores, span_of
+from harness.compare.variances import codes
 from harness.errors import UserError
 
 if TYPE_CHECKING:

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.compare.by_role import held_by_role
+from harness.compare.columns import Table, role_tables
 from harness.compare.formats import html_tables, inline
 from harness.compare.identity import differences
-from harness.compare.layout import Table, role_tables, sentences, tables
+from harness.compare.layout import tables
 from harness.compare.measures import measure
 from harness.compare.numbers import with_interval
 from harness.compare.references import reference_rows
+from harness.compare.sentences import sentences
 from harness.compare.verdicts import verdict_text
 from harness.errors import NoSuchArm, NotComparable, UserError
 from harness.layers import flatten

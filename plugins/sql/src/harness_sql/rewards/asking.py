@@ -112,13 +112,13 @@ class JudgeClient:
 
     Args:
         key: Sent as a bearer's token and shown nowhere.
+        body: Of every request, but for its messages: the model and how it samples.
         timeout_s: Deadline of one answer's grades, all tries and the waits between them included.
     """
 
     def __init__(
         self,
         endpoint: str,
-        model: str,
         key: str,
         body: Mapping[str, Any],
         system: str,
@@ -129,9 +129,9 @@ class JudgeClient:
         concurrency: int,
     ) -> None:
         self._url = f"{endpoint.rstrip('/')}/chat/completions"
-        self._model = model
+        self._model = str(body["model"])
         self._key = key
-        self._body = {"model": model, **body}
+        self._body = body
         self._system = system
         self._criteria = criteria
         self._timeout_s = timeout_s

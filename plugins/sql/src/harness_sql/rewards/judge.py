@@ -87,9 +87,8 @@ class Judge:
         self._asked = [self.version, model, body, system, max_answer_chars]
         self._client = JudgeClient(
             endpoint,
-            model,
             key_in(api_key_env, "reward.options.api_key_env"),
-            body,
+            {"model": model, **body},
             system,
             criteria,
             timeout_s=timeout_s,
