@@ -310,7 +310,7 @@ def same_parts(folder: RunFolder, config: Config, task_set: TaskSet) -> None:
             )
 
 
-def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def _changed(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
     return sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
 
 

@@ -7,7 +7,7 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import harness
 from harness.config import Config, EvalConfig
@@ -168,7 +168,7 @@ def role_models(answers: Mapping[str, Answerer]) -> dict[str, str]:
     return {role: model_hash(one.folder) if one.folder else one.name for role, one in answers.items()}
 
 
-def tools_hash(environment: Environment, tasks: Sequence[Task], limits: Mapping[str, Any]) -> str:
+def tools_hash(environment: Environment, tasks: Sequence[Task], limits: Mapping[str, object]) -> str:
     """Hash of the tools that a model is told of, byte for byte; where tasks have their own, of those of all."""
     payloads = (environment.payload(task, limits) for task in {task.id: task for task in tasks}.values())
     offered = map(environment.tools_for, payloads)

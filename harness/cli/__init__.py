@@ -72,10 +72,10 @@ def commands() -> dict[str, tuple[str, str]]:
 class _LazyGroup(TyperGroup):
     """Imports a command's module only when that command is called, so that help is instant."""
 
-    def list_commands(self, context: Any) -> list[str]:
+    def list_commands(self, context: object) -> list[str]:
         return [name for name, (module, _) in commands().items() if importlib.util.find_spec(module)]
 
-    def get_command(self, context: Any, name: str) -> Any:
+    def get_command(self, context: object, name: str) -> Any:
         """No more of a command than its place in the list."""
         if name not in commands():
             return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from harness.compare.columns import ROLE_NOTE, Table, behaviour, cost, evidence, references_of, role_tables
 from harness.compare.keys import Arm, Comparison, Reference, View
@@ -249,6 +248,6 @@ def _seeds(arm: Arm) -> str:
     return "1 (one seed)" if len(seeds) == 1 else f"{len(seeds)} ({', '.join(map(str, seeds))})"
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     text = str(value)
     return text if len(text) <= 40 else f"{text[:37]}..."

@@ -24,12 +24,12 @@ def ways_of(by_seed: Any, by_cluster: Any, both: Any, seed_df: float, cluster_df
     )
 
 
-def codes(column: pl.Series) -> Any:
+def codes(column: pl.Series) -> np.ndarray:
     """The place of every value among the distinct ones in order, from 0, [rows]."""
-    if not column.dtype.is_numeric():
-        return column.rank("dense").to_numpy().astype(int) - 1
     import numpy as np
 
+    if not column.dtype.is_numeric():
+        return np.asarray(column.rank("dense")).astype(int) - 1
     return np.unique(column.to_numpy(), return_inverse=True)[1]
 
 
@@ -54,7 +54,7 @@ def cluster_variance(value: object, groups: object) -> tuple[float, np.ndarray]:
     return float((sums**2 * square_weights(share)).sum()), share
 
 
-def square_weights(share: Any, times: int = 1) -> Any:
+def square_weights(share: np.ndarray, times: int = 1) -> np.ndarray:
     """By what the squares of groups are scaled that hold these shares of all values, [groups].
 
     They make the variance the true one on average if values of a group are all the same. With a group of nearly all
@@ -67,10 +67,12 @@ def square_weights(share: Any, times: int = 1) -> Any:
     Args:
         times: How often every group is there, with its share divided by it.
     """
-    return 1 / (1 - 2 * share / times + (share**2).sum() / times)
+    import numpy as np
+
+    return np.asarray(1 / (1 - 2 * share / times + (share**2).sum() / times))
 
 
-def share_df(share: Any) -> float:
+def share_df(share: np.ndarray) -> float:
     """Degrees of freedom of the variance over groups with these shares of all values, [groups], two or more.
 
     They hold if values of a group are all the same, and are the fewest.

@@ -213,7 +213,7 @@ def reward_version(spec: RewardSpec) -> str:
     return version
 
 
-def reward_identity(spec: RewardSpec, options: Mapping[str, Any], section: str) -> dict[str, Any]:
+def reward_identity(spec: RewardSpec, options: Mapping[str, object], section: str) -> dict[str, Any]:
     """What of a reward's options decides its verdicts: all of them, or what its class makes of them; nothing is built.
 
     Raises:
@@ -224,7 +224,7 @@ def reward_identity(spec: RewardSpec, options: Mapping[str, Any], section: str) 
     return dict(decides(checked_options(spec, options, section))) if decides else dict(options)
 
 
-def make(spec: Spec, options: Mapping[str, Any], section: str) -> Any:
+def make(spec: Spec, options: Mapping[str, object], section: str) -> Any:
     """What a spec names, made with options.
 
     Args:
@@ -248,7 +248,7 @@ def make(spec: Spec, options: Mapping[str, Any], section: str) -> Any:
         ) from error
 
 
-def checked_options(spec: Spec, options: Mapping[str, Any], section: str) -> dict[str, Any]:
+def checked_options(spec: Spec, options: Mapping[str, object], section: str) -> dict[str, Any]:
     """Options as what a spec names declares them, for example a number given as text as a number.
 
     Raises:

@@ -172,7 +172,7 @@ class Registry:
         )
 
 
-def _returned(hook: str, function: Callable[..., Any], of: type[Spec]) -> list[Spec]:
+def _returned(hook: str, function: Callable[..., object], of: type[Spec]) -> list[Spec]:
     """What one implementation of a hook returns, checked."""
     wanted = f"{hook} must return a list of {of.__name__}"
     try:

@@ -109,7 +109,7 @@ def _study(study: Study, launch: Launch) -> str:
     return f"{study['name']}, {study['job']}, {shared}"
 
 
-def summary(folder: RunFolder, record: Mapping[str, Any]) -> str:
+def summary(folder: RunFolder, record: Mapping[str, object]) -> str:
     """The lines that end a run's command."""
     return "\n".join((_of_training if record["kind"] == "train" else _of_evaluation)(folder, record))
 

@@ -119,7 +119,7 @@ def contents(
     comparison: Comparison | None,
     remarks: Sequence[str],
     arms: Mapping[str, list[Run]],
-    browser: Mapping[str, Any],
+    browser: Mapping[str, object],
     published: Sequence[Reference] = (),
 ) -> Contents:
     """What a page says, by the names of its template."""

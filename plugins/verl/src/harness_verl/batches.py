@@ -183,7 +183,7 @@ class Batches:
             if key in rest
         ]
 
-    def advantages(self, data: DataProto, batch_keys: list[str], adv_estimator: Any, **options: Any) -> DataProto:
+    def advantages(self, data: DataProto, batch_keys: list[str], adv_estimator: object, **options: Any) -> DataProto:
         """Over all scored sessions; verl's `compute_advantage_for_multi_trajectories`."""
         if adv_estimator != core_algos.AdvantageEstimator.GRPO:
             return compute_advantage_for_multi_trajectories(data, batch_keys, adv_estimator, **options)

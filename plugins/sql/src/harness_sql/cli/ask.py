@@ -30,17 +30,10 @@ app = typer.Typer(add_completion=False)
 def run(
     question: Annotated[str, typer.Option(help="The question.")],
     db: Annotated[Path, typer.Option(help="A SQLite database.")],
-    endpoint: Annotated[
-        str | None, typer.Option(help="An OpenAI-compatible URL, ending in /v1; by default OPENAI_BASE_URL.")
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="The endpoint's model, by default the first that it lists; or a policy or a run to serve here."
-        ),
-    ] = None,
+    endpoint: complete.Endpoint = None,
+    model: complete.Model = None,
     agent: Annotated[str, complete.agent("The agent.")] = "langgraph_sql",
-    api_key_env: Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")] = "OPENAI_API_KEY",
+    api_key_env: complete.KeyVariable = "OPENAI_API_KEY",
     set_: complete.Settings = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the attempt as JSON.")] = False,
 ) -> None:

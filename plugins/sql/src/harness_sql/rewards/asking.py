@@ -72,7 +72,7 @@ def _escaped(found: re.Match[str]) -> str:
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
-def grades_of(text: Any, criteria: Sequence[str]) -> dict[str, float]:
+def grades_of(text: object, criteria: Sequence[str]) -> dict[str, float]:
     """The grades of a reply.
 
     Raises:
@@ -92,7 +92,7 @@ def grades_of(text: Any, criteria: Sequence[str]) -> dict[str, float]:
     return {name: float(found[name]) for name in criteria}
 
 
-def fits(grades: Any, criteria: Sequence[str]) -> bool:
+def fits(grades: object, criteria: Sequence[str]) -> bool:
     """Whether there is a number from 0 to 1 for each criterion and nothing else."""
     return (
         isinstance(grades, dict)
@@ -120,7 +120,7 @@ class JudgeClient:
         self,
         endpoint: str,
         key: str,
-        body: Mapping[str, Any],
+        body: Mapping[str, object],
         system: str,
         criteria: Sequence[str],
         *,

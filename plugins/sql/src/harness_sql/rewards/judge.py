@@ -101,7 +101,7 @@ class Judge:
         self._kept: Paid | None = None
 
     @classmethod
-    def identity(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+    def identity(cls, options: Mapping[str, object]) -> dict[str, Any]:
         """What decides a grade: not where the judge is, nor how it is reached."""
         given = inspect.signature(cls).bind_partial(**options)
         given.apply_defaults()

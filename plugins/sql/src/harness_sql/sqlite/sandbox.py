@@ -394,7 +394,7 @@ def _error_type(error: BaseException) -> ErrorType:
     return _PRIMARY_CODES.get(code & 0xFF, "syntax")
 
 
-def _size(row: tuple[Any, ...]) -> int:
+def _size(row: tuple[object, ...]) -> int:
     return sum(len(value) if isinstance(value, str | bytes) else 8 for value in row)
 
 

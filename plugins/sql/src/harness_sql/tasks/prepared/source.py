@@ -191,7 +191,7 @@ def copy(source: Source, file: str, target: Path) -> None:
             raise TaskSetError(f"{file} of {source.name} is damaged: {error}. Download it again") from error
 
 
-def _text(value: Any, official: str, column: str, layout: Layout) -> str:
+def _text(value: object, official: str, column: str, layout: Layout) -> str:
     if value is None and column in layout.optional:
         return ""
     if value is None:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from harness.errors import TaskSetError
-from harness_sql.sqlite.databases import content_hash, read_hash
+from harness.layers import file_hash
+from harness_sql.sqlite.databases import content_hash
 from harness_sql.tasks.prepared.layout import MANIFEST, Layout
 
 
@@ -85,4 +86,4 @@ def verify(folder: Path, layout: Layout) -> Verified:
 
 def questions_hash(folder: Path, layout: Layout) -> dict[str, str]:
     """SHA-256 of each Parquet file of questions that is there."""
-    return {name: read_hash(folder / name) for name in layout.parquets if (folder / name).is_file()}
+    return {name: file_hash(folder / name) for name in layout.parquets if (folder / name).is_file()}
