@@ -159,7 +159,7 @@ def numbers(value: object) -> Any:
 
 def at(settings: Mapping[str, object], path: str, default: object = None) -> Any:
     """What stands under a dotted path, or `default` where there is nothing."""
-    found: Any = settings
+    found: object = settings
     for part in path.split("."):
         if not isinstance(found, Mapping) or part not in found:
             return default
@@ -169,7 +169,7 @@ def at(settings: Mapping[str, object], path: str, default: object = None) -> Any
 
 def flatten(data: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
     """Nested mappings as one level with dotted keys; lists and empty mappings are values."""
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
     for key, value in data.items():
         if isinstance(value, Mapping) and value:
             flat |= flatten(value, f"{prefix}{key}.")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 from harness.config import Config, TrainConfig, resolve_device
 from harness.errors import ConfigError, EnvironmentProblem, HarnessError, RunFailed, TaskSetError, UserError
@@ -293,7 +293,7 @@ def same_parts(folder: RunFolder, config: Config, task_set: TaskSet) -> None:
     began = record["identity"]
     reward = reward_identity(reward_spec(config.reward.name), config.reward.options, "reward.options")
     model = model_hash(_policy(config, folder))
-    parts: list[tuple[str, Mapping[str, Any], Mapping[str, Any], str]] = [
+    parts: list[tuple[str, Mapping[str, object], Mapping[str, object], str]] = [
         ("the data are not those", began["task_set"], task_set.describe() if began["task_set"] else {}, "the data"),
         ("the reward is not the one", began["reward_options"], reward, "its options and files"),
         ("the policy is not the one", {"model": began["model"]}, {"model": model}, "policy.path"),

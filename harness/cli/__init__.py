@@ -176,7 +176,7 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # an answer may have what the terminal's encoding lacks
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        status: Any = app(prog_name="harness", standalone_mode=False)
+        status: object = app(prog_name="harness", standalone_mode=False)
     except UserError as error:
         complain(f"harness: {error}")
         sys.exit(2)

@@ -72,7 +72,7 @@ def differences(runs: Sequence[Run]) -> list[Difference]:
     found = []
     for key in sorted({key for _, one in flat for key in one}):
         top = keys().get(key.partition(".")[0])
-        groups: dict[int | None, list[tuple[Any, list[str]]]] = {}
+        groups: dict[int | None, list[tuple[object, list[str]]]] = {}
         for run, one in flat:
             values, mine = groups.setdefault(run.seed if top and top.by_seed else None, []), one.get(key, _MISSING)
             if (names := next((names for value, names in values if value == mine), None)) is None:

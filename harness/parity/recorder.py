@@ -198,7 +198,7 @@ def staged_request(program: str, scenario: Scenario, folder: Path, **changes: An
     of = plugins.program(program)
     task, problem = of.stage(scenario, folder)
     where = of.environment or scenario.options["environment"]
-    settings: dict[str, Any] = {
+    settings: dict[str, object] = {
         "problem": problem,
         "program": program,
         "environment": where,

@@ -20,7 +20,7 @@ Settings = Mapping[str, Any] | Iterable[str]
 def told(settings: Settings | None, **options: Any) -> list[Setting]:
     """Settings in the order in which they count: options that were given, dotted with `__`, then settings."""
     named = {key.replace("__", "."): value for key, value in options.items() if value is not None}
-    given: Iterable[Any] = settings.items() if isinstance(settings, Mapping) else settings or ()
+    given: Iterable[object] = settings.items() if isinstance(settings, Mapping) else settings or ()
     if isinstance(settings, str):
         raise UserError(f"settings is a mapping or a list, got {settings!r}. Example: settings={{'train.steps': 20}}")
     return [*((key, plain(value)) for key, value in named.items()), *map(_pair, given)]

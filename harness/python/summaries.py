@@ -77,7 +77,7 @@ def by_role(one: Run) -> list[Table]:
 def overview(run: Run) -> dict[str, Any]:
     """What `docs/compare.md` describes."""
     record, progress = run.record, run.progress
-    result: Mapping[str, Any] = record["result"] or {}
+    result: Mapping[str, object] = record["result"] or {}
     validating = {
         "step": progress.validating,
         "rollouts": progress.done,

@@ -66,7 +66,7 @@ class ReceivedRequest:
     @property
     def messages(self) -> Sequence[Mapping[str, Any]]:
         """The messages of the request."""
-        messages: Sequence[Mapping[str, Any]] = self.body.get("messages") or []
+        messages: Sequence[Mapping[str, object]] = self.body.get("messages") or []
         return messages
 
     @property

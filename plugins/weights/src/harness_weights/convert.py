@@ -105,7 +105,7 @@ def _from_hub(policy: Named, hub: Hub) -> Path:
 
     with _workplace(policy.name, hub.size) as work:
         made = take(hub, work / "model")
-        manifest: dict[str, Any] = {
+        manifest: dict[str, object] = {
             "policy": policy.name,
             "licence": policy.licence,
             "command": f"harness policy fetch {policy.name} --from hub",

@@ -21,7 +21,6 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from harness_sql.sqlite.expansion import expands_too_far
@@ -354,7 +353,7 @@ class _Session:
                 # The bytes of a row can be counted only when Python has built it whole.
                 connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, room)
                 cursor.execute(sql)
-            rows: list[tuple[Any, ...]] = []
+            rows: list[tuple[object, ...]] = []
             size = 0
             truncated = False
             for row in cursor:

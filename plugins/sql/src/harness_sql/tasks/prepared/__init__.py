@@ -131,7 +131,7 @@ class PreparedTasks(WithSchemas):
         needed = set(self.layout.columns) - self.layout.optional if parquet in self.layout.parquets else set()
         if lacking := needed - set(table.column_names):
             raise TaskSetError(f"{file} lacks the columns {', '.join(sorted(lacking))}. {again}")
-        rows: list[dict[str, Any]] = table.to_pylist()
+        rows: list[dict[str, object]] = table.to_pylist()
         return rows
 
     def _verify(self, paths: set[str]) -> None:

@@ -218,7 +218,7 @@ def _parquet(content: bytes) -> list[dict[str, Any]]:
     import pyarrow.parquet
 
     try:
-        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(io.BytesIO(content)).to_pylist()
+        rows: list[dict[str, object]] = pyarrow.parquet.read_table(io.BytesIO(content)).to_pylist()
     except pyarrow.ArrowException as error:
         raise ValueError(str(error).splitlines()[0]) from error
     return rows

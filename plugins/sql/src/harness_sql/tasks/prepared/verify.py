@@ -20,7 +20,7 @@ def read_manifest(folder: Path, layout: Layout) -> dict[str, Any] | None:
     """
     file = folder / MANIFEST
     try:
-        manifest: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        manifest: dict[str, object] = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
