@@ -19,7 +19,7 @@ from harness.policies.roles import Answerer, answerers, answering
 from harness.records import Task
 from harness.results.folder import RunFolder
 from harness.results.readings import write_down
-from harness.results.schema import Episode, Parent, RunRecord, Scores
+from harness.results.schema import Accuracy, Episode, Parent, RunRecord, Scores
 from harness.results.signal import mixed_tasks
 from harness.rollout.session import Session
 from harness.rollout.stack import RolloutWork
@@ -110,11 +110,6 @@ def accuracy_of(
         row["outcome"] if row["outcome"] != "ok" or row["reward"] is not None else "unscored" for row in rows
     )
     failed, why = agent_failures(rows)
-    levels: dict[str, dict[str, list[float]]] = {}
-    for row in rows:
-        if row["reward"] is not None:
-            level = levels.setdefault(row["difficulty"] or "all", {})
-            level.setdefault(row["task_id"], []).append(row["reward"])
     flags = Counter(flag for row in rows for flag in row["reward_flags"])
     cells = [{"seed": 0, **{name: row.get(name) for name in COLUMNS[1:]}} for row in rows]
     table = pl.DataFrame(cells, COLUMNS, infer_schema_length=None)
@@ -134,16 +129,26 @@ def accuracy_of(
         "unread_calls": sum(bool(row.get("unread_calls")) for row in rows),
         "bounds": [(sum(scored) + more) / expected for more in (wrong, right)] if expected else None,
         "outcomes": dict(outcomes),
-        "by_difficulty": {
-            name: {"accuracy": _mean([_mean(values) for values in level.values()]), "tasks": len(level)}
-            for name, level in levels.items()
-        },
+        "by_difficulty": _by_difficulty(rows),
         "reward_flags": dict(flags),
         "empty_golds": flags["empty_gold"],
     }
     if samples > 1:
         result["samples"] = summary(table, samples, span)
     return result
+
+
+def _by_difficulty(rows: Sequence[Episode]) -> dict[str, Accuracy]:
+    """Means over the tasks of each difficulty that have a scored rollout."""
+    levels: dict[str, dict[str, list[float]]] = {}
+    for row in rows:
+        if row["reward"] is not None:
+            level = levels.setdefault(row["difficulty"] or "all", {})
+            level.setdefault(row["task_id"], []).append(row["reward"])
+    return {
+        name: {"accuracy": _mean([_mean(values) for values in level.values()]), "tasks": len(level)}
+        for name, level in levels.items()
+    }
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Collection, Mapping
 from datetime import date
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import ConfigError
@@ -112,7 +113,7 @@ def _measured(node: Node, depth: int, known: dict[Node, int]) -> int:
     return size
 
 
-def merge(into: dict[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
+def merge(into: dict[str, Any], layer: Mapping[str, object]) -> dict[str, Any]:
     """Lay `layer` over `into`, mapping by mapping, and return it. Anything but a mapping is replaced whole."""
     for key, value in layer.items():
         if isinstance(value, Mapping):
@@ -123,7 +124,7 @@ def merge(into: dict[str, Any], layer: Mapping[str, Any]) -> dict[str, Any]:
     return into
 
 
-def nested(options: Mapping[str, Any]) -> dict[str, Any]:
+def nested(options: Mapping[str, object]) -> dict[str, Any]:
     """Dotted keys as nested ones; later keys win.
 
     Raises:
@@ -140,7 +141,7 @@ def nested(options: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def numbers(value: Any) -> Any:
+def numbers(value: object) -> Any:
     """The same plain data with text such as `1e-4` as a number and dates as text: YAML 1.1 has it otherwise."""
     if isinstance(value, Mapping):
         return {key: numbers(item) for key, item in value.items()}
@@ -156,9 +157,9 @@ def numbers(value: Any) -> Any:
     return value
 
 
-def at(settings: Mapping[str, Any], path: str, default: Any = None) -> Any:
+def at(settings: Mapping[str, object], path: str, default: object = None) -> Any:
     """What stands under a dotted path, or `default` where there is nothing."""
-    found: Any = settings
+    found: object = settings
     for part in path.split("."):
         if not isinstance(found, Mapping) or part not in found:
             return default
@@ -166,9 +167,9 @@ def at(settings: Mapping[str, Any], path: str, default: Any = None) -> Any:
     return found
 
 
-def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(data: Mapping[str, object], prefix: str = "") -> dict[str, Any]:
     """Nested mappings as one level with dotted keys; lists and empty mappings are values."""
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
     for key, value in data.items():
         if isinstance(value, Mapping) and value:
             flat |= flatten(value, f"{prefix}{key}.")
@@ -177,12 +178,22 @@ def flatten(data: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def differing(settings: Collection[Mapping[str, Any]]) -> list[str]:
+def differing(settings: Collection[Mapping[str, object]]) -> list[str]:
     """Keys of flat settings whose value is not the same in all of them."""
     keys = dict.fromkeys(key for one in settings for key in one)
     return [key for key in keys if len({str(one.get(key)) for one in settings}) > 1]
 
 
-def digest(data: Mapping[str, Any]) -> str:
+def digest(data: Mapping[str, object]) -> str:
     """One hash of JSON data, whatever the order of its keys. 16 hex digits."""
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def file_hash(file: str | Path) -> str:
+    """SHA-256 of a file's content, in hexadecimal digits; read anew whatever its times say.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    with open(file, "rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 from harness.config import Config, TrainConfig, resolve_device
 from harness.errors import ConfigError, EnvironmentProblem, HarnessError, RunFailed, TaskSetError, UserError
@@ -36,12 +36,13 @@ from harness.plugins import (
 from harness.policies import fetched, resolve
 from harness.policies.roles import Answerer, answerers, answering
 from harness.policies.roles import check as check_roles
+from harness.provenance import model_hash
 from harness.records import Task
 from harness.results.folder import FULL, RunFolder, undisturbed
 from harness.results.schema import Parent, RunRecord, Scores
 from harness.results.signal import least_to_train
 from harness.results.tables import conclude
-from harness.run_record import changed_data, closed, graded, model_hash, role_models, run_record, training_result
+from harness.run_record import changed_data, closed, graded, role_models, run_record, training_result
 from harness.tasks import TaskSet
 from harness.trainers import Progress
 
@@ -293,7 +294,7 @@ def same_parts(folder: RunFolder, config: Config, task_set: TaskSet) -> None:
     began = record["identity"]
     reward = reward_identity(reward_spec(config.reward.name), config.reward.options, "reward.options")
     model = model_hash(_policy(config, folder))
-    parts: list[tuple[str, Mapping[str, Any], Mapping[str, Any], str]] = [
+    parts: list[tuple[str, Mapping[str, object], Mapping[str, object], str]] = [
         ("the data are not those", began["task_set"], task_set.describe() if began["task_set"] else {}, "the data"),
         ("the reward is not the one", began["reward_options"], reward, "its options and files"),
         ("the policy is not the one", {"model": began["model"]}, {"model": model}, "policy.path"),
@@ -310,7 +311,7 @@ def same_parts(folder: RunFolder, config: Config, task_set: TaskSet) -> None:
             )
 
 
-def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def _changed(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
     return sorted(key for key in {*before, *now} if before.get(key) != now.get(key))
 
 
@@ -375,6 +376,16 @@ def train(
                     trainer.fit(run)
 
 
+def _end(run: StartedRun, status: str, reason: str, wall_s: float, result: Callable[[RunRecord], Scores]) -> str:
+    """Write how a run ended, and its tables; why the tables could not be written, empty where they were."""
+    folder = run.folder
+    started = folder.read()
+    scores = result(started)
+    if paid := spent(folder.reward):
+        scores["reward_cost"] = paid
+    return conclude(folder, closed(started, status, reason, wall_s, scores, changed_data(run.task_set)))
+
+
 @contextmanager
 def recorded(
     run: StartedRun,
@@ -436,12 +447,7 @@ def recorded(
         raise
     finally:
         with undisturbed():
-            started, wall_s = folder.read(), time.monotonic() - began
-            scores = result(started)
-            if paid := spent(folder.reward):
-                scores["reward_cost"] = paid
-            ended = closed(started, status, reason, wall_s, scores, changed_data(run.task_set))
-            unwritten = conclude(folder, ended)
+            unwritten = _end(run, status, reason, time.monotonic() - began, result)
     if unwritten:
         then = ": make room, then `harness train --resume` writes them" if kind == "train" else ""
         raise RunFailed(f"{unwritten}{then}")

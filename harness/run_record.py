@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
-import platform
-import subprocess
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import harness
 from harness.config import Config, EvalConfig
@@ -34,15 +29,13 @@ from harness.plugins import (
     reward_version,
     trained_by,
 )
-from harness.policies import revision_of
 from harness.policies.roles import Answerer
+from harness.provenance import available_cores, commit, hardware, library_versions, model_hash
 from harness.records import AGENT_OUTCOMES, Task
 from harness.results.folder import RunFolder, now
 from harness.results.schema import (
     SCHEMA_VERSION,
-    Commit,
     Episode,
-    Hardware,
     Identity,
     Launch,
     Result,
@@ -58,18 +51,6 @@ from harness.wording import is_graded, most_often
 
 log = logging.getLogger(__name__)
 
-LIBRARIES = (
-    "agentlightning",
-    "verl",
-    "torch",
-    "transformers",
-    "vllm",
-    "ray",
-    "TransferQueue",
-    "tensordict",
-    "openai",
-    "opentelemetry-sdk",
-)
 STUDY_VARIABLE = "HARNESS_STUDY"
 """Environment variable in which a study tells a run what it is: JSON with name, job and runs_at_once."""
 
@@ -93,7 +74,8 @@ def run_record(
     spec, current = agent_spec(config.agent), fingerprint(config.agent)
     launches = folder.read()["launches"] if resumed else []
     study = json.loads(os.environ.get(STUDY_VARIABLE) or "null")
-    launch: Launch = {"started": now(), "commit": commit(), "cores": available_cores()}
+    code = commit()
+    launch: Launch = {"started": now(), "commit": code, "cores": available_cores()}
     if study:
         launch["runs_at_once"] = study["runs_at_once"]
     owner = registry().owner("agent", config.agent)
@@ -109,7 +91,7 @@ def run_record(
         "launches": [*launches, launch],
         "study": study,
         "harness_version": harness.__version__,
-        "commit": commit(),
+        "commit": code,
         "versions": library_versions(),
         "frameworks": framework_versions(spec),
         "hardware": hardware(device),
@@ -187,7 +169,7 @@ def role_models(answers: Mapping[str, Answerer]) -> dict[str, str]:
     return {role: model_hash(one.folder) if one.folder else one.name for role, one in answers.items()}
 
 
-def tools_hash(environment: Environment, tasks: Sequence[Task], limits: Mapping[str, Any]) -> str:
+def tools_hash(environment: Environment, tasks: Sequence[Task], limits: Mapping[str, object]) -> str:
     """Hash of the tools that a model is told of, byte for byte; where tasks have their own, of those of all."""
     payloads = (environment.payload(task, limits) for task in {task.id: task for task in tasks}.values())
     offered = map(environment.tools_for, payloads)
@@ -306,116 +288,6 @@ def agent_failures(rows: Sequence[Episode]) -> tuple[int, str]:
     """How many rollouts the agent itself ended, and why most often."""
     reasons = Counter(row["reward_reason"] for row in rows if row["outcome"] in AGENT_OUTCOMES)
     return reasons.total(), most_often(reasons) if reasons else ""
-
-
-def library_versions() -> dict[str, str | None]:
-    """Versions of the libraries that decide a run."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for name in LIBRARIES:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = None
-    return found
-
-
-def hardware(device: str) -> Hardware:
-    """The machine: processor, cores, memory, accelerators."""
-    import psutil
-
-    data: Hardware = {
-        "machine": platform.machine(),
-        "processor": _processor(),
-        "cores": available_cores(),
-        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
-    }
-    if device == "cuda":
-        import torch
-
-        count = torch.cuda.device_count()
-        data["gpus"] = [torch.cuda.get_device_name(index) for index in range(count)]
-        data["cuda"] = torch.version.cuda
-    return data
-
-
-def available_cores() -> int | None:
-    """Logical processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-
-
-def commit() -> Commit | None:
-    """Commit of the source tree, or of the one that the wheel was built from, and whether it had changes."""
-    try:
-        if Path(_git("rev-parse", "--show-toplevel")) == _ROOT:
-            dirty = bool(_git("status", "--porcelain", "--untracked-files=no"))
-            current: Commit = {"hash": _git("rev-parse", "HEAD"), "dirty": dirty}
-            return current | {"changes": changes("HEAD")} if dirty else current
-    except (OSError, subprocess.SubprocessError):
-        pass
-    built = Path(harness.__file__).with_name("commit.json")
-    kept: Commit | None = json.loads(built.read_text()) if built.is_file() else None
-    return kept
-
-
-def changes(since: str) -> str:
-    """Hash of what the source tree has of a run's code that a commit has not; empty where that is nothing.
-
-    Raises:
-        OSError: There is no git.
-        SubprocessError: It does not know the commit.
-    """
-    found = _git("diff", since, "--", *_OF_RUNS)
-    return hashlib.sha256(found.encode()).hexdigest()[:16] if found else ""
-
-
-_ROOT = Path(harness.__file__).parent.parent
-_OF_RUNS = (
-    "harness",
-    "plugins",
-    *(f":(exclude)harness/{room}" for room in ("compare", "report", "study", "cli", "parity")),
-)
-
-
-def _git(*arguments: str) -> str:
-    command = ["git", "-C", str(_ROOT), *arguments]
-    return subprocess.run(
-        command, capture_output=True, text=True, errors="replace", timeout=30, check=True
-    ).stdout.strip()
-
-
-_OF_A_POLICY = {".safetensors", ".bin", ".json", ".jinja", ".py"}
-"""Weights, configuration, and code that `policy.trust_remote_code` lets run."""
-_OLDER_TOKENIZERS = {".txt", ".model", ".tiktoken"}
-"""Read only where there is no `tokenizer.json`."""
-_ABOUT_A_POLICY = {"manifest.json", "export.json", "LICENSE.txt", "requirements.txt"}
-
-
-def model_hash(path: str) -> str:
-    """Hash over a local policy's files; one from Hugging Face is known by id and commit."""
-    folder = Path(path)
-    if not folder.is_dir():
-        return path
-    if downloaded := revision_of(folder):
-        return downloaded
-    digest = hashlib.sha256()
-    decides = _OF_A_POLICY | (set() if (folder / "tokenizer.json").is_file() else _OLDER_TOKENIZERS)
-    for file in sorted(folder.iterdir()):
-        if file.suffix in decides and file.name not in _ABOUT_A_POLICY:
-            digest.update(file.name.encode() + b"\0")
-            with file.open("rb") as stream:
-                for block in iter(lambda: stream.read(1 << 20), b""):
-                    digest.update(block)
-    return digest.hexdigest()[:16]
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor()
 
 
 def _median(values: Iterable[float]) -> float | None:

@@ -85,7 +85,7 @@ class Scorer:
             return replace(attempt, outcome="reward_error", detail=str(error)), Verdict(None, str(error))
 
 
-def checked(verdict: Any, spec: RewardSpec) -> Verdict:
+def checked(verdict: object, spec: RewardSpec) -> Verdict:
     """A verdict whose numbers are plain and in the range that the spec declares.
 
     Raises:
@@ -111,13 +111,13 @@ def checked(verdict: Any, spec: RewardSpec) -> Verdict:
     )
 
 
-def _named(values: Any, field: str) -> list[tuple[str, Any]]:
+def _named(values: object, field: str) -> list[tuple[str, Any]]:
     if not isinstance(values, Mapping) or not all(isinstance(name, str) for name in values):
         raise TypeError(f"{field} {values!r:.100}, not a mapping from names to numbers")
     return list(values.items())
 
 
-def _number(value: Any, what: str, spec: RewardSpec | None = None) -> float:
+def _number(value: object, what: str, spec: RewardSpec | None = None) -> float:
     if not isinstance(value, Real) or isinstance(value, bool):
         raise TypeError(f"{what} {value!r:.100}, which is not a number")
     number = float(value)

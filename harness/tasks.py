@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+from harness.errors import TaskSetError
 from harness.records import Task
 
 
@@ -36,3 +37,13 @@ class TaskSet(Protocol):
 
         An agent runs as the user and can change files. Contents count, not times.
         """
+
+
+def check_split(task_set: str, split: str, splits: Iterable[str]) -> None:
+    """Refuse a split that a task set does not have.
+
+    Raises:
+        TaskSetError: The message names those that it has.
+    """
+    if split not in (known := tuple(splits)):
+        raise TaskSetError(f"task set {task_set!r} has no split {split!r}. Use one of: {', '.join(known)}")

@@ -21,7 +21,7 @@ def printable_json(text: str) -> str:
     return _CONTROL.sub(lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """A value that somebody gave, in a message: no longer than a line has room for."""
     try:
         text = repr(value)
@@ -82,7 +82,7 @@ def spoilt(result: Mapping[str, Any]) -> str:
     return f"; this means nothing: {', '.join(changed)} changed during the run" if changed else ""
 
 
-def failed_itself(result: Mapping[str, Any], graded: bool) -> str:
+def failed_itself(result: Mapping[str, object], graded: bool) -> str:
     """How much the agent itself failed, and why most often."""
     counted_as = f"counted as {'0' if graded else 'wrong'}"
     return f"{result['agent_failed']} failed by the agent itself, {counted_as}. {result['agent_failure']}"

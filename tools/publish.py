@@ -36,9 +36,9 @@ from harness.compare.measures import framework_s
 from harness.compare.references import reference_rows
 from harness.compare.runs import STUDY_FILE, Run, read_run, select
 from harness.errors import HarnessError
-from harness.report.episodes import shown
-from harness.report.page import EPISODES
 from harness.trainers import MEASURES
+from harness_report.episodes import shown
+from harness_report.page import EPISODES
 
 TEXTS = 60
 """Rollouts whose texts are kept of a run by itself: what a report of four such runs shows of each."""

@@ -28,8 +28,9 @@ import polars as pl
 from harness.compare.comparison import compare
 from harness.compare.formats import markdown_tables
 from harness.compare.keys import Comparison
-from harness.compare.layout import sentences, tables
+from harness.compare.layout import tables
 from harness.compare.runs import select
+from harness.compare.sentences import sentences
 from harness.compare.statistics import cluster_bootstrap
 from harness.errors import HarnessError
 from harness.results.folder import RunFolder

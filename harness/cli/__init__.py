@@ -23,7 +23,7 @@ from typer.core import TyperCommand, TyperGroup
 import harness
 from harness.cli.common import complain
 from harness.cli.complete import right_form
-from harness.errors import EnvironmentProblem, RunFailed, UserError, nearest
+from harness.errors import EnvironmentProblem, RunFailed, UserError, how_to_install, nearest
 from harness.wording import printable
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -39,13 +39,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "runs": ("harness.cli.runs", "List, show and diff runs."),
     "study": ("harness.cli.study", "Run a matrix of trainings."),
     "compare": ("harness.cli.compare", "Compare runs, with confidence intervals."),
-    "report": ("harness.cli.report", "Write a self-contained HTML report."),
-    "power": ("harness.cli.power", "Seeds and items needed for an effect."),
     "doctor": ("harness.cli.doctor", "Check this machine."),
 }
 """Command by name: module and summary. A module has `app` (a Typer application)."""
 GROUP = "harness.commands"
 """Entry points of plugins' own commands: modules with a `COMMANDS` like this one's."""
+
+OF_PLUGINS = {"report": "analysis", "power": "analysis", "watch": "cpu"}
+"""Commands that pages and messages name, by the extra that brings them."""
 
 ADDRESSES = 3 * 2**29
 """Bytes of addresses (`ulimit -v`) that polars and pyarrow take to start; with less they abort, or wait for ever."""
@@ -71,10 +72,10 @@ def commands() -> dict[str, tuple[str, str]]:
 class _LazyGroup(TyperGroup):
     """Imports a command's module only when that command is called, so that help is instant."""
 
-    def list_commands(self, context: Any) -> list[str]:
+    def list_commands(self, context: object) -> list[str]:
         return [name for name, (module, _) in commands().items() if importlib.util.find_spec(module)]
 
-    def get_command(self, context: Any, name: str) -> Any:
+    def get_command(self, context: object, name: str) -> Any:
         """No more of a command than its place in the list."""
         if name not in commands():
             return None
@@ -86,7 +87,9 @@ class _LazyGroup(TyperGroup):
         try:
             name, named, rest = super().resolve_command(context, args)
         except _UsageError as error:  # Typer looks for what is like it among commands that are imported
-            error.message = f"No such command {args[0]!r}{nearest(args[0], commands(), '.')}"
+            brought = OF_PLUGINS.get(args[0])
+            advice = f". Install it: {how_to_install(brought)}" if brought else nearest(args[0], commands(), ".")
+            error.message = f"No such command {args[0]!r}{advice}"
             raise
         if named is None:
             return name, named, rest
@@ -173,7 +176,7 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):  # an answer may have what the terminal's encoding lacks
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        status: Any = app(prog_name="harness", standalone_mode=False)
+        status: object = app(prog_name="harness", standalone_mode=False)
     except UserError as error:
         complain(f"harness: {error}")
         sys.exit(2)

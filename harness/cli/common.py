@@ -74,7 +74,7 @@ def complain(text: str) -> None:
     sys.stderr.write(printable(text) + "\n")
 
 
-def emit_json(data: Any, indent: int | None = 2) -> None:
+def emit_json(data: object, indent: int | None = 2) -> None:
     """One JSON document on stdout."""
     ascii_only = not (sys.stdout.encoding or "").lower().startswith("utf")  # what a locale lacks has an escape in JSON
     text = json.dumps(data, indent=indent, ensure_ascii=ascii_only, default=str)

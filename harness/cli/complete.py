@@ -82,6 +82,14 @@ Store = Annotated[
 ]
 Preset = Annotated[str | None, typer.Option(help="A preset of `harness config list`.", autocompletion=presets)]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]
+Endpoint = Annotated[
+    str | None, typer.Option(help="An OpenAI-compatible URL, ending in /v1; by default OPENAI_BASE_URL.")
+]
+Model = Annotated[
+    str | None,
+    typer.Option(help="The endpoint's model, by default the first that it lists; or a policy or a run to serve here."),
+]
+KeyVariable = Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")]
 Baseline = Annotated[str | None, typer.Option(help="The arm, or its agent, that others are compared with.")]
 References = Annotated[
     bool | None,

@@ -27,16 +27,9 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def dev(
     agent: Annotated[str, complete.agent("The agent.")],
-    endpoint: Annotated[
-        str | None, typer.Option(help="An OpenAI-compatible URL, ending in /v1; by default OPENAI_BASE_URL.")
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="The endpoint's model, by default the first that it lists; or a policy or a run to serve here."
-        ),
-    ] = None,
-    api_key_env: Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")] = "OPENAI_API_KEY",
+    endpoint: complete.Endpoint = None,
+    model: complete.Model = None,
+    api_key_env: complete.KeyVariable = "OPENAI_API_KEY",
     tasks: Annotated[int, typer.Option(min=1, max=10, help="How many tasks.")] = 3,
     task: Annotated[str | None, complete.task("The task set; by default pocket, or a run's.")] = None,
     split: Annotated[str | None, typer.Option(help="The split; by default the one of validation.")] = None,

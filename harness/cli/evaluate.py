@@ -27,7 +27,7 @@ def evaluate(
         typer.Option(help="An OpenAI-compatible URL ending in /v1; OPENAI_BASE_URL if nothing is named."),
     ] = None,
     model: Annotated[str | None, typer.Option(help="The endpoint's model name, or a policy to serve here.")] = None,
-    api_key_env: Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")] = "OPENAI_API_KEY",
+    api_key_env: complete.KeyVariable = "OPENAI_API_KEY",
     step: Annotated[int | None, typer.Option(help="A checkpoint other than the newest.")] = None,
     task: Annotated[str | None, complete.task("The task set.")] = None,
     split: Annotated[
@@ -50,9 +50,9 @@ def evaluate(
 ) -> None:
     """Measure accuracy: of a run's checkpoint, of a policy served here (--model), or of any endpoint."""
     given = without(locals(), "json_")
-    from harness.python.evaluating import ask
+    from harness.python.evaluating import Wanted
 
-    asked = ask(**given)
+    asked = Wanted(**given).asked()
     measured = asked.carry_out(progress_console())
     if json_:
         emit_json(measured.record)

@@ -78,7 +78,7 @@ def run_parity(names: list[str], scenarios: list[str], say: Any = lambda text: N
         references = dict.fromkeys(program(program_of(name)).reference for name in names)
         wanted = [*references, *names]
         everything = dict(zip(wanted, pool.map(recorded, wanted), strict=True))
-    agents: dict[str, Any] = {}
+    agents: dict[str, object] = {}
     for name in names:
         reference = everything[program(program_of(name)).reference]
         if isinstance(reference, PluginError):
@@ -96,7 +96,7 @@ def run_parity(names: list[str], scenarios: list[str], say: Any = lambda text: N
         result: Similarity | Deviation = (
             compare(name, recordings, reference) if spec.strict else measure(name, recordings, reference)
         )
-        row: dict[str, Any] = {
+        row: dict[str, object] = {
             **told,
             "passed": getattr(result, "passed", None),
             **asdict(result),

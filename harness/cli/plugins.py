@@ -109,7 +109,7 @@ def list_plugins() -> list[dict[str, Any]]:
     from harness.rollout.environments import python_for
 
     found, beside = registry(), _beside()
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, object]] = []
     for state in found.states:
         offers: list[str] = []
         frameworks: dict[str, str] = {}

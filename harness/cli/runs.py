@@ -174,6 +174,6 @@ _ABSENT = "(absent)"
 _PROGRESS = ("steps", "steps_total", "validating", "left_s")
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -16,7 +16,7 @@ from harness.layers import at, nested
 from harness.wording import duration
 
 if TYPE_CHECKING:
-    from harness.study.execute import Standing
+    from harness.study.execute import Standing, StudyRun
     from harness.study.plan import Job
     from harness.study.slots import Slot
     from harness.study.state import Step
@@ -82,13 +82,7 @@ def study(
     with folder.locked():
         shutil.copyfile(study_path(file), folder.path / "study.yaml")
         with StudyDisplay(plan, progress_console()) as display:
-            run = StudyRun(folder, steps, display.show, slots, any_code)
-            try:
-                standings = run.execute()
-            except KeyboardInterrupt:
-                done = sum(one.state in ("finished", "skipped") for one in run.standings)
-                kept = f"{done} of {len(steps)} runs are done, and what the others have is kept{run.left()}"
-                raise KeyboardInterrupt(f"{kept}. Go on: {as_called()}") from None
+            standings = _execute(StudyRun(folder, steps, display.show, slots, any_code))
     failed = [one for one in standings if one.state == "failed"]
     if json_:
         emit_json([{"job": one.job.key, "state": one.state, "line": one.line} for one in standings])
@@ -99,6 +93,16 @@ def study(
             f"{len(failed)} of {len(standings)} runs failed, first {failed[0].job.key}: {failed[0].line[:200]} "
             f"(logs: {folder.path / 'logs'}). Resume them: {as_called()}"
         )
+
+
+def _execute(run: StudyRun) -> list[Standing]:
+    """Carry a launch out; where it is interrupted, say what is done and how it goes on."""
+    try:
+        return run.execute()
+    except KeyboardInterrupt:
+        done = sum(one.state in ("finished", "skipped") for one in run.standings)
+        kept = f"{done} of {len(run.standings)} runs are done, and what the others have is kept{run.left()}"
+        raise KeyboardInterrupt(f"{kept}. Go on: {as_called()}") from None
 
 
 def _refuse_shared_measuring(jobs: list[Job], slots: list[Slot]) -> None:

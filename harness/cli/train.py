@@ -54,9 +54,9 @@ def train(
 ) -> None:
     """Train an agent, with GRPO or as train.algorithm says, and leave a run folder."""
     given = without(locals(), "trace_start", "debug", "dry_run", "json_")
-    from harness.python.training import ask
+    from harness.python.training import Wanted
 
-    asked = ask(**given)
+    asked = Wanted(**given).asked()
     if dry_run and not asked.finished:
         show_config(asked.config, json_)
         return

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from harness.compare.formats import html_tables, inline, render
 from harness.compare.forms import known_format
 from harness.compare.keys import Comparison, Reference
-from harness.compare.layout import sentences, tables
+from harness.compare.layout import tables
+from harness.compare.sentences import sentences
 from harness.wording import printable
 
 if TYPE_CHECKING:

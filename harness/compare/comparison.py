@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, cast
 
 from harness.compare import statistics
 from harness.compare.agreement import agree
+from harness.compare.arms import arm_of
 from harness.compare.by_role import held_by_role
 from harness.compare.estimates import (
     COLLAPSE,
     MIN_SEEDS,
-    accuracy,
     crossed_mean,
     seeds_for_equivalence,
     unseen_share,
@@ -20,14 +20,11 @@ from harness.compare.estimates import (
 from harness.compare.identity import check_data, check_identity, check_parity, circumstances, times_compare
 from harness.compare.keys import (
     SCHEMA_VERSION,
-    Arm,
     Comparison,
     Decision,
-    Figures,
+    Failed,
     McNemarData,
-    Means,
     Pair,
-    Trained,
     Training,
 )
 from harness.compare.learning import learn
@@ -39,6 +36,8 @@ from harness.compare.views import views
 from harness.errors import UserError
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from harness.compare.runs import Run, Selection
 
 ALPHA = 0.05
@@ -65,20 +64,14 @@ def compare(
     allow = list(allow)
     margin = selection.study.get("margin") if margin is None else margin
     usable, remarks = _usable(selection.runs)
-    if not usable:
-        states = ", ".join(f"{run.name}: {run.record['status']}" for run in selection.runs[:4])
-        raise UserError(f"no run has finished and been validated yet ({states})")
     span = span_of(usable)
     width = span[1] - span[0]
     if margin is not None and not 0 < margin < width:
         raise UserError(f"a margin lies between 0 and {width:g} (0.05 is 5 points), got {margin:g}")
     check_data(usable)
-    permitted = [name for name in allow if name != "parity"]
-    exceptions = check_identity(usable, permitted, selection.varied)
+    exceptions = check_identity(usable, [name for name in allow if name != "parity"], selection.varied)
     remarks += check_parity(usable, allow) + circumstances(usable)
-    by_arm: dict[str, list[Run]] = {}
-    for run in usable:
-        by_arm.setdefault(run.arm, []).append(run)
+    by_arm = {arm: [run for run in usable if run.arm == arm] for arm in dict.fromkeys(run.arm for run in usable)}
     for group in by_arm.values():
         group.sort(key=lambda run: run.seed)
     base = _baseline(baseline or selection.study.get("baseline"), by_arm, selection)
@@ -93,7 +86,7 @@ def compare(
     learning = learn(by_arm, base, checkpoint, span)
     if checkpoint is not None and "checkpoint" not in learning["measures"]:
         remarks.append(f"Not every run was validated at step {checkpoint}, so nothing is compared there.")
-    arms = [_arm(name, runs) for name, runs in by_arm.items()]
+    arms = [arm_of(name, runs) for name, runs in by_arm.items()]
     found: Comparison = {
         "schema_version": SCHEMA_VERSION,
         "name": selection.name,
@@ -120,11 +113,7 @@ def compare(
         "exceptions": exceptions,
         "remarks": remarks,
         "missing": selection.missing,
-        "failed": [
-            {"run": run.id, "arm": run.arm, "seed": run.seed, "status": run.record["status"], "reason": _reason(run)}
-            for run in selection.runs
-            if run not in usable
-        ],
+        "failed": [_failed(run) for run in selection.runs if run not in usable],
         "identity": {run.id: {"identity": run.record["identity"], "parity": run.parity} for run in usable},
     }
     if any(run.graded for run in usable):
@@ -137,7 +126,11 @@ def compare(
 
 
 def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
-    """Finished and validated runs, one an arm and seed (the newest), with remarks on what was left out."""
+    """Finished and validated runs, one an arm and seed (the newest), with remarks on what was left out.
+
+    Raises:
+        UserError: There is none.
+    """
     chosen: dict[tuple[str, int], Run] = {}
     remarks: list[str] = []
     for run in runs:
@@ -147,6 +140,9 @@ def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
         if older is not None:
             remarks.append(f"{run.arm} seed {run.seed} ran twice; {older.id} is left out for the newer {run.id}.")
         chosen[(run.arm, run.seed)] = run
+    if not chosen:
+        states = ", ".join(f"{run.name}: {run.record['status']}" for run in runs[:4])
+        raise UserError(f"no run has finished and been validated yet ({states})")
     unscored = sum(run.validation()["reward"].null_count() for run in chosen.values())
     if unscored:
         total = sum(len(run.validation()) for run in chosen.values())
@@ -180,38 +176,6 @@ def _baseline(name: str | None, arms: Mapping[str, Sequence[Run]], selection: Se
     return found
 
 
-def _arm(name: str, runs: Sequence[Run]) -> Arm:
-    import numpy as np
-
-    per_seed = [measure(run) for run in runs]
-    final = scores(runs)
-    initial = scores([run for run in runs if 0 in run.val_curve()] or runs, 0) if runs[0].trained else final.clear()
-    started, reached = accuracy(initial, span_of(runs)), accuracy(final, span_of(runs))
-    assert reached is not None, f"{name} has scores"
-    sums, counts = statistics.cells(final)
-    matrix = sums / np.where(counts > 0, counts, np.nan)
-    causes = dict.fromkeys(cause for figures in per_seed for cause in figures["failures"])
-    return {
-        "name": name,
-        "agent": runs[0].record["agent"],
-        "agent_match": runs[0].record["agent_match"],
-        "seeds": [run.seed for run in runs],
-        "parity": per_seed[0]["parity"],
-        "accuracy_initial": started.data() if started else None,
-        "accuracy_final": reached.data(),
-        "interquartile_mean": statistics.interquartile_mean(matrix.ravel()),
-        "interquartile_mean_interval": statistics.interquartile_mean_interval(matrix),
-        **_means(per_seed),
-        "shares": _mean_parts([figures["shares"] for figures in per_seed]),
-        "reward_parts": _mean_parts([figures["reward_parts"] for figures in per_seed]),
-        "unscored": sum(figures["unscored"] for figures in per_seed),
-        "accuracy_bounds": worst_cases(runs),
-        "failures": {cause: sum(figures["failures"].get(cause, 0) for figures in per_seed) for cause in causes},
-        "trained_by_role": _roles(per_seed),
-        "per_seed": per_seed,
-    }
-
-
 def _pair(
     name: str,
     runs: Sequence[Run],
@@ -230,22 +194,6 @@ def _pair(
         raise UserError(f"{name!r} and {base!r} have no scored validation question in common")
     graded = any(run.graded for run in (*runs, *base_runs))
     binary = not graded and {*mine["value"].unique(), *theirs["value"].unique()} <= {0.0, 1.0}
-    items: list[McNemarData] = []
-    if binary and paired == "seed":
-        for group in rows.partition_by("seed"):
-            test = statistics.mcnemar_exact(group["value_first"].to_list(), group["value_second"].to_list())
-            items.append(
-                {"seed": group["seed"][0], "only_first": test.only_first, "only_second": test.only_second, "p": test.p}
-            )
-    training: Training = {}
-    if difference.seeds > 1:
-        firsts, seconds = ([cast(float, run.scores()["value"].mean()) for run in arm] for arm in (runs, base_runs))
-        training = {
-            "hierarchical_bootstrap": statistics.hierarchical_bootstrap(rows),
-            "probability_of_improvement": statistics.probability_of_improvement(firsts, seconds),
-            "interquartile_mean_difference": statistics.interquartile_mean(firsts)
-            - statistics.interquartile_mean(seconds),
-        }
     learned = any(not measure(run)["no_signal"] for run in (*runs, *base_runs))
     same = identical and learned and paired == "seed" and difference.se == difference.mean == 0
     beyond = sum(abs(one) >= (margin or COLLAPSE * width) for one in difference.by_seed)
@@ -274,15 +222,36 @@ def _pair(
             else seeds_for_equivalence(margin / width, family, ALPHA),
         },
         "item": {
-            "mcnemar": items,
+            "mcnemar": _mcnemar(rows) if binary and paired == "seed" else [],
             "cluster_bootstrap": statistics.cluster_bootstrap(rows),
             "clusters": difference.clusters,
             "few_clusters": difference.clusters < statistics.FEW_CLUSTERS,
         },
-        "training": training,
+        "training": _training(runs, base_runs, rows) if difference.seeds > 1 else {},
         "p_holm": p,
         "p_equivalence_holm": p_equivalence,
         "verdict": "cannot tell",
+    }
+
+
+def _mcnemar(rows: pl.DataFrame) -> list[McNemarData]:
+    """The test of each seed's two checkpoints."""
+    found: list[McNemarData] = []
+    for group in rows.partition_by("seed"):
+        test = statistics.mcnemar_exact(group["value_first"].to_list(), group["value_second"].to_list())
+        found.append(
+            {"seed": group["seed"][0], "only_first": test.only_first, "only_second": test.only_second, "p": test.p}
+        )
+    return found
+
+
+def _training(runs: Sequence[Run], base_runs: Sequence[Run], rows: pl.DataFrame) -> Training:
+    """Evidence on trainings, of several seeds."""
+    firsts, seconds = ([cast(float, run.scores()["value"].mean()) for run in arm] for arm in (runs, base_runs))
+    return {
+        "hierarchical_bootstrap": statistics.hierarchical_bootstrap(rows),
+        "probability_of_improvement": statistics.probability_of_improvement(firsts, seconds),
+        "interquartile_mean_difference": statistics.interquartile_mean(firsts) - statistics.interquartile_mean(seconds),
     }
 
 
@@ -331,31 +300,6 @@ def verdict(
     return "different" if p < ALPHA else "cannot tell"
 
 
-def _roles(per_seed: Sequence[Figures]) -> dict[str, Trained]:
-    """Trained transitions and tokens by role, means over seeds."""
-    found: dict[str, Trained] = {}
-    for role in dict.fromkeys(role for figures in per_seed for role in figures["trained_by_role"]):
-        known = [figures["trained_by_role"][role] for figures in per_seed if role in figures["trained_by_role"]]
-        transitions, tokens = (sum(one["transitions"] for one in known), sum(one["tokens"] for one in known))
-        found[role] = {"transitions": transitions / len(per_seed), "tokens": tokens / len(per_seed)}
-    return found
-
-
-def _means(per_seed: Sequence[Figures]) -> Means:
-    rows = cast(Sequence[Mapping[str, float | None]], per_seed)
-    return cast(Means, {key: _mean(row[key] for row in rows) for key in Means.__annotations__})
-
-
-def _mean_parts(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean of every part over the seeds that have it."""
-    known = {name: [one[name] for one in parts if name in one] for one in parts for name in one}
-    return {name: sum(values) / len(values) for name, values in known.items()}
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
-
-
-def _reason(run: Run) -> str:
-    return str(run.record.get("reason") or ("not validated" if run.finished else "not finished"))
+def _failed(run: Run) -> Failed:
+    reason = run.record.get("reason") or ("not validated" if run.finished else "not finished")
+    return {"run": run.id, "arm": run.arm, "seed": run.seed, "status": run.record["status"], "reason": str(reason)}

@@ -10,12 +10,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from harness.compare.keys import EstimateData, Unit
+from harness.compare.variances import cluster_variance, codes, least_variance, share_df, ways_of
 
 if TYPE_CHECKING:
-    import numpy as np
     import polars as pl
 
 CONFIDENCE = 0.95
@@ -185,102 +185,12 @@ def crossed_mean(rows: pl.DataFrame, width: float = 1.0) -> Estimate | None:
     if np.ptp(value) > ROUNDING:
         if math.isnan(variance) or variance < ROUNDING**2:
             fewest = min((count for count in (seeds, clusters) if count > 1), default=tasks) - 1.0
-            variance = _least_variance(value, task)
+            variance = least_variance(value, task)
             ways = (((variance, max(fewest, 1.0)),),)
         se = math.sqrt(variance)
     means = tuple(map(float, (np.bincount(seed, value) / np.bincount(seed)).tolist()))
     unseen = (mean, se, min(df for way in ways for _, df in way), mean, mean)
-    found = Estimate(*unseen, seeds, clusters, cluster_df + 1, tasks, len(rows), unit, means, ways, width)
-    if se:
-        found = replace(found, df=found.df_at((1 - CONFIDENCE) / 2))
-    low, high = _interval(found)
-    return replace(found, low=low, high=high)
-
-
-def ways_of(by_seed: Any, by_cluster: Any, both: Any, seed_df: float, cluster_df: float) -> Any:
-    """The ways to deal a variance out to seeds and clusters, as of `Estimate`; of numbers or arrays.
-
-    Args:
-        by_seed, by_cluster, both: Variances clustered by seed, by cluster, and by both together.
-    """
-    import numpy as np
-
-    return (
-        ((by_seed, seed_df), (np.maximum(by_cluster - both, 0.0), cluster_df)),
-        ((np.maximum(by_seed - both, 0.0), seed_df), (by_cluster, cluster_df)),
-    )
-
-
-def codes(column: pl.Series) -> Any:
-    """The place of every value among the distinct ones in order, from 0, [rows]."""
-    if not column.dtype.is_numeric():
-        return column.rank("dense").to_numpy().astype(int) - 1
-    import numpy as np
-
-    return np.unique(column.to_numpy(), return_inverse=True)[1]
-
-
-def cluster_variance(value: object, groups: object) -> tuple[float, np.ndarray]:
-    """Variance of a mean, robust to dependence inside groups of any size.
-
-    The square of every group's part of the mean is scaled by `square_weights`: without that, few groups of unequal size
-    give several times as many false alarms as promised. With equal groups this is the variance of their means over
-    their number.
-
-    Returns:
-        It, nan for fewer than two groups, and the share of all values that each group holds, [groups].
-    """
-    import numpy as np
-
-    values = np.asarray(value, float)
-    group = np.unique(np.asarray(groups), return_inverse=True)[1]
-    share = np.bincount(group) / len(values)
-    if len(share) < 2:
-        return math.nan, share
-    sums = np.bincount(group, values - values.mean()) / len(values)
-    return float((sums**2 * square_weights(share)).sum()), share
-
-
-def square_weights(share: Any, times: int = 1) -> Any:
-    """By what the squares of groups are scaled that hold these shares of all values, [groups].
-
-    They make the variance the true one on average if values of a group are all the same. With a group of nearly all
-    values, the other usual weights, 1 / (1 - share), which assume that values do not depend on their group, leave
-    of it a fifth and less.
-
-    Source: Bell and McCaffrey 2002, Survey Methodology 28, 169-181 (CR2), for a mean; with a working model of equal
-    values in a group, Pustejovsky and Tipton 2018, J. Bus. Econ. Stat. 36, 672-683.
-
-    Args:
-        times: How often every group is there, with its share divided by it.
-    """
-    return 1 / (1 - 2 * share / times + (share**2).sum() / times)
-
-
-def share_df(share: Any) -> float:
-    """Degrees of freedom of the variance over groups with these shares of all values, [groups], two or more.
-
-    They hold if values of a group are all the same, and are the fewest.
-
-    Source: Satterthwaite 1946, Biometrics Bull. 2, 110-114, as in Bell and McCaffrey 2002.
-    """
-    import numpy as np
-
-    whole, weight = (share**2).sum(), share**2 * square_weights(share)
-    size, first, times = np.unique(share, return_index=True, return_counts=True)
-    between = np.outer(weight[first], weight[first]) * (whole - size[:, None] - size) ** 2
-    pairs = np.outer(times, times) - np.diag(times)
-    return float(whole**2 / ((times * size**4).sum() + (pairs * between).sum()))
-
-
-def _least_variance(value: object, tasks: object) -> float:
-    """Variance of a mean if nothing but questions, or single scores, varied: the larger of the two."""
-    import numpy as np
-
-    scores = np.asarray(value, float)
-    by_task, _ = cluster_variance(scores, tasks)
-    by_score = float(scores.var(ddof=1)) / len(scores)
-    return by_score if math.isnan(by_task) else max(by_task, by_score)
+    return _whole(Estimate(*unseen, seeds, clusters, cluster_df + 1, tasks, len(rows), unit, means, ways, width))
 
 
 def accuracy(rows: pl.DataFrame, span: tuple[float, float] = (0.0, 1.0)) -> Estimate | None:
@@ -406,6 +316,14 @@ def detectable_effect(se: float, df: float, power: float = 0.8, alpha: float = 0
     while lacking(enough) < 0:
         enough *= 2
     return root(lacking, 0.0, enough) * se
+
+
+def _whole(found: Estimate) -> Estimate:
+    """An estimate with its degrees of freedom and its interval."""
+    if found.se:
+        found = replace(found, df=found.df_at((1 - CONFIDENCE) / 2))
+    low, high = _interval(found)
+    return replace(found, low=low, high=high)
 
 
 def _interval(found: Estimate) -> tuple[float, float]:

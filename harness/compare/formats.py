@@ -10,9 +10,11 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
+from harness.compare.columns import Table
 from harness.compare.forms import Format
 from harness.compare.keys import Comparison, EstimateData, Reference
-from harness.compare.layout import Table, sentences, tables
+from harness.compare.layout import tables
+from harness.compare.sentences import sentences
 from harness.layers import digest
 from harness.wording import printable
 

@@ -72,7 +72,7 @@ def differences(runs: Sequence[Run]) -> list[Difference]:
     found = []
     for key in sorted({key for _, one in flat for key in one}):
         top = keys().get(key.partition(".")[0])
-        groups: dict[int | None, list[tuple[Any, list[str]]]] = {}
+        groups: dict[int | None, list[tuple[object, list[str]]]] = {}
         for run, one in flat:
             values, mine = groups.setdefault(run.seed if top and top.by_seed else None, []), one.get(key, _MISSING)
             if (names := next((names for value, names in values if value == mine), None)) is None:
@@ -303,7 +303,7 @@ def _words(run: Run, key: str, value: Any) -> str:
     return _short(value)
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     if value is _MISSING:
         return "not set"
     text = repr(value) if isinstance(value, str) else str(value)
@@ -340,7 +340,7 @@ def _idiomatic(name: str) -> bool:
         return name.endswith("_idiomatic")
 
 
-def _two_of(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def _two_of(values: Mapping[str, object]) -> list[tuple[str, Any]]:
     items = list(values.items())
     other = next(item for item in items if item[1] != items[0][1])
     return [items[0], other]

@@ -6,12 +6,11 @@ Plain dictionaries with types, as in `harness.results.schema`; a test holds comp
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, Any, Literal, NotRequired
 
 from typing_extensions import TypedDict
 
-from harness.results.schema import Accuracy, Certificate, Identity, tables
+from harness.results.schema import Accuracy, Certificate, Identity
 
 SCHEMA_VERSION = 3
 """Raised when a reader of today could misread a comparison."""
@@ -417,51 +416,3 @@ class StudyState(Asked):
     name: Annotated[str, "of the study"]
     jobs: Annotated[list[Entry], "its runs, planned ones too"]
     launches: NotRequired[Annotated[list[StudyLaunch], "its starts"]]
-
-
-INTRODUCTION = f"""\
-# What a comparison and a study hold
-
-Made of `harness/compare/keys.py` by `python -m harness.compare.keys > docs/comparisons.md`; a test compares.
-
-`harness compare --format json` prints a comparison (schema version {SCHEMA_VERSION}), `harness power --json` plans. A
-study's folder has `study.json`. What a run leaves is on [a page of its own](records.md)."""
-
-PARTS = (
-    Comparison,
-    Arm,
-    Pair,
-    EstimateData,
-    Item,
-    McNemarData,
-    Training,
-    Collapses,
-    Figures,
-    RoleFigures,
-    RoleFigure,
-    Trained,
-    Learning,
-    Learned,
-    Sampled,
-    Agreement,
-    AgreementStep,
-    View,
-    ViewArm,
-    Exempt,
-    Failed,
-    Identified,
-    Reference,
-    Plan,
-    StudyState,
-    Entry,
-    StudyLaunch,
-)
-
-
-def document() -> str:
-    """`docs/comparisons.md`: tables of every field."""
-    return "\n".join([INTRODUCTION, *tables(PARTS, {StudyState: "`study.json`"})]) + "\n"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(document())

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from harness.compare.estimates import codes
+from harness.compare.variances import codes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -145,12 +145,12 @@ def interquartile_mean_interval(matrix: np.ndarray, seed: int = 0) -> tuple[floa
     return _percentiles(_middle(np.take_along_axis(matrix[None], index, axis=1).reshape(1000, -1)))
 
 
-def _middle(scores: np.ndarray) -> Any:
+def _middle(scores: np.ndarray) -> np.ndarray:
     """The mean of the middle half of [..., scores]."""
     import numpy as np
 
     cut = scores.shape[-1] // 4
-    return np.sort(scores)[..., cut : scores.shape[-1] - cut].mean(axis=-1)
+    return np.asarray(np.sort(scores)[..., cut : scores.shape[-1] - cut].mean(axis=-1))
 
 
 def _percentiles(drawn: np.ndarray) -> tuple[float, float]:
@@ -161,7 +161,7 @@ def _percentiles(drawn: np.ndarray) -> tuple[float, float]:
     return low, high
 
 
-def _draws(generator: np.random.Generator, size: int, resamples: int) -> Any:
+def _draws(generator: np.random.Generator, size: int, resamples: int) -> np.ndarray:
     """How often each of `size` units is drawn in each resample, [resamples, size]."""
     import numpy as np
 

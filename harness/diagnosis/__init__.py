@@ -19,7 +19,7 @@ from packaging.version import Version
 from harness.config import resolve_device
 from harness.errors import OVERRIDES, how_to_install, with_overrides
 from harness.findings import Finding, held
-from harness.run_record import available_cores
+from harness.provenance import available_cores
 
 TRAINING = ("torch", "verl", "transformers", "ray", "TransferQueue", "tensordict")
 _CLASHES = (

@@ -59,7 +59,7 @@ class SeenIds:
             self._seen.discard(self._order.popleft())
 
 
-def aborted(completion: Mapping[str, Any]) -> bool:
+def aborted(completion: Mapping[str, object]) -> bool:
     """Whether the upstream cut the answer off, as vLLM does with `finish_reason: abort` when its weights change."""
     choices = completion.get("choices")
     return isinstance(choices, list) and any(
@@ -180,7 +180,7 @@ def event_data(event: bytes) -> bytes | None:
     return b"\n".join(lines) if lines else None
 
 
-def _text(fields: Mapping[str, Any], name: str) -> str:
+def _text(fields: Mapping[str, object], name: str) -> str:
     """A field that holds text or nothing. A list of parts is for requests: agents are not made to read one."""
     value = fields.get(name)
     if value is None:
@@ -190,7 +190,7 @@ def _text(fields: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def _ids(fields: Mapping[str, Any], name: str) -> list[int] | None:
+def _ids(fields: Mapping[str, object], name: str) -> list[int] | None:
     value = fields.get(name)
     if value is None:
         return None
@@ -208,23 +208,23 @@ def _logprobs(choice: Mapping[str, Any]) -> list[float] | None:
     return None if content is None else [_logprob(item["logprob"]) for item in content]
 
 
-def _logprob(value: Any) -> float:
+def _logprob(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not -math.inf < value <= _ROUNDING:
         raise ValueError(f"a log-probability must be a finite number of 0 or less, not {_shown(value)}")
     return float(value)
 
 
-def _count(usage: Any, name: str) -> int | None:
+def _count(usage: object, name: str) -> int | None:
     """A count of the upstream's own: only informative, so one that is none is left out rather than refused."""
     value = usage.get(name) if isinstance(usage, dict) else None
     return value if _is_count(value) else None
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < _COUNT_LIMIT  # `isinstance` would take True for 1
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
@@ -236,7 +236,7 @@ def _answer(
     prompt_ids: list[int] | None,
     response_ids: list[int] | None,
     logprobs: list[float] | None,
-    usage: Any,
+    usage: object,
     *,
     token_ids: bool,
 ) -> Answer:

@@ -72,7 +72,7 @@ class GatewayControl:
 
     async def set_upstreams(
         self,
-        upstreams: Sequence[str] | Sequence[Mapping[str, Any]],
+        upstreams: Sequence[str] | Sequence[Mapping[str, object]],
         *,
         model: str,
         token_ids: bool,
@@ -102,7 +102,7 @@ class GatewayControl:
         rollout_id: str,
         attempt_id: str,
         *,
-        sampling: Mapping[str, Any],
+        sampling: Mapping[str, object],
         timeout_s: float,
         roles: Iterable[str],
     ) -> None:
@@ -140,7 +140,7 @@ class GatewayControl:
     ) -> None:
         await self.aclose()
 
-    async def _send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    async def _send(self, method: str, path: str, body: Mapping[str, object] | None = None) -> dict[str, Any]:
         if self._session is None:
             timeout = aiohttp.ClientTimeout(total=self._timeout_s)
             self._session = aiohttp.ClientSession(headers=self._headers, timeout=timeout)

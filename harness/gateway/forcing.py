@@ -52,7 +52,7 @@ class ForcedRequest:
 
 
 def force(
-    asked: Mapping[str, Any], sampling: Mapping[str, Any], model: str, *, token_ids: bool, told: str | None = None
+    asked: Mapping[str, object], sampling: Mapping[str, object], model: str, *, token_ids: bool, told: str | None = None
 ) -> ForcedRequest:
     """Apply the run's model and sampling to an agent's request.
 

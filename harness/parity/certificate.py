@@ -179,7 +179,7 @@ def _path(agent_name: str, fingerprint_digest: str) -> Path:
     return cache_dir() / "parity" / f"{agent_name}-{fingerprint_digest}.json"
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     return json.loads(json.dumps(value))
 
 

@@ -28,16 +28,13 @@ from harness.branches import in_order
 from harness.errors import PluginError, last_line
 from harness.gateway.dialects import Written
 from harness.programs import CANARY, PLAYS, Program, Scenario
-from harness.records import ToolCall, arguments_text
+from harness.records import Attempt, ToolCall, arguments_text
 from harness.rollout.environments import python_for
 from harness.rollout.request import RolloutRequest
 from harness.toolbox import Agent
 
 if TYPE_CHECKING:
-    import httpx
-
-    from harness.gateway.client import GatewayControl
-    from harness.parity.tap import Tap
+    from harness.parity.tap import SentCall
     from harness.scripted.server import ReceivedRequest, Reply
 
 SAMPLING = {"temperature": 0.7, "top_p": 0.9, "max_tokens": 96}
@@ -104,6 +101,7 @@ async def record(
 
     from harness.gateway.server import GatewayServer
     from harness.parity.tap import Tap
+    from harness.rollout.host import run_attempt
     from harness.scripted.server import ScriptedServer
 
     of = plugins.program(program)
@@ -129,9 +127,9 @@ async def record(
                     timeout_s = scenario.timeout_s * PATIENCE ** (attempt - 1)
                     request = staged_request(program, scenario, Path(folder), timeout_s=timeout_s)
                     cast.prepare(scenario, how)
-                    found = await _record_one(
-                        agent, request, scenario, how, str(attempt), tap, tapped, gateway.key, http_client
-                    )
+                    name, number, key = _rollout_id(scenario, how), str(attempt), gateway.key
+                    done = await run_attempt(agent, request, name, number, tapped, key, "scripted", http_client)
+                    found = _recording(scenario, how, done, in_order(tap.of(name, number)))
                     late = scenario.hangs and found.outcome == "timeout"
                     return await play(scenario, how, 2) if late and attempt == 1 else found
 
@@ -200,7 +198,7 @@ def staged_request(program: str, scenario: Scenario, folder: Path, **changes: An
     of = plugins.program(program)
     task, problem = of.stage(scenario, folder)
     where = of.environment or scenario.options["environment"]
-    settings: dict[str, Any] = {
+    settings: dict[str, object] = {
         "problem": problem,
         "program": program,
         "environment": where,
@@ -215,41 +213,25 @@ def staged_request(program: str, scenario: Scenario, folder: Path, **changes: An
     return RolloutRequest(**{**settings, **changes})
 
 
-async def _record_one(
-    agent: Agent,
-    request: RolloutRequest,
-    scenario: Scenario,
-    play: str,
-    attempt_id: str,
-    tap: Tap,
-    control: GatewayControl,
-    key: str,
-    client: httpx.AsyncClient,
-) -> Recording:
-    from harness.rollout.host import run_attempt
-
-    rollout_id = _rollout_id(scenario, play)
-    attempt = await run_attempt(agent, request, rollout_id, attempt_id, control, key, "scripted", client)
-    calls = in_order(tap.of(rollout_id, attempt_id))
+def _recording(scenario: Scenario, play: str, attempt: Attempt, calls: Sequence[SentCall]) -> Recording:
+    bodies = [call.body or {} for call in calls]
     return Recording(
         scenario=scenario.name,
         play=play,
         calls=[
             RecordedCall(
                 call.role or f"not a role URL: {call.path}",
-                list((call.body or {}).get("messages", [])),
-                {name: value for name, value in (call.body or {}).items() if name != "messages"},
+                list(body.get("messages", [])),
+                {name: value for name, value in body.items() if name != "messages"},
             )
-            for call in calls
+            for call, body in zip(calls, bodies, strict=True)
         ],
         executed=[_said(call) for call in attempt.tool_calls],
         answer=attempt.answer,
         outcome=attempt.outcome,
         detail=attempt.detail,
         prompt_chars=sum(
-            len(str(message.get("content") or ""))
-            for call in calls
-            for message in (call.body or {}).get("messages", [])
+            len(str(message.get("content") or "")) for body in bodies for message in body.get("messages", [])
         ),
         leaks=[f"call {index}" for index, call in enumerate(calls) if CANARY.encode() in call.raw],
     )

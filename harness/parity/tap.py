@@ -125,7 +125,9 @@ class _TappedControl(GatewayControl):
         self._tap_url = tap_url
         self._real_url = gateway.base_url
 
-    async def open_attempt(self, rollout_id: str, attempt_id: str, *, sampling: Mapping[str, Any], **rest: Any) -> None:
+    async def open_attempt(
+        self, rollout_id: str, attempt_id: str, *, sampling: Mapping[str, object], **rest: Any
+    ) -> None:
         # Tells the scripted model whose call it answers; agents never see it.
         await super().open_attempt(rollout_id, attempt_id, sampling={**sampling, "user": rollout_id}, **rest)
 

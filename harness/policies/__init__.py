@@ -135,7 +135,7 @@ def about(model: str) -> Mapping[str, Any]:
 
             cached = try_to_load_from_cache(model, "config.json")
             file = Path(cached if isinstance(cached, str) else hf_hub_download(model, "config.json"))
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        found: dict[str, object] = json.loads(file.read_text(encoding="utf-8"))
         return found
     return {}
 

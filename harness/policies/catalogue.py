@@ -108,7 +108,7 @@ class Named:
         """
         file = self.folder / MANIFEST
         try:
-            read: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if self.there else {}
+            read: dict[str, object] = json.loads(file.read_text(encoding="utf-8")) if self.there else {}
         except (OSError, ValueError) as error:
             raise ConfigError(f"{file} cannot be read ({error}): remove {file.parent}, and fetch it again") from error
         return read

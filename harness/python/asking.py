@@ -20,7 +20,7 @@ Settings = Mapping[str, Any] | Iterable[str]
 def told(settings: Settings | None, **options: Any) -> list[Setting]:
     """Settings in the order in which they count: options that were given, dotted with `__`, then settings."""
     named = {key.replace("__", "."): value for key, value in options.items() if value is not None}
-    given: Iterable[Any] = settings.items() if isinstance(settings, Mapping) else settings or ()
+    given: Iterable[object] = settings.items() if isinstance(settings, Mapping) else settings or ()
     if isinstance(settings, str):
         raise UserError(f"settings is a mapping or a list, got {settings!r}. Example: settings={{'train.steps': 20}}")
     return [*((key, plain(value)) for key, value in named.items()), *map(_pair, given)]
@@ -31,7 +31,7 @@ def key_of(setting: Setting) -> str:
     return setting.partition("=")[0] if isinstance(setting, str) else setting[0]
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """A path as text; anything else as it is."""
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
@@ -40,7 +40,7 @@ def _pair(one: Any) -> Setting:
     return (one[0], plain(one[1])) if isinstance(one, tuple) else one
 
 
-def without(given: Mapping[str, Any], *names: str) -> dict[str, Any]:
+def without(given: Mapping[str, object], *names: str) -> dict[str, Any]:
     """What a function was given (its `locals()`), but for some of it: to be handed on by the same names."""
     return {name: value for name, value in given.items() if name not in names}
 

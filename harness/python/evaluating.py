@@ -91,59 +91,80 @@ def evaluate(
         KeyboardInterrupt: It was interrupted.
     """
     given = without(locals(), "progress")
-    return ask(**given).carry_out(PlainConsole(stderr=True, force_jupyter=False, quiet=not progress))
+    return Wanted(**given).asked().carry_out(PlainConsole(stderr=True, force_jupyter=False, quiet=not progress))
 
 
-def ask(
-    run: PathLike | None,
-    *,
-    agent: str | None,
-    endpoint: str | None,
-    model: PathLike | None,
-    api_key_env: str,
-    step: int | None,
-    task: str | None,
-    split: str | None,
-    read_reserved: bool,
-    limit: int | None,
-    samples: int | None,
-    temperature: float | None,
-    store: str | None,
-    preset: str | None,
-    config: PathLike | None,
-    settings: Settings | None,
-    runs_dir: PathLike,
-) -> Evaluation:
-    """An evaluation as it is asked for, refused here where it cannot be carried out; `evaluate` explains the rest."""
-    from harness.plugins import make_task_set, task_set_spec
-    from harness.policies.roles import answerers
-    from harness.run import check, load_tasks
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """An evaluation as it is asked for; `evaluate` explains the fields."""
 
-    if task is not None and split is None:
-        split = task_set_spec(task).eval_split or None
-    options: dict[str, object] = {"task__name": task, "task__val_split": split, "task__val_limit": limit}
-    options |= {"eval__samples": samples, "eval__temperature": temperature, "rollout__store": named_store(store)}
-    overrides = told(settings) + told({}, **options)
-    trained, served = (RunFolder.open(Path(run)), True) if run is not None else (None, False)
-    if trained is not None:
-        if endpoint is not None or model is not None:
-            raise UserError("give either a run or --endpoint/--model, not both")
-        resolved = of_a_run(trained, overrides, agent)
-    else:
-        served = model is not None and endpoint is None
-        if not (served or endpoint or environment_endpoint()):
+    run: PathLike | None = None
+    agent: str | None = None
+    endpoint: str | None = None
+    model: PathLike | None = None
+    api_key_env: str = "OPENAI_API_KEY"
+    step: int | None = None
+    task: str | None = None
+    split: str | None = None
+    read_reserved: bool = False
+    limit: int | None = None
+    samples: int | None = None
+    temperature: float | None = None
+    store: str | None = None
+    preset: str | None = None
+    config: PathLike | None = None
+    settings: Settings | None = ()
+    runs_dir: PathLike = "runs"
+
+    def asked(self) -> Evaluation:
+        """The evaluation, refused here where it cannot be carried out."""
+        from harness.plugins import make_task_set
+        from harness.policies.roles import answerers
+        from harness.run import check, load_tasks
+
+        trained = RunFolder.open(Path(self.run)) if self.run is not None else None
+        resolved = self._resolved(trained)
+        check(resolved, trains=False, reads_reserved=self.read_reserved)
+        return Evaluation(
+            resolved,
+            Path(self.runs_dir),
+            answers=answerers(resolved),
+            known=len(load_tasks(resolved, make_task_set(resolved), resolved.task.val_split)),
+            trained=trained,
+            step=self.step,
+            served=trained is not None or self._served,
+            endpoint=self.endpoint,
+            model=plain(self.model),
+            api_key_env=self.api_key_env,
+        )
+
+    @property
+    def _served(self) -> bool:
+        """Whether a policy is served here."""
+        return self.model is not None and self.endpoint is None
+
+    def _resolved(self, trained: RunFolder | None) -> Config:
+        from harness.plugins import task_set_spec
+
+        split = self.split
+        if self.task is not None and split is None:
+            split = task_set_spec(self.task).eval_split or None
+        options: dict[str, object] = {"task__name": self.task, "task__val_split": split, "task__val_limit": self.limit}
+        options |= {"eval__samples": self.samples, "eval__temperature": self.temperature}
+        overrides = told(self.settings) + told({}, **options, rollout__store=named_store(self.store))
+        if trained is not None:
+            if self.endpoint is not None or self.model is not None:
+                raise UserError("give either a run or --endpoint/--model, not both")
+            return of_a_run(trained, overrides, self.agent)
+        if not (self._served or self.endpoint or environment_endpoint()):
             raise UserError(
                 "nothing to measure: give a run folder, --endpoint URL --model NAME (or set OPENAI_BASE_URL), "
                 "or --model POLICY"
             )
-        if preset is None and config is None:
-            preset = default_preset(task, resolve_device("auto")) if served else "endpoint"
-        resolved = load_config(preset, path(config), overrides, agent=agent)
-    check(resolved, trains=False, reads_reserved=read_reserved)
-    answers = answerers(resolved)
-    known = len(load_tasks(resolved, make_task_set(resolved), resolved.task.val_split))
-    given = plain(model)
-    return Evaluation(resolved, Path(runs_dir), known, answers, trained, step, served, endpoint, given, api_key_env)
+        preset = self.preset
+        if preset is None and self.config is None:
+            preset = default_preset(self.task, resolve_device("auto")) if self._served else "endpoint"
+        return load_config(preset, path(self.config), overrides, agent=self.agent)
 
 
 def of_a_run(trained: RunFolder, overrides: list[Setting], agent: str | None) -> Config:

@@ -110,8 +110,8 @@ class LoadedRun:
 
     def _repr_html_(self) -> str:
         """What a notebook shows: `harness runs show` as a table. All text in it is text."""
+        from harness.compare.columns import Table
         from harness.compare.formats import html_tables
-        from harness.compare.layout import Table
 
         told = {"reason": reason} if (reason := self.record.get("reason")) else {}
         rows = [[name, str(value)] for name, value in {**told, **summaries.facts(self._run)}.items()]

@@ -21,7 +21,7 @@ from harness.wording import (
 )
 
 if TYPE_CHECKING:
-    from harness.compare.layout import Table
+    from harness.compare.columns import Table
     from harness.compare.runs import Run
     from harness.results.folder import RunFolder
     from harness.results.schema import Launch, Study
@@ -68,7 +68,7 @@ def facts(one: Run) -> dict[str, Any]:
 def by_role(one: Run) -> list[Table]:
     """What each of its roles did, where there are several: one table, or none."""
     from harness.compare.by_role import held_by_role
-    from harness.compare.layout import role_tables
+    from harness.compare.columns import role_tables
     from harness.compare.measures import measure
 
     return [table for table in role_tables(held_by_role({"": [measure(one)]})) if table.rows]
@@ -77,7 +77,7 @@ def by_role(one: Run) -> list[Table]:
 def overview(run: Run) -> dict[str, Any]:
     """What `docs/compare.md` describes."""
     record, progress = run.record, run.progress
-    result: Mapping[str, Any] = record["result"] or {}
+    result: Mapping[str, object] = record["result"] or {}
     validating = {
         "step": progress.validating,
         "rollouts": progress.done,
@@ -109,7 +109,7 @@ def _study(study: Study, launch: Launch) -> str:
     return f"{study['name']}, {study['job']}, {shared}"
 
 
-def summary(folder: RunFolder, record: Mapping[str, Any]) -> str:
+def summary(folder: RunFolder, record: Mapping[str, object]) -> str:
     """The lines that end a run's command."""
     return "\n".join((_of_training if record["kind"] == "train" else _of_evaluation)(folder, record))
 

@@ -80,82 +80,81 @@ def train(
         KeyboardInterrupt: It was interrupted; the message names how it goes on.
     """
     given = without(locals(), "progress", "on_progress")
-    return ask(**given).carry_out(
-        PlainConsole(stderr=True, force_jupyter=False, quiet=not progress), on_progress=on_progress
+    return (
+        Wanted(**given)
+        .asked()
+        .carry_out(PlainConsole(stderr=True, force_jupyter=False, quiet=not progress), on_progress=on_progress)
     )
 
 
-def ask(
-    agent: str | None,
-    *,
-    preset: str | None,
-    config: PathLike | None,
-    settings: Settings | None,
-    task: str | None,
-    model: PathLike | None,
-    n_runners: int | None,
-    store: str | None,
-    agent_match: str | None,
-    seed: int | None,
-    steps: int | None,
-    ci_fast: bool,
-    ci: bool,
-    resume: PathLike | None,
-    runs_dir: PathLike,
-) -> Training:
-    """A training as it is asked for, refused here where it cannot be carried out; `train` explains the arguments."""
-    from harness.plugins import trained_by
-    from harness.run import check
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """A training as it is asked for; `train` explains the fields."""
 
-    store = named_store(store)
-    if resume is None:
-        if ci and ci_fast:
+    agent: str | None = None
+    preset: str | None = None
+    config: PathLike | None = None
+    settings: Settings | None = ()
+    task: str | None = None
+    model: PathLike | None = None
+    n_runners: int | None = None
+    store: str | None = None
+    agent_match: str | None = None
+    seed: int | None = None
+    steps: int | None = None
+    ci_fast: bool = False
+    ci: bool = False
+    resume: PathLike | None = None
+    runs_dir: PathLike = "runs"
+
+    def asked(self) -> Training:
+        """The training, refused here where it cannot be carried out."""
+        from harness.plugins import trained_by
+        from harness.run import check
+
+        store = named_store(self.store)
+        asked = self._new(store) if self.resume is None else self._resumed(Path(self.resume), store)
+        if not asked.finished:
+            check(asked.config)
+            asked.config.agent_match = trained_by(asked.config.agent, asked.config.agent_match)
+        return asked
+
+    def _new(self, store: str | None) -> Training:
+        if self.ci and self.ci_fast:
             raise UserError("--ci is twenty steps and --ci-fast is one: give one of them")
-        overrides = _ci(fast=ci_fast) if ci or ci_fast else []  # first: what is asked for by name counts
-        placed = {"rollout__runners": n_runners, "rollout__store": store}
-        overrides += told(settings, task__name=task, policy__path=model, **placed) + told({}, train__steps=steps)
-        if preset is None and config is None:
+        overrides = _ci(fast=self.ci_fast) if self.ci or self.ci_fast else []  # first: what is asked for by name counts
+        placed = {"rollout__runners": self.n_runners, "rollout__store": store}
+        overrides += told(self.settings, task__name=self.task, policy__path=self.model, **placed)
+        overrides += told({}, train__steps=self.steps)
+        preset, named = self.preset, {"agent": self.agent, "agent_match": self.agent_match, "seed": self.seed}
+        if preset is None and self.config is None:
             device = load_config(None, None, [item for item in overrides if key_of(item) == "device"]).device
-            preset = default_preset(task, resolve_device(device))
-        resolved = load_config(preset, path(config), overrides, agent=agent, agent_match=agent_match, seed=seed)
-        asked = Training(resolved, Path(runs_dir))
-    else:
-        own = (agent, preset, config, task, model, n_runners, agent_match, seed)
-        asked = _resumed(
-            Path(resume),
-            told(settings, rollout__store=store),
-            steps,
-            more=any(one is not None for one in own) or ci or ci_fast,
-        )
-        if asked.finished:
-            return asked
-    check(asked.config)
-    asked.config.agent_match = trained_by(asked.config.agent, asked.config.agent_match)
-    return asked
+            preset = default_preset(self.task, resolve_device(device))
+        return Training(load_config(preset, path(self.config), overrides, **named), Path(self.runs_dir))
 
+    def _resumed(self, resume: Path, store: str | None) -> Training:
+        from harness.run import RESUMABLE, same_run
 
-def _resumed(resume: Path, settings: list[Setting], steps: int | None, *, more: bool) -> Training:
-    """A run that goes on; `more` is whether anything else was asked for."""
-    from harness.run import RESUMABLE, same_run
-
-    folder = RunFolder.open(resume)
-    before = folder.read()
-    kind, result = before["kind"], before["result"]
-    if kind != "train":
-        raise UserError(f"{resume} is of kind {kind!r}, not a training: start it again with `harness {kind}`")
-    if more:
-        raise UserError(
-            f"--resume takes the run's own configuration; only --set of {', '.join(RESUMABLE)} may change it"
-        )
-    resolved = load_config(None, folder.path / "config.yaml", settings)
-    if steps is not None:
-        resolved.train.steps = steps
-    same_run(folder.config(), resolved)
-    finished = ""
-    if before["status"] == "finished" and result and result["steps"] >= (resolved.train.steps or 0):
-        done = result["steps"]
-        finished = f"{resume} finished after its {done} steps; --steps {2 * done} goes on"
-    return Training(resolved, folder.path.parent, folder, finished)
+        folder = RunFolder.open(resume)
+        before = folder.read()
+        kind, result = before["kind"], before["result"]
+        if kind != "train":
+            raise UserError(f"{resume} is of kind {kind!r}, not a training: start it again with `harness {kind}`")
+        settings = told(self.settings, rollout__store=store)
+        named = (self.agent, self.preset, self.config, self.task, self.model, self.n_runners)
+        if any(one is not None for one in (*named, self.agent_match, self.seed)) or self.ci or self.ci_fast:
+            raise UserError(
+                f"--resume takes the run's own configuration; only --set of {', '.join(RESUMABLE)} may change it"
+            )
+        resolved = load_config(None, folder.path / "config.yaml", settings)
+        if self.steps is not None:
+            resolved.train.steps = self.steps
+        same_run(folder.config(), resolved)
+        finished = ""
+        if before["status"] == "finished" and result and result["steps"] >= (resolved.train.steps or 0):
+            done = result["steps"]
+            finished = f"{resume} finished after its {done} steps; --steps {2 * done} goes on"
+        return Training(resolved, folder.path.parent, folder, finished)
 
 
 @dataclass

@@ -30,7 +30,7 @@ class _Kept:
             return text[:TEXT_CHARS]
         return text
 
-    def records(self, column: str, records: Iterable[Mapping[str, Any]]) -> str:
+    def records(self, column: str, records: Iterable[Mapping[str, object]]) -> str:
         """JSON of the first records, of the last of them the beginnings of its values."""
         whole = list(records)
         text = json.dumps(whole, ensure_ascii=False)
@@ -42,7 +42,7 @@ class _Kept:
         return json.dumps(kept, ensure_ascii=False)
 
 
-def _beginning(value: Any, room: list[int]) -> Any:
+def _beginning(value: object, room: list[int]) -> Any:
     """As much of plain data as there is room for, in characters; takes from `room` what it keeps."""
     if isinstance(value, str):
         kept = value[: max(0, room[0])]

@@ -230,7 +230,7 @@ class RowLog:
         path = folder.logs / f"{kind}-{time.time_ns()}-{os.getpid()}.jsonl"
         self._file = path.open("ab", buffering=0)
 
-    def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def add(self, rows: Iterable[Mapping[str, object]]) -> None:
         """Append rows, whole or not at all.
 
         Raises:
@@ -250,7 +250,7 @@ class RowLog:
         self._file.close()
 
 
-def _line(row: Mapping[str, Any]) -> bytes:
+def _line(row: Mapping[str, object]) -> bytes:
     import orjson
 
     try:

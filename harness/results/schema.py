@@ -1,15 +1,12 @@
 """What `run.json` holds and what a row of a run is: the one place where each field is explained.
 
 Plain dictionaries with types: they are JSON as they stand, and nothing has to be imported to list a hundred runs.
-`docs/records.md` is made of this module (`python -m harness.results.schema`), and a test holds every published record
-against it.
+`docs/records.md` is made of this module (`python tools/fields.py`), and a test holds every published record against it.
 """
 
 from __future__ import annotations
 
-import re
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from types import UnionType
 from typing import (
@@ -418,76 +415,19 @@ _ARROW: dict[Any, str] = {
 @cache
 def columns(part: type) -> dict[str, str]:
     """Name and Arrow type of every column of a table whose rows are of this type."""
-    kinds = {name: kind for name, (kind, _, _) in _hints(part).items()}
+    kinds = {name: kind for name, (kind, _, _) in described(part).items()}
     return {name: _ARROW[get_args(kind)[0] if get_origin(kind) in _UNIONS else kind] for name, kind in kinds.items()}
-
-
-PARTS = (
-    RunRecord,
-    Launch,
-    Identity,
-    Result,
-    Accuracy,
-    Samples,
-    Measured,
-    Certificate,
-    Fingerprint,
-    Parent,
-    Reading,
-    Sampling,
-    Hardware,
-    Study,
-    Counts,
-    Commit,
-    Distribution,
-)
-
-
-INTRODUCTION = f"""\
-# What a run leaves behind
-
-Made of `harness/results/schema.py` by `python -m harness.results.schema > docs/records.md`; a test compares.
-
-A run's folder has `run.json` (schema version {SCHEMA_VERSION}), `config.yaml` (runs again as it stands), and three
-tables:
-`steps.parquet` (a row a step: `step`, what the trainer logged, and means over its episodes), `episodes.parquet` and
-`transitions.parquet`."""
-
-
-def document() -> str:
-    """`docs/records.md`: tables of every field and column."""
-    lines = [INTRODUCTION, *tables(PARTS, {RunRecord: "`run.json`"})]
-    for name, row in (("episodes.parquet", Episode), ("transitions.parquet", Call)):
-        lines += ["", f"## `{name}`", "", "| column | type | meaning |", "|---|---|---|"]
-        meanings = {column: meaning for column, _, meaning in fields(row)}
-        lines += [f"| `{column}` | {kind} | {meanings[column]} |" for column, kind in columns(row).items()]
-    return "\n".join(lines) + "\n"
-
-
-def tables(parts: Iterable[type], names: Mapping[type, str]) -> Iterator[str]:
-    """Lines of Markdown: a section with a table for each part, under its class's name where it has no other."""
-    for part in parts:
-        yield from ("", f"## {names.get(part, part.__name__)}", "", str(part.__doc__).strip(), "")
-        yield from ("| field | type | meaning |", "|---|---|---|")
-        for field, kind, meaning in fields(part):
-            yield f"| `{field}` | {kind.replace('|', chr(92) + '|')} | {meaning} |"
-
-
-def fields(part: type) -> Iterator[tuple[str, str, str]]:
-    """Name, type in words and meaning of every field."""
-    for name, (kind, needed, more) in _hints(part).items():
-        yield name, _named(kind) + ("" if needed else ", may be missing"), more[0]
 
 
 @cache
 def keys() -> dict[str, Key]:
     """Every key of the identity: the table that comparing, `runs diff` and reports go by."""
-    return {name: more[1] for name, (_, _, more) in _hints(Identity).items()}
+    return {name: more[1] for name, (_, _, more) in described(Identity).items()}
 
 
 def fault(data: Any, part: type) -> str | None:
     """Dotted name of the first field that is missing or of the wrong kind; None if all are right."""
-    for name, (kind, needed, _) in _hints(part).items():
+    for name, (kind, needed, _) in described(part).items():
         if name not in data:
             if needed:
                 return name
@@ -511,7 +451,7 @@ def _fits(value: Any, kind: Any) -> bool:
 
 
 @cache
-def _hints(part: type) -> dict[str, tuple[Any, bool, tuple[Any, ...]]]:
+def described(part: type) -> dict[str, tuple[Any, bool, tuple[Any, ...]]]:
     """Of every field its type, whether it is needed, and what else its annotation says."""
     found = {}
     for name, hint in get_type_hints(part, include_extras=True).items():
@@ -520,13 +460,3 @@ def _hints(part: type) -> dict[str, tuple[Any, bool, tuple[Any, ...]]]:
         said = get_args(kind) if get_origin(kind) is Annotated else (kind,)
         found[name] = (said[0], needed, said[1:])
     return found
-
-
-def _named(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return " or ".join(f"`{one}`" for one in get_args(kind))
-    return kind.__name__ if isinstance(kind, type) and not get_args(kind) else re.sub(r"(\w+\.)+", "", str(kind))
-
-
-if __name__ == "__main__":
-    sys.stdout.write(document())

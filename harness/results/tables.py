@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -76,7 +75,7 @@ def steps_table(steps: Sequence[Mapping[str, float]]) -> pa.Table:
     return _table(steps, {"step": "int64", **dict.fromkeys(names, "double")})
 
 
-def _table(rows: Sequence[Mapping[str, Any]], kinds: Mapping[str, str]) -> pa.Table:
+def _table(rows: Sequence[Mapping[str, object]], kinds: Mapping[str, str]) -> pa.Table:
     schema = pa.schema([(name, _TYPES[kind]) for name, kind in kinds.items()])
     return pa.Table.from_pylist([{name: row.get(name) for name in kinds} for row in rows], schema=schema)
 

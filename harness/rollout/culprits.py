@@ -83,7 +83,7 @@ class Culprits:
         threading.Thread(target=self._look, name="culprits", daemon=True).start()
         here = os.getpid()
 
-        def ends(real: Callable[..., Any], told: str, fatal: Callable[..., bool]) -> Callable[..., Any]:
+        def ends(real: Callable[..., object], told: str, fatal: Callable[..., bool]) -> Callable[..., Any]:
             def instead(*arguments: Any) -> Any:
                 if os.getpid() == here and fatal(*arguments) and (one := self._acting()) is not None:
                     self._bring_down(one, "agent_error", f"the agent ended its process: {told}{arguments}")

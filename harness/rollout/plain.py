@@ -14,7 +14,7 @@ STATE_BYTES = 1 << 18
 """Of the state that a session leaves behind, as JSON."""
 
 
-def parsed(given: Mapping[str, Any] | str) -> tuple[dict[str, Any], str]:
+def parsed(given: Mapping[str, object] | str) -> tuple[dict[str, Any], str]:
     """Arguments as an object, and what is wrong where they are none."""
     if not isinstance(given, str):
         return _storable_in(dict(given)), ""
@@ -27,7 +27,7 @@ def parsed(given: Mapping[str, Any] | str) -> tuple[dict[str, Any], str]:
     return _storable_in(read), ""
 
 
-def plain_state(left: Any) -> Mapping[str, JSON] | None:
+def plain_state(left: object) -> Mapping[str, JSON] | None:
     """A session's state as it travels.
 
     Raises:
@@ -53,7 +53,7 @@ def _validator(schema: str) -> Any:
     return Draft202012Validator(json.loads(schema))
 
 
-def misfit(given: Mapping[str, Any], tool: Tool) -> str:
+def misfit(given: Mapping[str, object], tool: Tool) -> str:
     """What keeps arguments from fitting a tool's schema, or nothing."""
     error = next(iter(_validator(json.dumps(tool.parameters)).iter_errors(dict(given))), None)
     if error is None:
@@ -62,7 +62,7 @@ def misfit(given: Mapping[str, Any], tool: Tool) -> str:
     return f"do not fit{f' at {where}' if where else ''}: {error.message[:200]}"
 
 
-def _storable_in(value: Any) -> Any:
+def _storable_in(value: object) -> Any:
     """The value with every text in it storable."""
     if isinstance(value, str):
         return storable(value)

@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 IDLE_POLL_S = 0.05
 """agentlightning's queue has no way to wait: an idle runner asks this often."""
 POLICY_RESOURCE = "policy"
+Input = dict[str, Any]
+"""Of a rollout: a request, as `RolloutRequest.dump` has it."""
 UNREACHED_S = 1.0
 """How long an attempt is held that the gateway does not answer for: a run whose gateway died ends before it counts."""
 
@@ -36,20 +38,20 @@ UNREACHED_S = 1.0
 class GatewayTracer(DummyTracer):
     """Traces nothing in this process: the gateway sees every call from outside, whatever the framework."""
 
-    def init(self, *args: Any, **kwargs: Any) -> None: ...
-    def init_worker(self, *args: Any, **kwargs: Any) -> None: ...
-    def teardown(self, *args: Any, **kwargs: Any) -> None: ...
-    def teardown_worker(self, *args: Any, **kwargs: Any) -> None: ...
+    def init(self, *args: object, **kwargs: object) -> None: ...
+    def init_worker(self, *args: object, **kwargs: object) -> None: ...
+    def teardown(self, *args: object, **kwargs: object) -> None: ...
+    def teardown_worker(self, *args: object, **kwargs: object) -> None: ...
 
     @contextlib.asynccontextmanager
-    async def trace_context(self, *args: Any, **kwargs: Any) -> AsyncIterator[None]:
+    async def trace_context(self, *args: object, **kwargs: object) -> AsyncIterator[None]:
         yield None
 
     def get_last_trace(self) -> list[Any]:
         return []
 
 
-class PluginAgent(agl.LitAgent[dict[str, Any]]):
+class PluginAgent(agl.LitAgent[Input]):
     """A plugin's agent as agentlightning runs it: toolbox in, spans out. The reward is given elsewhere."""
 
     def __init__(self, agent: Agent, control: GatewayControl) -> None:
@@ -67,13 +69,13 @@ class PluginAgent(agl.LitAgent[dict[str, Any]]):
     def is_async(self) -> bool:
         return True
 
-    async def training_rollout_async(self, task: dict[str, Any], resources: NamedResources, rollout: Rollout) -> None:
+    async def training_rollout_async(self, task: Input, resources: NamedResources, rollout: Rollout) -> None:
         await self._run(task, resources, rollout)
 
-    async def validation_rollout_async(self, task: dict[str, Any], resources: NamedResources, rollout: Rollout) -> None:
+    async def validation_rollout_async(self, task: Input, resources: NamedResources, rollout: Rollout) -> None:
         await self._run(task, resources, rollout)
 
-    async def _run(self, task: dict[str, Any], resources: NamedResources, rollout: Rollout) -> None:
+    async def _run(self, task: Input, resources: NamedResources, rollout: Rollout) -> None:
         import httpx
 
         timeline.mark("first rollout")
@@ -110,7 +112,7 @@ class PluginAgent(agl.LitAgent[dict[str, Any]]):
                 raise RolloutError(f"{attempt.outcome}: {attempt.detail}")  # the store queues it again
 
 
-class ConcurrentRunner(agl.LitAgentRunner[dict[str, Any]]):
+class ConcurrentRunner(agl.LitAgentRunner[Input]):
     """`LitAgentRunner` that keeps up to `concurrency` rollouts under way in one event loop."""
 
     def __init__(self, concurrency: int, heartbeat: Callable[[], None]) -> None:

@@ -190,7 +190,7 @@ class Session:
             self._transitions.add(transition_rows(attempt, phase=phase, step=step, paid=paid))
         given = [call for call in calls if call.index in paid]
         if phase == "val":
-            given = [call for call in calls if call.response_ids and call.role not in self.config.roles][-1:]
+            given = self._last(calls)
         return Scored(
             reward.value,
             reward.reason,
@@ -201,6 +201,10 @@ class Session:
             sum(call.role not in self._program.checkers for call in calls),
             attempt.elapsed_s,
         )
+
+    def _last(self, calls: Sequence[Transition]) -> list[Transition]:
+        """The policy's last transition, where there is one."""
+        return [call for call in calls if call.response_ids and call.role not in self.config.roles][-1:]
 
     async def _meaning(self, task: Task, attempt: Attempt) -> str | None:
         """A hash of what the answer comes to, where several are drawn for a task; None where it has no vote."""

@@ -48,7 +48,7 @@ def to_spans(attempt: Attempt) -> list[Span]:
 
     spans: list[Span] = []
     for call in attempt.transitions:
-        attributes: dict[str, Any] = {
+        attributes: dict[str, object] = {
             "harness.role": call.role,
             "gen_ai.request.model": call.model,
             "gen_ai.usage.input_tokens": call.prompt_tokens or 0,

@@ -15,7 +15,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import agentlightning as agl
 
@@ -113,7 +113,7 @@ class RolloutWork(agl.Algorithm):
             if left:
                 logger.info("ended %d processes that were left", left)
 
-    async def run(self, train_dataset: Any = None, val_dataset: Any = None) -> None:
+    async def run(self, train_dataset: object = None, val_dataset: object = None) -> None:
         """Called by agentlightning."""
         this = asyncio.current_task()
         assert this is not None

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 END = 256
 """Token id that ends a reply; the ids below it are bytes."""
+Part = dict[str, Any]
+"""Of a chat completion, as JSON has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +69,18 @@ class ScriptedCompletion:
         self._with_logprobs = bool(body.get("logprobs")) and "logprobs" not in reply.without
         self._prompt_ids = prompt_token_ids(body["messages"])
 
-    def whole(self) -> dict[str, Any]:
+    def whole(self) -> Part:
         """The answer of a request without `stream`."""
         reply = self._reply
         ids = response_token_ids(reply.text, reply.finish_reason)
-        message: dict[str, Any] = {"role": "assistant", "content": reply.text}
+        message: Part = {"role": "assistant", "content": reply.text}
         if reply.tool_calls is not None:
             message["tool_calls"] = reply.tool_calls
         choice = {"index": 0, "message": message, "finish_reason": reply.finish_reason} | self._tokens(ids, 0)
         whole = {**self._head, "object": "chat.completion", "choices": [choice], "usage": self._usage(ids)}
         return self._with_prompt(whole)
 
-    def chunks(self) -> Iterator[dict[str, Any]]:
+    def chunks(self) -> Iterator[Part]:
         """The answer of a request with `stream`: role, words, end, and the usage if asked for."""
         reply = self._reply
         role = {
@@ -103,16 +105,16 @@ class ScriptedCompletion:
             usage = self._usage(response_token_ids(reply.text, reply.finish_reason))
             yield self._chunk([]) | {"usage": usage}
 
-    def _chunk(self, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    def _chunk(self, choices: list[Part]) -> Part:
         return {**self._head, "object": "chat.completion.chunk", "choices": choices}
 
-    def _with_prompt(self, value: dict[str, Any]) -> dict[str, Any]:
+    def _with_prompt(self, value: Part) -> Part:
         if self._with_ids and "prompt_token_ids" not in self._reply.without:
             value["prompt_token_ids"] = self._prompt_ids
         return value
 
-    def _tokens(self, ids: Sequence[int], at: int) -> dict[str, Any]:
-        fields: dict[str, Any] = {"logprobs": None}
+    def _tokens(self, ids: Sequence[int], at: int) -> Part:
+        fields: Part = {"logprobs": None}
         if self._with_ids:
             fields["token_ids"] = ids
         if self._with_logprobs:
@@ -150,7 +152,7 @@ def logprob(token_id: int, position: int) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _logprob_content(ids: tuple[int, ...], at: int) -> tuple[dict[str, Any], ...]:
+def _logprob_content(ids: tuple[int, ...], at: int) -> tuple[Part, ...]:
     return tuple(
         {
             "token": f"token_id:{token_id}",

@@ -66,7 +66,7 @@ class ReceivedRequest:
     @property
     def messages(self) -> Sequence[Mapping[str, Any]]:
         """The messages of the request."""
-        messages: Sequence[Mapping[str, Any]] = self.body.get("messages") or []
+        messages: Sequence[Mapping[str, object]] = self.body.get("messages") or []
         return messages
 
     @property
@@ -79,7 +79,7 @@ Script = Callable[[ReceivedRequest], Reply | str] | Sequence[Reply | str]
 """A function of the request, or the replies in order; a list that has run out answers 500."""
 
 
-def conversation_of(messages: Sequence[Mapping[str, Any]]) -> str:
+def conversation_of(messages: Sequence[Mapping[str, object]]) -> str:
     """The first user message up to the query under discussion: one for all roles of a harness rollout."""
     for message in messages:
         if message.get("role") == "user":
@@ -269,7 +269,7 @@ class ScriptedServer:
         return Reply(reply) if isinstance(reply, str) else reply
 
 
-def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+def _json(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
     return web.Response(body=orjson.dumps(value), status=status, content_type="application/json", headers=headers)
 
 

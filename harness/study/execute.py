@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from harness.compare.runs import read_run
-from harness.errors import UserError, last_line
+from harness.errors import UserError
 from harness.monitor import Follower
 from harness.plugins import make_trainer
 from harness.results.folder import RunFolder, now, undisturbed
@@ -24,8 +24,8 @@ from harness.study.launchers import Launched
 from harness.study.plan import Job
 from harness.study.slots import Slot, nearest
 from harness.study.state import Step, StudyFolder
+from harness.study.told import job_of, last_line_of, outcome_of
 from harness.trainers import Progress, Standby
-from harness.wording import mean, measured
 
 POLL_S = 0.5
 STOP_S = 45.0
@@ -128,7 +128,7 @@ class StudyRun:
                     waiting[:0] = [again] if again else []
                 self._fill(waiting)
                 for one in self._active:
-                    one.standing.line = _last_line(one.log, one.since) or one.launched.told
+                    one.standing.line = last_line_of(one.log, one.since) or one.launched.told
                     if one.run is None and self._find_run(one) is not None:
                         folder.set(one.step.job, "running", one.run, one.launched)
                     _follow(one)
@@ -160,7 +160,7 @@ class StudyRun:
                 standing.state = "skipped"
                 if step.folder is not None:
                     skipped = read_run(step.folder)
-                    standing.progress, standing.line = skipped.progress, _outcome(skipped.record)
+                    standing.progress, standing.line = skipped.progress, outcome_of(skipped.record)
                 self._folder.set(step.job, "finished", step.folder)
             else:
                 waiting.append((step, standing))
@@ -231,7 +231,7 @@ class StudyRun:
         if again.action == "skip":
             standing.state, standing.line = "finished", "by an earlier launch"
             if again.folder is not None:
-                standing.line = f"{_outcome(RunFolder(again.folder).read())}, by an earlier launch"
+                standing.line = f"{outcome_of(RunFolder(again.folder).read())}, by an earlier launch"
             self._folder.set(job, "finished", again.folder)
             return None
         if one.step.left is not None and not why:
@@ -240,13 +240,13 @@ class StudyRun:
         run = self._find_run(one)
         _follow(one)
         record: Mapping[str, Any] = RunFolder(run).read() if run is not None else {}
-        status, line = record.get("status", "failed"), _last_line(one.log, one.since)
+        status, line = record.get("status", "failed"), last_line_of(one.log, one.since)
         done = status == "finished" and not code
         if not done and status == "running":  # it was killed
             status = "interrupted"
         standing.state = "finished" if done else "failed"
         reason = why or record.get("reason") or line or f"ended with status {code} and said nothing"
-        standing.line = _outcome(record) if done else reason
+        standing.line = outcome_of(record) if done else reason
         self._folder.set(job, status if status != "finished" or done else "failed", run)
         if not done and RAY_WAS_SLOW in reason and standing.tries < TRIES:
             standing.state = "waiting"
@@ -258,7 +258,7 @@ class StudyRun:
         if one.run is None:
             for path in self._folder.path.glob("*/run.json"):
                 name = path.parent.name
-                if name not in one.step.earlier and _job_of(path.parent) == one.step.job.key:
+                if name not in one.step.earlier and job_of(path.parent) == one.step.job.key:
                     one.run = path.parent
         return one.run
 
@@ -337,29 +337,3 @@ def _follow(one: _Active) -> None:
             one.standing.progress = one.follower.look()
     except (UserError, OSError, ValueError, LookupError):
         one.standing.progress = None
-
-
-def _job_of(run: Path) -> str | None:
-    study = RunFolder(run).read().get("study")
-    return study["job"] if study else None
-
-
-def _last_line(log: Path, since: int = 0) -> str:
-    """The last line of a log that says something, from byte `since` on."""
-    if not log.is_file():
-        return ""
-    with log.open("rb") as file:
-        file.seek(0, os.SEEK_END)
-        file.seek(max(since, file.tell() - 4096))
-        return last_line(file.read().decode(errors="replace"), "")
-
-
-def _outcome(record: Mapping[str, Any]) -> str:
-    result = record.get("result")
-    if not isinstance(result, dict):
-        return ""
-    graded = bool(result.get("graded"))
-    if record.get("kind") == "eval":
-        return f"{measured(graded)} {mean(result.get('accuracy'), graded)}"
-    first, last = (mean(result.get(f"val_accuracy_{when}"), graded) for when in ("initial", "final"))
-    return f"{measured(graded)} {first} -> {last}{', nothing could be learned' if result.get('no_signal') else ''}"

@@ -180,7 +180,7 @@ def varied_keys(study: Study) -> list[str]:
     return [key for key in dict.fromkeys(keys) if key not in ("seed", "agent", "agent_match", "preset")]
 
 
-def config_hash(config: Mapping[str, Any]) -> str:
+def config_hash(config: Mapping[str, object]) -> str:
     """16 hex digits over a resolved configuration, without what cannot change a run's outcome.
 
     A setting that the version of a run did not have yet counts as its default.
@@ -247,7 +247,7 @@ def _evaluation(job: Job, agent: str) -> Job:
     return Job(_key(arm, job.seed), arm, config, "eval", job.key)
 
 
-def _label(axis: str, value: Any) -> str:
+def _label(axis: str, value: object) -> str:
     text = "default" if value is None else str(value)
     return text if axis in ("agent", "agent_match", "preset") else f"{axis.rpartition('.')[2]}={text}"
 

@@ -23,9 +23,9 @@ from harness.compare.keys import Entry, StudyLaunch, StudyState
 from harness.compare.runs import STUDY_FILE, Run, read_run, read_state, readable
 from harness.errors import PluginError
 from harness.parity.certificate import fingerprint
+from harness.provenance import changes, commit
 from harness.results.folder import held, replace_text
 from harness.results.schema import RunRecord
-from harness.run_record import changes, commit
 from harness.study.launchers import Launched, Launcher, Local, launcher
 from harness.study.plan import Job, Study, config_hash, varied_keys
 

@@ -32,7 +32,7 @@ class Timing:
 
 def measured(runs: Sequence[Run]) -> list[tuple[Mapping[str, Any], Timing]]:
     """Configuration and timing of every finished training."""
-    found: list[tuple[Mapping[str, Any], Timing]] = []
+    found: list[tuple[Mapping[str, object], Timing]] = []
     for run in runs:
         result = run.record["result"]
         if result is None or not run.finished or not run.trained:

@@ -32,9 +32,9 @@ from typing import Any
 
 from harness.config import PolicyConfig
 from harness.errors import ConfigError, UserError
+from harness.layers import file_hash
 from harness.policies import fetched, revision_of
 from harness.policies.catalogue import cached_dir, find
-from harness_weights.download import sha256
 from recipes.finetune.course import PRETRAINING, Course
 from recipes.finetune.fit import fit
 from recipes.finetune.policy import Policy, from_nothing, load
@@ -231,7 +231,7 @@ def _write_manifest(
             "tokenizers": tokenizers.__version__,
         },
         "hardware": torch.cuda.get_device_name() if arguments.device == "cuda" else platform.machine(),
-        "sha256": {path.name: sha256(path) for path in files},
+        "sha256": {path.name: file_hash(path) for path in files},
     }
     (out / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n")
     return manifest

@@ -23,9 +23,9 @@ from harness.compare.layout import tables
 from harness.compare.numbers import formed
 from harness.compare.runs import Run, read_run, select
 from harness.records import Attempt, CallFailure, Verdict
-from harness.report.charts import by_role
 from harness.results.episodes import roles
 from harness.testing.calls import transition
+from harness_report.charts import by_role
 
 from .synthetic import write_run as write
 

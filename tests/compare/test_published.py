@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import pytest
@@ -24,9 +25,8 @@ from harness.compare.formats import markdown_tables, render
 from harness.compare.layout import tables
 from harness.compare.references import reference_rows
 from harness.compare.runs import read_run, read_state, select
-from harness.report.episodes import sample
-from harness.report.page import write_report
-from harness.results.schema import fields
+from harness_report.episodes import sample
+from harness_report.page import write_report
 
 ROOT = Path(__file__).parents[2]
 STUDIES = sorted(file.parent for file in (ROOT / "results" / "studies").glob("*/study.json"))
@@ -64,12 +64,14 @@ def parts() -> list[type]:
 
 
 def test_every_key_says_what_it_is_on_a_page_that_is_made_of_the_model(parts: list[type]) -> None:
-    assert set(keys.PARTS) < set(parts)
+    page = run_path(str(ROOT / "tools" / "fields.py"))
+    fields, shown = page["fields"], page["OF_COMPARISONS"]
+    assert set(shown) < set(parts)
     for part in parts:
         assert part.__doc__ and all(meaning for _, _, meaning in fields(part)), part
-        assert {name for name, _, _ in fields(part)} <= {name for one in keys.PARTS for name, _, _ in fields(one)}
+        assert {name for name, _, _ in fields(part)} <= {name for one in shown for name, _, _ in fields(one)}
     written = (ROOT / "docs" / "comparisons.md").read_text(encoding="utf-8")
-    assert written == keys.document(), "run: python -m harness.compare.keys > docs/comparisons.md"
+    assert written == page["comparisons"](), "run: python tools/fields.py"
 
 
 def test_a_comparison_is_of_its_model_to_the_last_key(parts: list[type]) -> None:

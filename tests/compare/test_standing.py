@@ -13,8 +13,8 @@ import pytest
 from harness.compare.runs import read_run, select
 from harness.order import validation_order
 from harness.plugins import load, task_set_spec
-from harness.report.page import write_report
 from harness.results.folder import RowLog, RunFolder
+from harness_report.page import write_report
 
 from .synthetic import Writer, write_run
 

@@ -15,12 +15,13 @@ import pytest
 from harness.compare.comparison import compare
 from harness.compare.formats import render
 from harness.compare.keys import Comparison, Decision
-from harness.compare.layout import sentences, tables
+from harness.compare.layout import tables
 from harness.compare.runs import Selection, select
+from harness.compare.sentences import sentences
 from harness.compare.verdicts import CLAIMS, conclusions, verdict_text
 from harness.errors import UserError
 from harness.python.summaries import summary
-from harness.report.page import write_report
+from harness_report.page import write_report
 
 Write = Callable[..., Any]
 ALIKE = re.compile(
@@ -235,7 +236,7 @@ def test_a_stated_baseline_is_never_replaced(three_arms: Path, tmp_path: Path) -
 
 
 def test_a_baseline_that_several_arms_fit_is_refused_and_power_refuses_as_well(write_run: Write) -> None:
-    from harness.cli.power import power
+    from harness_power.command import power
 
     runs = [write_run(agent_match=match, seed=seed, steps=2) for match in ("write", "check") for seed in (0, 1)]
     paths = [run.path for run in runs]
@@ -270,9 +271,9 @@ def test_labels_of_latex_tables_are_of_what_was_compared(three_arms: Path, write
 def test_power_with_one_cluster_plans_with_no_other_and_keeps_its_promise(
     write_run: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from harness.cli.power import power
     from harness.compare.estimates import crossed_mean
     from harness.compare.power import Variances
+    from harness_power.command import power
 
     runs = [
         in_clusters(write_run(name, seed, steps=2, val_limit=40, accuracy=(0.3, 0.5 + 0.1 * seed)), 10_000)

@@ -19,11 +19,12 @@ from harness.config import load_config
 from harness.errors import ConfigError, RunFailed, TaskSetError
 from harness.order import validation_order
 from harness.plugins import environment, make_task_set
+from harness.provenance import model_hash
 from harness.records import Task
 from harness.results.folder import RowLog, RunFolder
 from harness.results.schema import RunRecord, Scores
 from harness.run import StartedRun, load_tasks, recorded
-from harness.run_record import identity, model_hash, tools_hash
+from harness.run_record import identity, tools_hash
 from harness_sql.tasks.pocket import PocketTasks
 
 

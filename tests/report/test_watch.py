@@ -218,7 +218,7 @@ def test_a_damaged_table_leaves_what_was_shown(growing: Growing) -> None:
 
 
 def test_words_of_models_and_tasks_are_text(growing: Growing, browse: Callable[..., Any], tmp_path: Path) -> None:
-    from harness.report.page import page
+    from harness_report.page import page
 
     told = ("question", "answer", "detail", "reward_reason", "cluster", "outcome", "task_id")
     growing.rows["episodes"] = [row | dict.fromkeys(told, EVIL) for row in growing.rows["episodes"]]

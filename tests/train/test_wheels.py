@@ -19,15 +19,16 @@ REPO = Path(__file__).parents[2]
 
 
 def alone(call: Callable[..., str], uv: str, wheel: Path, folder: Path) -> None:
-    """The core by itself: no SQL, no verl, no torch. It compares and reports, and says what a training needs."""
+    """The core and its analysis: no SQL, no verl, no torch. It compares and reports, and says what a training needs."""
     python = str(folder / "bin" / "python")
     call(uv, "venv", "--quiet", "--python", sys.executable, str(folder))
-    call(uv, "pip", "install", "--quiet", "--python", python, str(wheel), "pytest")
+    more = [str(one) for name in ("report", "power") for one in wheel.parent.glob(f"harness_{name}-*.whl")]
+    call(uv, "pip", "install", "--quiet", "--python", python, str(wheel), *more, "pytest")
     call(python, "-c", "from harness import *; import harness.testing.data_contract as _", cwd=folder)
     command, run = str(folder / "bin" / "harness"), next((REPO / "results" / "cpu" / "seed0").glob("**/run.json"))
     said = call(command, "--help")
     assert "compare" in said and "score" not in said
-    assert json.loads(call(command, "plugins", "--json")) == []
+    assert {row["name"] for row in json.loads(call(command, "plugins", "--json"))} == {"report", "power"}
     row, other = str(run.parent), str(next((REPO / "results" / "cpu" / "seed1").glob("**/run.json")).parent)
     assert json.loads(call(command, "runs", "show", row, "--json"))
     assert json.loads(call(command, "compare", row, other, "--format", "json"))

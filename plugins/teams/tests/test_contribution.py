@@ -16,10 +16,11 @@ from harness.compare.comparison import compare
 from harness.compare.runs import read_run, read_state, select
 from harness.config import load_config
 from harness.policies import resolve
+from harness.provenance import model_hash
 from harness.results.folder import RunFolder
 from harness.results.tables import conclude
 from harness.run import load_data
-from harness.run_record import closed, model_hash, run_record
+from harness.run_record import closed, run_record
 from harness.scripted.server import ScriptedServer
 from harness_teams.cli import app as command
 from harness_teams.contribution import TRAINED, arms_of, groups_of

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from harness.hookspecs import AgentSpec, hookimpl
 from harness_dialogues.prompts import ROLES as DIALOGUE_ROLES
 from harness_sql.self_correcting.prompts import ROLES
@@ -11,58 +13,45 @@ from harness_teams.names import ROLES as TEAM_ROLES
 HARNESS_API = 1
 FRAMEWORKS = ("agent-framework-core", "agent-framework-openai")
 
+_sql = partial(AgentSpec, program="self_correcting_sql", roles=ROLES, frameworks=FRAMEWORKS)
+_tools = partial(AgentSpec, program="tool_loop", roles=TOOL_ROLES, frameworks=FRAMEWORKS)
+_dialogue = partial(AgentSpec, program="dialogue", roles=DIALOGUE_ROLES, frameworks=FRAMEWORKS)
+_team = partial(AgentSpec, program="team", roles=TEAM_ROLES, frameworks=FRAMEWORKS)
+
 
 @hookimpl
 def harness_agents() -> list[AgentSpec]:
     return [
-        AgentSpec(
+        _sql(
             "agent_framework_sql",
             "harness_agent_framework_sql.agent:AgentFrameworkSQL",
             "Microsoft Agent Framework: a workflow of executors and agents",
-            roles=ROLES,
-            frameworks=FRAMEWORKS,
-            program="self_correcting_sql",
         ),
-        AgentSpec(
+        _tools(
             "agent_framework_tools",
             "harness_agent_framework_sql.tools:AgentFrameworkTools",
             "Microsoft Agent Framework: an agent with function tools and middleware",
-            roles=TOOL_ROLES,
-            frameworks=FRAMEWORKS,
-            program="tool_loop",
         ),
-        AgentSpec(
+        _tools(
             "agent_framework_tools_idiomatic",
             "harness_agent_framework_sql.tools_idiomatic:AgentFrameworkToolsIdiomatic",
             "Microsoft Agent Framework: function tools and its own loop",
-            roles=TOOL_ROLES,
-            frameworks=FRAMEWORKS,
             strict=False,
-            program="tool_loop",
         ),
-        AgentSpec(
+        _team(
             "agent_framework_team",
             "harness_agent_framework_sql.team:AgentFrameworkTeam",
             "Agent Framework: a planner, workers and a critic, each an agent with function tools",
-            roles=TEAM_ROLES,
-            frameworks=FRAMEWORKS,
-            program="team",
         ),
-        AgentSpec(
+        _team(
             "agent_framework_team_idiomatic",
             "harness_agent_framework_sql.team_idiomatic:AgentFrameworkTeamIdiomatic",
             "Microsoft Agent Framework: an agent whose tools are agents",
-            roles=TEAM_ROLES,
-            frameworks=FRAMEWORKS,
             strict=False,
-            program="team",
         ),
-        AgentSpec(
+        _dialogue(
             "agent_framework_dialogue",
             "harness_agent_framework_sql.dialogue:AgentFrameworkDialogue",
             "Microsoft Agent Framework: an agent with a session",
-            roles=DIALOGUE_ROLES,
-            frameworks=FRAMEWORKS,
-            program="dialogue",
         ),
     ]

@@ -50,7 +50,7 @@ class Turns(ChatMiddleware):
 
     @staticmethod
     def _tool(
-        name: str, toolbox: Toolbox, description: str = "", parameters: Mapping[str, Any] = MappingProxyType({})
+        name: str, toolbox: Toolbox, description: str = "", parameters: Mapping[str, object] = MappingProxyType({})
     ) -> FunctionTool:
         # `Verbatim` answers for its function; without one the framework would hand the call back to the caller.
         return FunctionTool(name=name, description=description, input_model=parameters, func=toolbox.call)

@@ -88,7 +88,7 @@ class Caller:
 
     def __init__(self, role: str, system: str, toolbox: Toolbox) -> None:
         # AutoGen adds `strict` to a tool's definition, which chat templates print, and a `tool_choice`.
-        exact: dict[str, Any] = {"tool_choice": omit}
+        exact: dict[str, object] = {"tool_choice": omit}
         if toolbox.tools:
             exact["tools"] = [tool.definition for tool in toolbox.tools]
         client = chat_client(role, toolbox, TurnsClient, extra_body=exact)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from harness.hookspecs import AgentSpec, hookimpl
 from harness_dialogues.prompts import ROLES as DIALOGUE_ROLES
 from harness_sql.self_correcting.prompts import ROLES
@@ -11,49 +13,31 @@ from harness_teams.names import ROLES as TEAM_ROLES
 HARNESS_API = 1
 FRAMEWORKS = ("crewai",)
 
+_sql = partial(AgentSpec, program="self_correcting_sql", roles=ROLES, frameworks=FRAMEWORKS)
+_tools = partial(AgentSpec, program="tool_loop", roles=TOOL_ROLES, frameworks=FRAMEWORKS)
+_dialogue = partial(AgentSpec, program="dialogue", roles=DIALOGUE_ROLES, frameworks=FRAMEWORKS)
+_team = partial(AgentSpec, program="team", roles=TEAM_ROLES, frameworks=FRAMEWORKS)
+
 
 @hookimpl
 def harness_agents() -> list[AgentSpec]:
     return [
-        AgentSpec(
-            "crewai_sql",
-            "harness_crewai_sql.agent:CrewAISQL",
-            "CrewAI: a Flow with routers and direct model calls",
-            roles=ROLES,
-            frameworks=FRAMEWORKS,
-            program="self_correcting_sql",
-        ),
-        AgentSpec(
+        _sql("crewai_sql", "harness_crewai_sql.agent:CrewAISQL", "CrewAI: a Flow with routers and direct model calls"),
+        _sql(
             "crewai_sql_idiomatic",
             "harness_crewai_sql.idiomatic:CrewAISQLIdiomatic",
             "CrewAI: a crew with an agent and a task for each role",
-            roles=ROLES,
-            frameworks=FRAMEWORKS,
             strict=False,
-            program="self_correcting_sql",
         ),
-        AgentSpec(
-            "crewai_tools",
-            "harness_crewai_sql.tools:CrewAITools",
-            "CrewAI: a Flow whose router carries out tool calls",
-            roles=TOOL_ROLES,
-            frameworks=FRAMEWORKS,
-            program="tool_loop",
+        _tools(
+            "crewai_tools", "harness_crewai_sql.tools:CrewAITools", "CrewAI: a Flow whose router carries out tool calls"
         ),
-        AgentSpec(
-            "crewai_team",
-            "harness_crewai_sql.team:CrewAITeam",
-            "CrewAI: a planner, workers and a critic, each a Flow",
-            roles=TEAM_ROLES,
-            frameworks=FRAMEWORKS,
-            program="team",
+        _team(
+            "crewai_team", "harness_crewai_sql.team:CrewAITeam", "CrewAI: a planner, workers and a critic, each a Flow"
         ),
-        AgentSpec(
+        _dialogue(
             "crewai_dialogue",
             "harness_crewai_sql.dialogue:CrewAIDialogue",
             "CrewAI: a Flow a turn, begun with the messages of the last",
-            roles=DIALOGUE_ROLES,
-            frameworks=FRAMEWORKS,
-            program="dialogue",
         ),
     ]

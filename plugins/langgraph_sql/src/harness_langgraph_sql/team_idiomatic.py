@@ -94,7 +94,7 @@ class LangGraphTeamIdiomatic:
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         said = toolbox.prompts.planner.messages(problem)
-        start: Any = {"messages": [(one["role"], one["content"]) for one in said], "checked": False}
+        start: object = {"messages": [(one["role"], one["content"]) for one in said], "checked": False}
         with tracing_context(enabled=False):
             try:
                 final = (

@@ -16,7 +16,7 @@ from harness.errors import ConfigError, EnvironmentFault, TaskSetError
 from harness.layers import digest
 from harness.plugins import make, task_set_spec
 from harness.records import Task
-from harness.tasks import TaskSet
+from harness.tasks import TaskSet, check_split
 from harness_mcp_tools.environment import MCP, listed
 from harness_mcp_tools.questions import tasks_of
 from harness_mcp_tools.servers import Server, servers_of
@@ -67,8 +67,7 @@ class McpTasks:
         Raises:
             TaskSetError: The split does not exist or is empty, or a server does not start or says nothing of use.
         """
-        if split not in SPLITS:
-            raise TaskSetError(f"task set 'mcp' has no split {split!r}. Use one of: {', '.join(SPLITS)}")
+        check_split("mcp", split, SPLITS)
         if self._inner is not None:
             return [self._equipped(replace(task, task_set=MCP), "") for task in self._inner.load(split)]
         found = [self._equipped(task, task.data[MCP]) for task in self._questions if task.split == split]

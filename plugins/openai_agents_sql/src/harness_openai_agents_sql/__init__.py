@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from harness.hookspecs import AgentSpec, hookimpl
 from harness_dialogues.prompts import ROLES as DIALOGUE_ROLES
 from harness_sql.self_correcting.prompts import ROLES
@@ -11,73 +13,52 @@ from harness_teams.names import ROLES as TEAM_ROLES
 HARNESS_API = 1
 FRAMEWORKS = ("openai-agents", "openai")
 
+_sql = partial(AgentSpec, program="self_correcting_sql", roles=ROLES, frameworks=FRAMEWORKS)
+_tools = partial(AgentSpec, program="tool_loop", roles=TOOL_ROLES, frameworks=FRAMEWORKS)
+_dialogue = partial(AgentSpec, program="dialogue", roles=DIALOGUE_ROLES, frameworks=FRAMEWORKS)
+_team = partial(AgentSpec, program="team", roles=TEAM_ROLES, frameworks=FRAMEWORKS)
+
 
 @hookimpl
 def harness_agents() -> list[AgentSpec]:
     return [
-        AgentSpec(
+        _sql(
             "openai_agents_sql",
             "harness_openai_agents_sql.agent:OpenAIAgentsSQL",
             "OpenAI Agents SDK: three agents and a runner on Chat Completions",
-            roles=ROLES,
-            frameworks=FRAMEWORKS,
-            program="self_correcting_sql",
         ),
-        AgentSpec(
+        _sql(
             "openai_agents_sql_idiomatic",
             "harness_openai_agents_sql.idiomatic:OpenAIAgentsSQLIdiomatic",
             "OpenAI Agents SDK: one agent that calls an execute tool itself",
             roles=("write_query",),
-            frameworks=FRAMEWORKS,
             strict=False,
-            program="self_correcting_sql",
         ),
-        AgentSpec(
+        _tools(
             "openai_agents_tools",
             "harness_openai_agents_sql.tools:OpenAIAgentsTools",
             "OpenAI Agents SDK: an agent with function tools and a runner",
-            roles=TOOL_ROLES,
-            frameworks=FRAMEWORKS,
-            program="tool_loop",
         ),
-        AgentSpec(
+        _tools(
             "openai_agents_tools_idiomatic",
             "harness_openai_agents_sql.tools_idiomatic:OpenAIAgentsToolsIdiomatic",
             "OpenAI Agents SDK: strict function tools and the runner as it is",
-            roles=TOOL_ROLES,
-            frameworks=FRAMEWORKS,
             strict=False,
-            program="tool_loop",
         ),
-        AgentSpec(
+        _dialogue(
             "openai_agents_dialogue",
             "harness_openai_agents_sql.dialogue:OpenAIAgentsDialogue",
             "OpenAI Agents SDK: a run a turn, begun with the items of the last",
-            roles=DIALOGUE_ROLES,
-            frameworks=FRAMEWORKS,
-            program="dialogue",
         ),
-        *_teams(),
-    ]
-
-
-def _teams() -> list[AgentSpec]:
-    return [
-        AgentSpec(
+        _team(
             "openai_agents_team",
             "harness_openai_agents_sql.team:OpenAIAgentsTeam",
             "OpenAI Agents SDK: a planner, workers and a critic, each run by its Runner",
-            roles=TEAM_ROLES,
-            frameworks=FRAMEWORKS,
-            program="team",
         ),
-        AgentSpec(
+        _team(
             "openai_agents_team_idiomatic",
             "harness_openai_agents_sql.team_idiomatic:OpenAIAgentsTeamIdiomatic",
             "OpenAI Agents SDK: a manager whose tools are agents",
-            roles=TEAM_ROLES,
-            frameworks=FRAMEWORKS,
             strict=False,
-            program="team",
         ),
     ]

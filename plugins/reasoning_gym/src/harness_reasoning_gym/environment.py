@@ -11,5 +11,5 @@ from harness import Environment, Task
 class NoTools(Environment):
     """Nothing to call: requests offer no tools, and an answer is what the model says."""
 
-    def payload(self, task: Task, limits: Mapping[str, Any]) -> Mapping[str, Any]:
+    def payload(self, task: Task, limits: Mapping[str, object]) -> Mapping[str, Any]:
         return {}

@@ -40,7 +40,7 @@ def puzzles(dataset: str, level: int, parameters: str, seed: int, size: int) -> 
         raise TaskSetError(f"reasoning_gym's {dataset!r} does not take {given} at level {level}: {error}") from error
 
 
-def _at_level(dataset: str, level: int, given: Mapping[str, Any]) -> Any:
+def _at_level(dataset: str, level: int, given: Mapping[str, object]) -> Any:
     if dataset not in CURRICULA:
         raise TaskSetError(f"task.options.level={level}: reasoning_gym has no levels of {dataset!r}; leave it out")
     curriculum = CURRICULA[dataset]()

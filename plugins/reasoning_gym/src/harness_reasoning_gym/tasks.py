@@ -8,6 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from harness import Task, TaskSetError
+from harness.tasks import check_split
 
 VAL_SEED = 1 << 24
 """Puzzle n of a data set is made from its seed plus n, so this keeps those of the two splits apart."""
@@ -31,7 +32,7 @@ class ReasoningGymTasks:
         seed: int = 0,
         train_size: int = 1000,
         val_size: int = 200,
-        parameters: Mapping[str, Any] | None = None,
+        parameters: Mapping[str, object] | None = None,
     ) -> None:
         self.dataset, self.level, self.seed = dataset, level, seed
         self.sizes = {"train": train_size, "val": val_size}
@@ -44,8 +45,7 @@ class ReasoningGymTasks:
 
     def load(self, split: str) -> Sequence[Task]:
         """Questions of a split; no question of `val` is one of `train`, and none comes twice."""
-        if split not in self.sizes:
-            raise TaskSetError(f"task set 'reasoning_gym' has no split {split!r}. Use one of: train, val")
+        check_split("reasoning_gym", split, self.sizes)
         seen = {task.question for task in self.load("val")} if split == "train" else set()
         tasks = []
         for task in self._made(split):

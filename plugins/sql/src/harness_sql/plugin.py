@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 from harness.hookspecs import AgentSpec, EnvironmentSpec, ProgramSpec, RewardSpec, TaskSetSpec, hookimpl
 from harness_sql.self_correcting.prompts import ROLES
@@ -30,6 +31,8 @@ _SPIDERS = (
     ("spider_dk", "SpiderDKTasks", "Spider-DK: knowledge of the domain is needed (`harness data spider`)", ("dev",)),
 )
 """Spider and its variants: name, class, summary, splits."""
+_graded = partial(RewardSpec, graded=True)
+_task_set = partial(TaskSetSpec, environment="sql")
 _SPIDER = (("cpu", "cpu-spider"), ("cuda", "qwen-1.5b"), ("npu", "qwen-1.5b"))
 
 
@@ -79,20 +82,14 @@ def harness_programs() -> list[ProgramSpec]:
 @hookimpl
 def harness_tasks() -> list[TaskSetSpec]:
     return [
-        TaskSetSpec(
+        _task_set(
             "files",
             "harness_sql.tasks.files:FilesTasks",
             "your own questions and SQLite databases (JSON lines, CSV, Parquet)",
             splits=("train", "val", "test", "all"),
-            environment="sql",
         ),
-        TaskSetSpec(
-            "pocket",
-            "harness_sql.tasks.pocket:PocketTasks",
-            "bundled questions over small generated databases",
-            environment="sql",
-        ),
-        TaskSetSpec(
+        _task_set("pocket", "harness_sql.tasks.pocket:PocketTasks", "bundled questions over small generated databases"),
+        _task_set(
             "pocket_probe",
             "harness_sql.tasks.pocket_probe:PocketProbeTasks",
             "bundled questions that hang on how values are stored, which only execution shows",
@@ -100,34 +97,30 @@ def harness_tasks() -> list[TaskSetSpec]:
             presets=(("cpu", "pocket-probe"), ("cuda", "pocket-probe"), ("npu", "pocket-probe")),
             eval_split="dev",
             reserved=("test",),
-            environment="sql",
         ),
         *(
-            TaskSetSpec(
+            _task_set(
                 name,
                 f"harness_sql.tasks.spider:{of}",
                 summary,
                 splits=splits,
                 presets=_SPIDER,
                 eval_split="dev",
-                environment="sql",
             )
             for name, of, summary, splits in _SPIDERS
         ),
-        TaskSetSpec(
+        _task_set(
             "bird",
             "harness_sql.tasks.bird:BirdTasks",
             "BIRD, with evidence (prepare it with `harness data bird SOURCE`)",
             splits=("train", "dev", "mini_dev", "dev_500", "val"),
             presets=(("cpu", "bird-cpu"), ("cuda", "bird-qwen-1.5b"), ("npu", "bird-qwen-1.5b")),
             eval_split="dev",
-            environment="sql",
         ),
-        TaskSetSpec(
+        _task_set(
             "medical",
             "harness_sql.tasks.medical:MedicalTasks",
             "bundled Chinese questions over invented drugs and diseases, answered in words",
-            environment="sql",
             presets=(("cpu", "medical"), ("cuda", "medical-gpu"), ("npu", "medical")),
         ),
     ]
@@ -146,11 +139,10 @@ def harness_rewards() -> list[RewardSpec]:
             "harness_sql.rewards.bird:BirdAccuracy",
             "BIRD's execution accuracy: 1 where the query returns the same set of rows as the gold, else 0",
         ),
-        RewardSpec(
+        _graded(
             "bird_soft_f1",
             "harness_sql.rewards.bird:BirdSoftF1",
             "BIRD's Soft-F1: how much of the gold's rows, in their order, the query returns",
-            graded=True,
         ),
         RewardSpec(
             "bird_r_ves",
@@ -162,30 +154,26 @@ def harness_rewards() -> list[RewardSpec]:
         RewardSpec(
             "executes", "harness_sql.rewards.executes:Executes", "1 where a query of the attempt executed, else 0"
         ),
-        RewardSpec(
+        _graded(
             "soft_f1",
             "harness_sql.rewards.soft_f1:SoftF1",
             "execution accuracy, with something for tables, columns and cells that are right",
             parts=("parses", "runs", "tables", "columns", "cells", "exact"),
-            graded=True,
         ),
-        RewardSpec(
+        _graded(
             "facts",
             "harness_sql.rewards.facts:Facts",
             "share of the gold answer's numbers and names that an answer in words states, less numbers made up",
             parts=("recall", "precision"),
-            graded=True,
         ),
-        RewardSpec(
+        _graded(
             "judge",
             "harness_sql.rewards.judge:Judge",
             "a language model's grades of the answer, by criteria",
-            graded=True,
         ),
-        RewardSpec(
+        _graded(
             "hybrid",
             "harness_sql.rewards.hybrid:Hybrid",
             "other rewards, weighted: execution and a judge by default",
-            graded=True,
         ),
     ]

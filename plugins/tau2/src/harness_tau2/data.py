@@ -20,6 +20,7 @@ from pathlib import Path, PurePosixPath
 from harness import EnvironmentFault, TaskSetError
 from harness.config import cache_dir
 from harness.errors import find_uv, last_line
+from harness.layers import file_hash
 from harness_tau2.process import SideProcess
 from harness_tau2.side.messages import Definition, Told
 
@@ -81,7 +82,8 @@ class Manifest:
 
     def changed(self, folder: Path) -> list[str]:
         """Files that are not there, or not what they were."""
-        return [name for name, digest in self.files.items() if _sha256_of(folder / name) != digest]
+        there = {name: folder / name for name in self.files}
+        return [one for one, file in there.items() if not file.is_file() or file_hash(file) != self.files[one]]
 
     def checked(self, folder: Path) -> Manifest:
         """Itself, where all files are what they were.
@@ -167,13 +169,13 @@ def prepare(
         if wheel is None:
             fetch(into)
             wheel = next(into.glob("*.whl"), into)
-        elif _sha256_of(wheel) != sha256:
+        elif not wheel.is_file() or file_hash(wheel) != sha256:
             raise TaskSetError(f"{wheel} is not {WHEEL}, whose SHA-256 is {sha256}. Leave it out to download that one")
         _unpack(wheel, new, domains)
         made = {domain: _prepared(new, domain) for domain in domains}
         (new / TASKS).write_text(json.dumps({name: asdict(one) for name, one in made.items()}), encoding="utf-8")
         files = sorted(file for file in new.rglob("*") if file.is_file() and "__pycache__" not in file.parts)
-        hashes = {file.relative_to(new).as_posix(): _sha256_of(file) for file in files}
+        hashes = {file.relative_to(new).as_posix(): file_hash(file) for file in files}
         manifest = Manifest(WHEEL, sha256, LICENCE, UPSTREAM, tuple(domains), hashes)
         (new / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1) + "\n", encoding="utf-8")
         if folder.exists():
@@ -233,11 +235,3 @@ def _prepared(folder: Path, domain: str) -> Prepared:
         raise TaskSetError(f"domain {domain!r} cannot be prepared: {error}") from error
     finally:
         process.end("it is not needed any more")
-
-
-def _sha256_of(file: Path) -> str:
-    try:
-        with file.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except FileNotFoundError:
-        return ""

@@ -3,40 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
 
-from harness import Environment, EnvironmentFault, Observation, RolloutError, Task, TaskSetError, Tool, check_offered
+from harness import RolloutError, TaskSetError
 from harness.records import JSON
-from harness_side import Pool
+from harness_side import Payload, Pool, SideEnvironment, SideSession
 from harness_tau2.data import Manifest
 from harness_tau2.process import SideProcess
-from harness_tau2.side.messages import Asked
+from harness_tau2.side.messages import Answer
 
 SESSIONS = 32
 """Attempts that share a side process, one of whose calls waits for the others' and which it takes along if it ends."""
 START_S = 25.0
 """How long a side process may take until it has a session."""
-CLOSE_S = 9.0
-Payload: TypeAlias = Mapping[str, Any]
 ENVIRONMENT = "tau2"
 """Where a task's data has what its tools need."""
 
 
-class Tau2Environment(Environment):
+class Tau2Environment(SideEnvironment):
     """The tools of the task's domain, as they were when the data was fetched."""
+
+    data = ENVIRONMENT
 
     def __init__(self) -> None:
         self._pools: dict[tuple[str, str], Pool[SideProcess]] = {}
-
-    def payload(self, task: Task, limits: Mapping[str, JSON]) -> Mapping[str, JSON]:
-        return {**task.data[ENVIRONMENT], "limits": {name: limits[name] for name in ("timeout_s", "max_chars")}}
-
-    def tools_for(self, payload: Payload) -> tuple[Tool, ...]:
-        return tuple(Tool(**one) for one in payload["tools"])
 
     def check(self, payload: Payload) -> None:
         try:
@@ -54,47 +46,24 @@ class Tau2Environment(Environment):
             start = partial(SideProcess, Path(key[0]), key[1])
             self._pools[key] = Pool(start, f"the side process of {key[1]!r}", SESSIONS)
         pool = self._pools[key]
-        session = Tau2Session(pool, attempt, payload)
-        await session.open()
+        session = Tau2Session(pool, await asyncio.to_thread(pool.get), attempt, payload)
+        try:
+            await session.open(START_S)
+        except BaseException:
+            session.leave()
+            raise
         return session
 
 
-class Tau2Session:
+class Tau2Session(SideSession[Answer]):
     """One attempt's database. It leaves behind which records have changed, each with a digest of what it is now."""
 
-    def __init__(self, pool: Pool[SideProcess], attempt: str, payload: Payload) -> None:
-        self._pool, self._attempt = pool, attempt
-        self._limit_s: float = payload["limits"]["timeout_s"]
-        self._max_chars: int = payload["limits"]["max_chars"]
-        self._promised = [Tool(**one) for one in payload["tools"]]
-        self._process: SideProcess | None = None
-
-    async def open(self) -> None:
-        """Get a database in a process that offers what the agent is told of.
-
-        Raises:
-            EnvironmentFault: There is none to be had.
-        """
-        self._process = process = await asyncio.to_thread(self._pool.get)
-        try:
-            offered = await process.ask(START_S, {"do": "open", "session": self._attempt})
-            check_offered(self._promised, [Tool(**one) for one in offered["tools"]])
-        except BaseException:
-            with contextlib.suppress(EnvironmentFault):
-                process.asked({"do": "close", "session": self._attempt})  # by whoever is cancelled, too
-            self._pool.leave(process)
-            raise
-
-    async def call(self, tool: str, arguments: Mapping[str, JSON]) -> Observation:
-        assert self._process is not None
-        asked: Asked = {"do": "call", "session": self._attempt, "tool": tool, "arguments": dict(arguments)}
-        said = await self._process.ask(self._limit_s, {**asked, "max_chars": self._max_chars})
-        return Observation(said["text"], said["ok"])
+    def __init__(self, pool: Pool[SideProcess], process: SideProcess, attempt: str, payload: Payload) -> None:
+        super().__init__(process, attempt, payload, "changes")
+        self.leave = partial(pool.leave, process)
 
     async def close(self) -> Mapping[str, JSON]:
-        assert self._process is not None
         try:
-            left = await self._process.ask(CLOSE_S, {"do": "close", "session": self._attempt})
+            return await super().close()
         finally:
-            self._pool.leave(self._process)
-        return {"changes": left["changes"]}
+            self.leave()

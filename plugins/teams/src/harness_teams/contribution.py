@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from harness import UserError
+from harness.compare.columns import Table
 from harness.compare.comparison import compare
 from harness.compare.keys import Comparison, Entry, EstimateData, StudyState
-from harness.compare.layout import Table
 from harness.compare.numbers import with_interval
 from harness.compare.runs import STUDY_FILE, read_state, select
 from harness.errors import nearest
 from harness.plugins import roles_of
 from harness.policies.export import checkpoint_dir
-from harness.python.evaluating import ask
+from harness.python.evaluating import Wanted
 from harness.results.folder import RunFolder, held, replace_text
 from harness.run_record import role_models
 from harness.study.plan import config_hash
@@ -193,8 +193,8 @@ def contribution(
 def _asked(trained: RunFolder, step: int, questions: Questions, roles: Mapping[str, object]) -> Evaluation:
     """A greedy evaluation of a checkpoint with some roles answered by others."""
     own = [f"roles.{role}={json.dumps(answer)}" for role, answer in roles.items()]
-    return ask(
-        trained.path,
+    return Wanted(
+        run=trained.path,
         step=step,
         temperature=0.0,
         split=questions.split,
@@ -202,9 +202,7 @@ def _asked(trained: RunFolder, step: int, questions: Questions, roles: Mapping[s
         read_reserved=questions.read_reserved,
         settings=[*questions.settings, *own],
         runs_dir=trained.path.parent,
-        **dict.fromkeys(("agent", "endpoint", "model", "task", "samples", "store", "preset", "config")),
-        api_key_env="",
-    )
+    ).asked()
 
 
 def _arm(arms: Mapping[str, frozenset[str]], groups: Mapping[str, Sequence[str]], *trained: str) -> str:

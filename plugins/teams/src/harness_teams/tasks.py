@@ -9,8 +9,9 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from harness import Task, TaskSetError
+from harness import Task
 from harness.config import cache_dir as user_cache
+from harness.tasks import check_split
 from harness_sql.sqlite.environment import GOLD_IS
 from harness_sql.tasks.bundled import Built
 from harness_teams.environment import DATABASES
@@ -54,8 +55,7 @@ class PocketSplitTasks:
         Raises:
             TaskSetError: The split does not exist, or the databases cannot be built.
         """
-        if split not in SIZES:
-            raise TaskSetError(f"task set {self.name!r} has no split {split!r}. Use one of: {', '.join(SIZES)}")
+        check_split(self.name, split, SIZES)
         tasks = []
         for pair, questions in drawn(split):
             paths = {name: str(self._database(pair.name, name, script)) for name, script in pair.scripts.items()}

@@ -10,7 +10,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from harness import EnvironmentFault, Task, TaskSetError
-from harness.layers import digest
+from harness.layers import digest, file_hash
+from harness.tasks import check_split
 from harness_verifiers.process import LOAD_S, VERIFIERS, Definition, Source, Told, checked, default_python, kept
 
 DATA = "verifiers"
@@ -84,8 +85,7 @@ class VerifiersTasks:
         Raises:
             TaskSetError: The split is none, or the taskset cannot be loaded or run; the message says why.
         """
-        if split not in SPLITS:
-            raise TaskSetError(f"task set 'verifiers' has no split {split!r}. Use one of: {', '.join(SPLITS)}")
+        check_split("verifiers", split, SPLITS)
         found = self._loaded.tasks
         val = -(-len(found) // 5) if self.val_size is None else self.val_size
         if split == "train" and val >= len(found):
@@ -145,11 +145,5 @@ class VerifiersTasks:
 
     def check(self) -> list[str]:
         """Files of the taskset's package that are not what they were."""
-        return [name for name, digest in self._loaded.files.items() if _sha256(Path(name)) != digest]
-
-
-def _sha256(file: Path) -> str:
-    try:
-        return hashlib.sha256(file.read_bytes()).hexdigest()
-    except OSError:
-        return ""
+        there = self._loaded.files
+        return [name for name, known in there.items() if not Path(name).is_file() or file_hash(name) != known]

@@ -20,11 +20,9 @@ loads; see docs/training.md for how this differs from verl and from agentlightni
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -38,53 +36,9 @@ from verl.trainer.ppo.padding_utils import upsample_batch_to_divisible_size
 from verl.trainer.ppo.v1 import trainer_base
 from verl.trainer.ppo.v1.utils import compute_advantage_for_multi_trajectories
 
+from harness_verl.dealing import Row, deal
 from harness_verl.names import ABOUT
 from harness_verl.rows import UNTRAINED
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A row of the batch by what it is, not by when it came.
-
-    Attributes:
-        position: Of its task in the run's order.
-        session: Rollout of the task, from 0.
-        call: Of the rollout's rows, from 0.
-        tokens: Prompt and response.
-        calls: How many it holds.
-    """
-
-    key: str
-    position: int
-    session: int
-    call: int
-    tokens: int
-    calls: int = 1
-
-
-def deal(rows: Sequence[Row], seed: int, step: int, parts: int) -> list[list[Row]]:
-    """Deal whole rollouts out to `parts` mini-batches of as equal numbers of calls as they allow.
-
-    Which rollouts meet depends on what they are, on `seed` and on `step` alone. Inside a mini-batch rows are in order
-    of length, so that those of a micro-batch need little padding; its sum is the same in any order but for rounding.
-
-    Returns:
-        `parts` lists, or as many as there are rollouts; none is empty.
-    """
-    rollouts: dict[tuple[int, int], list[Row]] = {}
-    for row in sorted(rows, key=lambda row: (row.position, row.session, row.call)):
-        rollouts.setdefault((row.position, row.session), []).append(row)
-
-    def drawn(name: tuple[int, int]) -> bytes:
-        return hashlib.sha256(f"{seed}/{step}/{name[0]}/{name[1]}".encode()).digest()
-
-    def calls(some: Sequence[Row]) -> int:
-        return sum(row.calls for row in some)
-
-    dealt: list[list[Row]] = [[] for _ in range(min(parts, len(rollouts)))]
-    for name in sorted(rollouts, key=lambda name: (-calls(rollouts[name]), drawn(name))):
-        min(dealt, key=calls).extend(rollouts[name])
-    return [sorted(part, key=lambda row: (row.tokens, row.position, row.session, row.call)) for part in dealt]
 
 
 def grouped_advantages(scores: Mapping[tuple[str, str], float], *, by_std: bool) -> dict[tuple[str, str], float]:
@@ -229,7 +183,7 @@ class Batches:
             if key in rest
         ]
 
-    def advantages(self, data: DataProto, batch_keys: list[str], adv_estimator: Any, **options: Any) -> DataProto:
+    def advantages(self, data: DataProto, batch_keys: list[str], adv_estimator: object, **options: Any) -> DataProto:
         """Over all scored sessions; verl's `compute_advantage_for_multi_trajectories`."""
         if adv_estimator != core_algos.AdvantageEstimator.GRPO:
             return compute_advantage_for_multi_trajectories(data, batch_keys, adv_estimator, **options)

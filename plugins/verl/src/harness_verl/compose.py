@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import yaml
 
@@ -27,8 +27,8 @@ SAMPLERS = {
     "separate_async": "PromptReplayBufferAsync",
 }
 """Our replay buffer by verl's `trainer.v1.trainer_mode`."""
-
-
+Section: TypeAlias = dict[str, Any]
+"""A section of verl's configuration: its values, and sections in it."""
 FREE = (("ray_kwargs", "ray_init"),)
 """Where verl hands on what it does not know, to `ray.init`; as it does where its configuration has an empty mapping."""
 
@@ -43,7 +43,7 @@ def verl_settings(
     validate_first: bool = True,
     validate_only: bool = False,
     calls_tools: bool = False,
-) -> dict[str, Any]:
+) -> Section:
     """What harness sets in verl's configuration, nested; everything else stays verl's default.
 
     Args:
@@ -59,7 +59,7 @@ def verl_settings(
     if mode not in SAMPLERS:
         raise ConfigError(f"verl.trainer.v1.trainer_mode {mode!r} is none of {', '.join(SAMPLERS)}")
     launch = {"total_training_steps": steps, "val_before_train": validate_first, "val_only": validate_only}
-    settings: dict[str, Any] = {
+    settings: Section = {
         "algorithm": {"adv_estimator": "grpo", "use_kl_in_reward": False},
         "data": _data(config, run_dir / "data"),
         "actor_rollout_ref": {
@@ -81,7 +81,7 @@ def verl_settings(
     return settings
 
 
-def _data(config: Config, data_dir: Path) -> dict[str, Any]:
+def _data(config: Config, data_dir: Path) -> Section:
     return {
         "train_files": str(data_dir / "train.parquet"),
         "val_files": str(data_dir / "val.parquet"),
@@ -97,7 +97,7 @@ def _data(config: Config, data_dir: Path) -> dict[str, Any]:
     }
 
 
-def _actor_and_rollout(config: Config, data_dir: Path) -> dict[str, Any]:
+def _actor_and_rollout(config: Config, data_dir: Path) -> Section:
     train, sampling = config.train, config.sampling
     mini = train.mini_batch_size or train.batch_size
     micro = micro_batch(train.micro_batch_size, mini * config.rollout.group_size, config.gpus * config.nodes)
@@ -132,7 +132,7 @@ def _actor_and_rollout(config: Config, data_dir: Path) -> dict[str, Any]:
     }
 
 
-def _trainer(config: Config, run_dir: Path, steps: int) -> dict[str, Any]:
+def _trainer(config: Config, run_dir: Path, steps: int) -> Section:
     train = config.train
     return {
         "nnodes": config.nodes,
@@ -149,7 +149,7 @@ def _trainer(config: Config, run_dir: Path, steps: int) -> dict[str, Any]:
     }
 
 
-def _sampler(config: Config, mode: str, calls_tools: bool) -> dict[str, Any]:
+def _sampler(config: Config, mode: str, calls_tools: bool) -> Section:
     train = config.train
     return {
         "custom_sampler": {"path": "pkg://harness_verl.sampler", "name": SAMPLERS[mode]},
@@ -162,9 +162,7 @@ def _sampler(config: Config, mode: str, calls_tools: bool) -> dict[str, Any]:
     }
 
 
-def _adapt(
-    settings: dict[str, Any], config: Config, device: str, model_path: str, own: dict[str, Any], calls_tools: bool
-) -> None:
+def _adapt(settings: Section, config: Config, device: str, model_path: str, own: Section, calls_tools: bool) -> None:
     """What device, adapters, algorithm and tools change."""
     train = config.train
     if train.lora_rank:
@@ -187,7 +185,7 @@ def _adapt(
         merge(settings, {"actor_rollout_ref": {"rollout": {"engine_kwargs": {"vllm": reads}}}})
 
 
-def chosen(config: Config) -> dict[str, Any]:
+def chosen(config: Config) -> Section:
     """The user's own options of verl, nested, each known to verl or added with a `+`.
 
     Raises:
@@ -213,7 +211,7 @@ def _look_up(
             _look_up(value, known[key], base, path)
 
 
-def _unknown(path: tuple[str, ...], known: Mapping[str, Any], base: Mapping[str, Any]) -> str:
+def _unknown(path: tuple[str, ...], known: Mapping[str, object], base: Mapping[str, object]) -> str:
     name = ".".join(path)
     there = get_close_matches(path[-1], known, 1)
     names = [f"{'.'.join(path[:-1])}.{there[0]}".lstrip(".")] if there else []
@@ -225,7 +223,7 @@ def _unknown(path: tuple[str, ...], known: Mapping[str, Any], base: Mapping[str,
 
 
 @cache
-def _base() -> dict[str, Any]:
+def _base() -> Section:
     """verl's own configuration, as plain data."""
     from omegaconf import OmegaConf
 
@@ -233,7 +231,7 @@ def _base() -> dict[str, Any]:
     return dict(base)
 
 
-def _on_policy(config: Config, device: str, chosen: Mapping[str, Any]) -> bool:
+def _on_policy(config: Config, device: str, chosen: Mapping[str, object]) -> bool:
     """Whether every update is of the policy that sampled: a step is one optimizer step, and nothing corrects it."""
     train = config.train
     own = ("trainer.v1.trainer_mode", "algorithm.rollout_correction", "algorithm.adv_estimator")
@@ -246,7 +244,7 @@ def _on_policy(config: Config, device: str, chosen: Mapping[str, Any]) -> bool:
     )
 
 
-def _rows(config: Config, device: str) -> dict[str, Any]:
+def _rows(config: Config, device: str) -> Section:
     """How rows become the tensors of a forward pass: packed by tokens, or padded by number."""
     if not config.packs(device):
         return {"model": {"use_remove_padding": False, "override_config": {"attn_implementation": "sdpa"}}}
@@ -266,19 +264,19 @@ def _rows(config: Config, device: str) -> dict[str, Any]:
     }
 
 
-def _ray(config: Config, device: str) -> dict[str, Any]:
+def _ray(config: Config, device: str) -> Section:
     """How verl finds Ray: a cluster of this run's own, also where another one runs on the machine, or a given one."""
-    apart: dict[str, Any] = {} if device == "cpu" else {"runtime_env": {"worker_process_setup_hook": HOOK}}
+    apart: Section = {} if device == "cpu" else {"runtime_env": {"worker_process_setup_hook": HOOK}}
     if config.ray_address:
         return {"address": config.ray_address, **apart}
-    own: dict[str, Any] = {"address": "local", "include_dashboard": False, **apart}
+    own: Section = {"address": "local", "include_dashboard": False, **apart}
     if device == "cpu":
         # Logical resources: Ray schedules verl's actors by them, the machine has as many cores as it has.
         own |= {"num_cpus": 15 + config.gpus, "num_gpus": config.gpus, "object_store_memory": 1_000_000_000}
     return own
 
 
-_ON_POLICY: dict[str, Any] = {
+_ON_POLICY: Section = {
     "algorithm": {"rollout_correction": {"bypass_mode": True}},
     "actor_rollout_ref": {"actor": {"policy_loss": {"loss_mode": ON_POLICY}}},
 }
@@ -288,7 +286,7 @@ _DEVICES = Path(__file__).with_name("devices.yaml")
 """What else verl is told, by device."""
 
 
-def compose(settings: Mapping[str, Any]) -> Any:
+def compose(settings: Mapping[str, object]) -> Any:
     """verl's full configuration with `settings` over its defaults, as an OmegaConf `DictConfig`.
 
     Raises:

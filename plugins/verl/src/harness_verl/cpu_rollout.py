@@ -86,7 +86,7 @@ class VerlPolicyServer(PolicyServer):
 class CpuRollout(BaseRollout):
     """The trainer's end of weight sync: sends every parameter to this replica's server."""
 
-    def __init__(self, config: Any, model_config: Any, device_mesh: Any, replica_rank: int = -1) -> None:
+    def __init__(self, config: object, model_config: object, device_mesh: object, replica_rank: int = -1) -> None:
         super().__init__(config, model_config, device_mesh)
         self._server: Any = None
 

@@ -23,7 +23,7 @@ if "cpu" not in EngineRegistry._engines.get("language_model", {}).get("fsdp2", {
 
         compute_entropy_from_logits: Callable[..., torch.Tensor]
 
-        def _build_fsdp_module(self, module: Any) -> Any:
+        def _build_fsdp_module(self, module: object) -> Any:
             self.take_rows_apart(module)
             return super()._build_fsdp_module(module)
 

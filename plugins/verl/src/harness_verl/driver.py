@@ -149,7 +149,7 @@ def start_no_more_than_needed() -> None:
     services._build_python_executable_command_memory_profileable = command
 
 
-def patient(start: Callable[..., Any]) -> Callable[..., Any]:
+def patient(start: Callable[..., object]) -> Callable[..., Any]:
     """`ray.init` that is tried again where Ray's processes were not up in the 30 s that it gives them.
 
     On a busy machine they are not, the first time: by the next they are in the disk's cache.

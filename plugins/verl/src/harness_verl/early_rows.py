@@ -59,7 +59,7 @@ def log(self: FileLogger, data: dict[str, Any], step: int) -> None:
     _log(self, data | measured(data), step)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 

@@ -23,7 +23,6 @@ import socket
 import struct
 import sys
 import tempfile
-import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -32,6 +31,8 @@ from typing import Any, NoReturn
 from harness import timeline
 from harness.rollout.processes import RUN_MARK, carry_mark, die_with_parent
 from harness_verl.fork_client import HANDED, SERVER
+from harness_verl.gpu_forks import cuda_starts_in_a_fork, untouched_gpu
+from harness_verl.loaded import Loaded
 
 CLIENT = Path(__file__).with_name("fork_client.py")
 _EVERYWHERE = (
@@ -59,8 +60,6 @@ SPAWNED = "--multiprocessing-fork"
 """Ends the arguments of a process that `multiprocessing` spawns."""
 MOST_FILES = 250
 """How many the kernel hands over at once, about."""
-TRIAL_S = 60
-"""How long CUDA may take to start."""
 STANDBY = "HARNESS_STANDBY"
 """Environment variable: the name of a server that runs of a study share."""
 LOOK_S = 1.0
@@ -305,77 +304,3 @@ def spawn_through_client() -> None:
         return launch(path, arguments, handed)
 
     multiprocessing.util.spawnv_passfds = spawn  # type: ignore[assignment]
-
-
-@contextlib.contextmanager
-def untouched_gpu() -> Iterator[None]:
-    """Import what asks for a GPU while it is imported: its driver's library (NVML) answers, and CUDA is not started.
-
-    verl asks for its capability, vLLM for its name and Triton's view of it, others whether there is one.
-    """
-    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
-    import torch
-
-    nvml = importlib.import_module("pynvml")
-
-    def capability(device: int = 0) -> tuple[int, int]:
-        major, minor = nvml.nvmlDeviceGetCudaComputeCapability(torch.cuda._get_pynvml_handler(device))
-        return major, minor
-
-    def name(device: int = 0) -> str:
-        return str(nvml.nvmlDeviceGetName(torch.cuda._get_pynvml_handler(device)))
-
-    answers = {"current_device": lambda: 0, "get_device_capability": capability, "get_device_name": name}
-    asked = {question: getattr(torch.cuda, question) for question in answers}
-    vars(torch.cuda).update(answers)
-    try:
-        yield
-    finally:
-        vars(torch.cuda).update(asked)
-        if triton := sys.modules.get("triton"):  # it keeps what it was told
-            triton.runtime.driver._active = triton.runtime.driver._default = None
-
-
-def cuda_starts_in_a_fork() -> bool:
-    """Whether it does: not once it was started here, and not where there is none."""
-    process = os.fork()
-    if process:
-        return os.waitpid(process, 0)[1] == 0
-    signal.alarm(TRIAL_S)
-    with contextlib.suppress(Exception):
-        import torch
-
-        torch.cuda.init()
-        os._exit(0)
-    os._exit(1)
-
-
-class Loaded:
-    """The files that this process has imported, and the folders where packages are installed, as they were."""
-
-    def __init__(self) -> None:
-        self._began = time.time_ns()
-        self._seen: dict[str, int] = {}
-
-    def note(self) -> None:
-        """Look at everything that is imported now."""
-        files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-        folders = {path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")}
-        self._seen = {path: _changed(path) for path in files | folders if path}
-
-    def unchanged(self) -> bool:
-        """Whether all of them are as they were when this process began, and none is of a later time.
-
-        But for what an import compiled: on a machine's first start Triton's launcher.
-        """
-        return all(
-            _changed(path) == then and (then < self._began or path.endswith(".so")) for path, then in self._seen.items()
-        )
-
-
-def _changed(path: str) -> int:
-    """When a file was changed last, in nanoseconds; 0 where there is none."""
-    try:
-        return os.stat(path).st_mtime_ns
-    except OSError:
-        return 0

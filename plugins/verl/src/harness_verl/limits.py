@@ -41,7 +41,7 @@ def checkpoint_bytes(config: Config, model_path: str, steps: int) -> int:
     return weights * (2 if half else 1) * (1 + moments) * kept
 
 
-def check(config: Config, settings: Mapping[str, Any], device: str, *, merges: bool = False) -> None:
+def check(config: Config, settings: Mapping[str, object], device: str, *, merges: bool = False) -> None:
     """Refuse what cannot work, given the settings that verl will get.
 
     Rows need no check: a step has as many as its rollouts brought, and verl fills them up with masked ones
@@ -81,7 +81,7 @@ def check(config: Config, settings: Mapping[str, Any], device: str, *, merges: b
         _separate(settings, device)
 
 
-def _replicas(config: Config, settings: Mapping[str, Any], device: str) -> None:
+def _replicas(config: Config, settings: Mapping[str, object], device: str) -> None:
     world = _world(settings)
     parallel = int(at(settings, "actor_rollout_ref.actor.ulysses_sequence_parallel_size", 1))
     if parallel > 1 and at(settings, "actor_rollout_ref.model.override_config.attn_implementation") == PACKED:
@@ -107,7 +107,7 @@ def _replicas(config: Config, settings: Mapping[str, Any], device: str) -> None:
         raise ConfigError(f"on a CPU a policy server is one process: set {rollout}.tensor_model_parallel_size to 1")
 
 
-def _batches(config: Config, settings: Mapping[str, Any]) -> None:
+def _batches(config: Config, settings: Mapping[str, object]) -> None:
     actor = "actor_rollout_ref.actor"
     ranks = _world(settings) // int(at(settings, f"{actor}.ulysses_sequence_parallel_size", 1))
     batch, mini = int(at(settings, "data.train_batch_size")), int(at(settings, f"{actor}.ppo_mini_batch_size"))
@@ -129,7 +129,7 @@ def _batches(config: Config, settings: Mapping[str, Any]) -> None:
         )
 
 
-def _lengths(config: Config, settings: Mapping[str, Any]) -> None:
+def _lengths(config: Config, settings: Mapping[str, object]) -> None:
     prompt, response = config.sampling.max_prompt_tokens, config.sampling.max_response_tokens
     model = at(settings, "actor_rollout_ref.model")
     if not Path(model["path"]).is_dir():  # nodes of a cluster download it themselves
@@ -149,7 +149,7 @@ _LONGER = ("linear", "dynamic", "yarn")
 """Position embeddings that stretch what a policy was made for."""
 
 
-def _credit(config: Config, settings: Mapping[str, Any]) -> None:
+def _credit(config: Config, settings: Mapping[str, object]) -> None:
     needs = f"train.credit={config.train.credit} pays calls of one rollout differently, which"
     if config.train.batching != "by_rollout":
         raise ConfigError(f"{needs} verl's own batches cannot: set train.batching=by_rollout with it")
@@ -159,7 +159,7 @@ def _credit(config: Config, settings: Mapping[str, Any]) -> None:
         raise ConfigError(f"{needs} leaves out verl.algorithm.use_kl_in_reward: set train.kl_coefficient instead")
 
 
-def _rejection(config: Config, settings: Mapping[str, Any], device: str) -> None:
+def _rejection(config: Config, settings: Mapping[str, object], device: str) -> None:
     needs = "train.algorithm=rejection is cross entropy on the chosen rollouts and nothing else"
     if device not in ("cpu", "cuda"):
         raise ConfigError(f"{needs}, which is not made for {device}: take cpu or cuda, or train.algorithm=grpo")
@@ -186,7 +186,7 @@ _CROSS_ENTROPY: dict[str, tuple[Any, ...]] = {
 """What options may be where the loss is the mean cross entropy of the chosen rollouts' tokens; first the default."""
 
 
-def _merged(settings: Mapping[str, Any]) -> None:
+def _merged(settings: Mapping[str, object]) -> None:
     for name, known in _BY_TOKEN.items():
         if (value := at(settings, name, known[0])) not in known:
             raise ConfigError(
@@ -206,7 +206,7 @@ _BY_TOKEN: dict[str, tuple[Any, ...]] = {
 """What options may be where a row holds several calls, each token of which is trained for itself; first the default."""
 
 
-def _separate(settings: Mapping[str, Any], device: str) -> None:
+def _separate(settings: Mapping[str, object], device: str) -> None:
     if device == "cpu":
         raise ConfigError("separate_async sends weights over NCCL or its like, which a CPU has not: use colocate_async")
     if at(settings, "actor_rollout_ref.hybrid_engine", True):
@@ -218,5 +218,5 @@ def _separate(settings: Mapping[str, Any], device: str) -> None:
         )
 
 
-def _world(settings: Mapping[str, Any]) -> int:
+def _world(settings: Mapping[str, object]) -> int:
     return int(at(settings, "trainer.nnodes")) * int(at(settings, "trainer.n_gpus_per_node"))

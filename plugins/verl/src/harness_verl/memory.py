@@ -15,7 +15,7 @@ SHARE = 0.75
 """Of a GPU's memory that an update may be expected to take."""
 
 
-def recomputes(config: Config, settings: Mapping[str, Any], model: str) -> bool:
+def recomputes(config: Config, settings: Mapping[str, object], model: str) -> bool:
     """What `train.recompute` says, or whether activations might not fit the smallest GPU here.
 
     Args:

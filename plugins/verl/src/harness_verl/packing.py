@@ -136,7 +136,7 @@ class PackedEngine(FSDPEngineWithLMHead):
         return tensor.new_zeros(total).index_copy(0, kept, tensor)
 
 
-def _on_policy(loss_function: Any) -> bool:
+def _on_policy(loss_function: object) -> bool:
     config = getattr(loss_function, "keywords", {}).get("config")
     return config is not None and config.policy_loss.loss_mode == ON_POLICY
 

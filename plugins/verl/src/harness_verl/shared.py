@@ -65,6 +65,6 @@ class SessionFile:
         )
 
 
-def phase_of(extra_info: Mapping[str, Any]) -> Phase:
+def phase_of(extra_info: Mapping[str, object]) -> Phase:
     """Which phase a dataset row belongs to."""
     return "val" if extra_info["split"] == "val" else "train"

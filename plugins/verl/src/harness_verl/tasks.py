@@ -8,7 +8,7 @@ from typing import Any
 class TaskRunner:
     """Checks a configuration as verl does, then runs it as verl's `TaskRunnerV1` does."""
 
-    def run(self, config: Any) -> None:
+    def run(self, config: object) -> None:
         from harness import timeline
 
         timeline.born("verl's task runner")
@@ -17,7 +17,7 @@ class TaskRunner:
         TaskRunnerV1.__ray_actor_class__().run(checked(config))
 
 
-def checked(config: Any) -> Any:
+def checked(config: object) -> Any:
     """A whole configuration of verl, once verl has found nothing wrong with it."""
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config

@@ -17,8 +17,8 @@ from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from harness.errors import EnvironmentProblem, UserError
-from harness.report.page import page
 from harness.serving import BoundedServer, Limits
+from harness_report.page import page
 from harness_watch.view import EVERY_S, HERE, State, View
 
 log = logging.getLogger(__name__)

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from harness.cli.common import table
-from harness.report.page import Contents
 from harness.wording import printable
+from harness_report.page import Contents
 from harness_watch.view import EVERY_S, State, View
 
 if TYPE_CHECKING:

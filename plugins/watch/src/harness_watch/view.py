@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from harness.compare.runs import STUDY_FILE, Run, Selection, name_arms, read_state, select
 from harness.errors import UserError
 from harness.monitor import standing
-from harness.report.episodes import newest, opened
-from harness.report.page import COLUMNS, Contents, blocks, by_arm, compared, contents, stands
+from harness_report.episodes import newest, opened
+from harness_report.page import COLUMNS, Contents, blocks, by_arm, compared, contents, stands
 from harness_watch.follow import GONE, LEFT, Followed
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class View:
         return self._known[at][1]
 
     def opened(self, at: str, run: str, episode: str) -> dict[str, object]:
-        """The calls of an episode, as `harness.report.episodes.opened` gives them.
+        """The calls of an episode, as `harness_report.episodes.opened` gives them.
 
         Raises:
             LookupError: There is none such.

@@ -12,7 +12,7 @@ _UNKNOWN = ("softcap", "s_aux")
 """What some models ask of attention that is not computed here."""
 
 
-def unknown(options: Mapping[str, Any]) -> str:
+def unknown(options: Mapping[str, object]) -> str:
     """What a model asks of attention that is not computed here, or nothing."""
     return next((name for name in _UNKNOWN if options.get(name) is not None), "")
 

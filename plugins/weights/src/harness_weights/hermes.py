@@ -22,7 +22,7 @@ def read_calls(text: str, drawn: Sequence[int]) -> tuple[str, list[dict[str, Any
             every run.
     """
     mark = hashlib.sha256(repr(list(drawn)).encode()).hexdigest()[:16]
-    calls: list[dict[str, Any]] = []
+    calls: list[dict[str, object]] = []
     for written in _CALL.findall(text):
         try:
             call = json.loads(written)

@@ -8,8 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from harness.errors import EnvironmentProblem, how_to_install
+from harness.layers import file_hash
 from harness.policies.catalogue import Hub
-from harness_weights.download import sha256
 
 
 def download(hub: Hub, into: Path) -> Path:
@@ -31,7 +31,7 @@ def download(hub: Hub, into: Path) -> Path:
         raise EnvironmentProblem(f"Hugging Face does not give {hub.pin} ({said})") from error
     shutil.rmtree(into / ".cache", ignore_errors=True)
     for name, known in hub.files.items():
-        if not (into / name).is_file() or sha256(into / name) != known:
+        if not (into / name).is_file() or file_hash(into / name) != known:
             raise EnvironmentProblem(
                 f"{name} of {hub.pin} came with another SHA-256 than the one known here, or not at all: it is damaged, "
                 "or not the same file. Nothing of it was kept"

@@ -190,7 +190,7 @@ class PolicyServer:
 
     def _answer(self, body: dict[str, Any], prompt_ids: list[int], done: Generation) -> dict[str, Any]:
         message, calls_tools = self._message(body, prompt_ids, done)
-        choice: dict[str, Any] = {
+        choice: dict[str, object] = {
             "index": 0,
             "message": message,
             "finish_reason": "tool_calls" if calls_tools else done.finish_reason,
@@ -202,7 +202,7 @@ class PolicyServer:
                     for token, logprob in zip(done.token_ids, done.logprobs, strict=True)
                 ]
             }
-        answer: dict[str, Any] = {
+        answer: dict[str, object] = {
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "object": "chat.completion",
             "created": int(time.time()),
@@ -226,7 +226,7 @@ class PolicyServer:
             return {"role": "assistant", "content": text}, False
         shown = [token for token in done.token_ids if token not in self._hidden]  # the tags may be special tokens
         text, calls = read_calls(self.tokenizer.decode(shown), [*prompt_ids, *done.token_ids])
-        message: dict[str, Any] = {"role": "assistant", "content": text}
+        message: dict[str, object] = {"role": "assistant", "content": text}
         if calls:
             message |= {"content": text or None, "tool_calls": calls}
         return message, bool(calls)

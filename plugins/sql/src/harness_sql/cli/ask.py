@@ -20,6 +20,8 @@ from harness.records import Attempt, Task
 
 if TYPE_CHECKING:
     from harness.gateway.client import Endpoint
+    from harness.rollout.request import RolloutRequest
+    from harness.toolbox import Agent
 
 app = typer.Typer(add_completion=False)
 
@@ -28,17 +30,10 @@ app = typer.Typer(add_completion=False)
 def run(
     question: Annotated[str, typer.Option(help="The question.")],
     db: Annotated[Path, typer.Option(help="A SQLite database.")],
-    endpoint: Annotated[
-        str | None, typer.Option(help="An OpenAI-compatible URL, ending in /v1; by default OPENAI_BASE_URL.")
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="The endpoint's model, by default the first that it lists; or a policy or a run to serve here."
-        ),
-    ] = None,
+    endpoint: complete.Endpoint = None,
+    model: complete.Model = None,
     agent: Annotated[str, complete.agent("The agent.")] = "langgraph_sql",
-    api_key_env: Annotated[str, typer.Option(help="Variable that holds the endpoint's key.")] = "OPENAI_API_KEY",
+    api_key_env: complete.KeyVariable = "OPENAI_API_KEY",
     set_: complete.Settings = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the attempt as JSON.")] = False,
 ) -> None:
@@ -63,27 +58,24 @@ def run(
     request = RolloutRequest.build(task, {"schema": schema}, resolved, "val")
 
     check(resolved)
-
-    async def ask(endpoint: Endpoint, roles: Mapping[str, Endpoint]) -> Attempt:
-        import httpx
-
-        from harness.gateway.server import GatewayServer
-        from harness.rollout.host import run_attempt
-
-        gateway = GatewayServer()
-        await asyncio.to_thread(gateway.start)
-        try:
-            async with gateway.control() as control, httpx.AsyncClient(timeout=None, trust_env=False) as http:
-                await control.point(endpoint, roles)
-                return await run_attempt(made, request, "question", "1", control, gateway.key, endpoint.model, http)
-        finally:
-            await asyncio.to_thread(gateway.stop)
-
     with roles_answered(resolved) as roles, answered(answers, resolved) as served:
-        attempt = asyncio.run(ask(served, roles))
+        attempt = asyncio.run(_attempt(made, request, served, roles))
     if json_:
         emit_json(asdict(attempt))
     else:
         results().print(tree(attempt), markup=True)
     if attempt.outcome != "ok":
         raise RunFailed(f"{attempt.outcome}: {attempt.detail}")
+
+
+async def _attempt(agent: Agent, request: RolloutRequest, endpoint: Endpoint, roles: Mapping[str, Endpoint]) -> Attempt:
+    """One attempt, through a gateway of its own."""
+    import httpx
+
+    from harness.gateway.server import GatewayServer
+    from harness.rollout.host import run_attempt
+
+    with GatewayServer() as gateway:
+        async with gateway.control() as control, httpx.AsyncClient(timeout=None, trust_env=False) as http:
+            await control.point(endpoint, roles)
+            return await run_attempt(agent, request, "question", "1", control, gateway.key, endpoint.model, http)

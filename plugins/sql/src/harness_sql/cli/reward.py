@@ -135,7 +135,7 @@ def _agreement(labels: list[Label], values: list[float | None]) -> dict[str, Any
         "agreement on which side of 0.5": [float((value >= 0.5) == (one.label >= 0.5)) for one, value in both],
         "mean distance": [abs(value - one.label) for one, value in both],
     }
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for name, scores in measures.items():
         rows = [(0, one.question, str(n), score) for n, ((one, _), score) in enumerate(zip(both, scores, strict=True))]
         mean = accuracy(pl.DataFrame(rows, ["seed", "cluster", "task_id", "value"], orient="row"))

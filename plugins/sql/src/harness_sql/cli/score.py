@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -93,7 +93,7 @@ def _shown(verdict: Match, as_json: bool, line: int | None = None) -> str:
 
     value = None if verdict.match is None else float(verdict.match)
     if as_json:
-        report: dict[str, Any] = {} if line is None else {"line": line}
+        report: dict[str, object] = {} if line is None else {"line": line}
         report |= {
             "reward": value,
             "match": verdict.match,

@@ -72,7 +72,7 @@ def _escaped(found: re.Match[str]) -> str:
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
-def grades_of(text: Any, criteria: Sequence[str]) -> dict[str, float]:
+def grades_of(text: object, criteria: Sequence[str]) -> dict[str, float]:
     """The grades of a reply.
 
     Raises:
@@ -92,7 +92,7 @@ def grades_of(text: Any, criteria: Sequence[str]) -> dict[str, float]:
     return {name: float(found[name]) for name in criteria}
 
 
-def fits(grades: Any, criteria: Sequence[str]) -> bool:
+def fits(grades: object, criteria: Sequence[str]) -> bool:
     """Whether there is a number from 0 to 1 for each criterion and nothing else."""
     return (
         isinstance(grades, dict)
@@ -112,15 +112,15 @@ class JudgeClient:
 
     Args:
         key: Sent as a bearer's token and shown nowhere.
+        body: Of every request, but for its messages: the model and how it samples.
         timeout_s: Deadline of one answer's grades, all tries and the waits between them included.
     """
 
     def __init__(
         self,
         endpoint: str,
-        model: str,
         key: str,
-        body: Mapping[str, Any],
+        body: Mapping[str, object],
         system: str,
         criteria: Sequence[str],
         *,
@@ -129,9 +129,9 @@ class JudgeClient:
         concurrency: int,
     ) -> None:
         self._url = f"{endpoint.rstrip('/')}/chat/completions"
-        self._model = model
+        self._model = str(body["model"])
         self._key = key
-        self._body = {"model": model, **body}
+        self._body = body
         self._system = system
         self._criteria = criteria
         self._timeout_s = timeout_s

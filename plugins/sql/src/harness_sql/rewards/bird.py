@@ -155,7 +155,7 @@ class BirdRVes(BirdAccuracy):
         self._turn = asyncio.Lock()
 
     @classmethod
-    def identity(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+    def identity(cls, options: Mapping[str, object]) -> dict[str, Any]:
         """Deadline and number of runs, and that no verdict is reproducible."""
         given = inspect.signature(cls).bind_partial(**options)
         given.apply_defaults()

@@ -78,7 +78,7 @@ class Hybrid:
 
 
 def _resolved(
-    parts: Mapping[str, Mapping[str, Any]] | None = None, judge: Mapping[str, Any] | None = None
+    parts: Mapping[str, Mapping[str, object]] | None = None, judge: Mapping[str, object] | None = None
 ) -> dict[str, dict[str, Any]]:
     """Every part with its reward, weight and options.
 

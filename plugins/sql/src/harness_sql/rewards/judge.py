@@ -87,9 +87,8 @@ class Judge:
         self._asked = [self.version, model, body, system, max_answer_chars]
         self._client = JudgeClient(
             endpoint,
-            model,
             key_in(api_key_env, "reward.options.api_key_env"),
-            body,
+            {"model": model, **body},
             system,
             criteria,
             timeout_s=timeout_s,
@@ -102,7 +101,7 @@ class Judge:
         self._kept: Paid | None = None
 
     @classmethod
-    def identity(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+    def identity(cls, options: Mapping[str, object]) -> dict[str, Any]:
         """What decides a grade: not where the judge is, nor how it is reached."""
         given = inspect.signature(cls).bind_partial(**options)
         given.apply_defaults()

@@ -6,7 +6,6 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable
-from typing import Any
 
 from harness.records import Attempt, Task, Verdict
 from harness_sql.rewards.execution_accuracy import ExecutionAccuracy
@@ -80,5 +79,5 @@ def _is_query(sql: str) -> bool:
     return bool(words) and words[0] in _READING and _WRITING.isdisjoint(words)
 
 
-def _cells(rows: Iterable[tuple[Any, ...]]) -> list[Hashable]:
+def _cells(rows: Iterable[tuple[object, ...]]) -> list[Hashable]:
     return [cell for row in rows for cell in row]

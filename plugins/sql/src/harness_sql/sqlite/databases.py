@@ -7,6 +7,7 @@ import os
 import threading
 from pathlib import Path
 
+from harness.layers import file_hash
 from harness_sql.sqlite.sandbox import Limits, execute
 
 _lock = threading.Lock()
@@ -32,20 +33,10 @@ def content_hash(path: str) -> str:
     known = _hashes.get(path)
     if known is not None and known[0] == stamp:
         return known[1]
-    digest = read_hash(path)
+    digest = file_hash(path)
     with _lock:
         _hashes[path] = (stamp, digest)
     return digest
-
-
-def read_hash(path: str | Path) -> str:
-    """SHA-256 of a file, read anew whatever its times say.
-
-    Raises:
-        OSError: It cannot be read.
-    """
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def fingerprint(path: str | Path) -> str:
@@ -59,7 +50,7 @@ def fingerprint(path: str | Path) -> str:
         if not file.is_file():
             return ""
         for one in sorted(file.parent.glob("*.sqlite")):
-            digest.update(f"{one.name} {read_hash(one)}\n".encode())
+            digest.update(f"{one.name} {file_hash(one)}\n".encode())
     except OSError:
         return ""
     return digest.hexdigest()

@@ -54,7 +54,7 @@ class SQLEnvironment(Environment):
         ),
     )
 
-    def payload(self, task: Task, limits: Mapping[str, Any]) -> Mapping[str, Any]:
+    def payload(self, task: Task, limits: Mapping[str, object]) -> Mapping[str, Any]:
         named = {TOOL: tool_of(task)} if TOOL in task.data else {}
         return {DATABASE: database_of(task), "limits": dict(limits), **named}
 
@@ -96,6 +96,6 @@ class SQLEnvironment(Environment):
         return "\n".join(rows if "order by" in answer.lower() else sorted(rows))
 
 
-def _number(value: Any) -> Any:
+def _number(value: object) -> Any:
     """1.0 as 1, which it is equal to."""
     return int(value) if isinstance(value, float) and value.is_integer() else value

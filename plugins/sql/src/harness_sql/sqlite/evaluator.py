@@ -138,8 +138,12 @@ def evaluate(
         return verdict
     same = steady(gold + pred)
     judge = _Judge(list(zip(paths, hashes, strict=True)), timeout_s, plug_value, cache or _gold_cache, same)
-    if not same:
-        return judge.verdict(gold, pred, keep_distinct)
+    return _once(key, judge) if same else judge.verdict(gold, pred, keep_distinct)
+
+
+def _once(key: _Key, judge: _Judge) -> Match:
+    """The verdict on a pair, kept for when it is asked for again; by whoever asks meanwhile it is waited for."""
+    _, gold, pred, keep_distinct, *_ = key
     with _lock:
         other = _judging.get(key)
         if other is None:

@@ -94,14 +94,14 @@ class Functions:
                 raise OverflowError
         return result
 
-    def instr(self, text: Any, part: Any) -> Any:
+    def instr(self, text: object, part: object) -> Any:
         """Position of a part, from 1, or 0."""
         if isinstance(text, str | bytes) and isinstance(part, str | bytes) and isinstance(part, type(text)):
             self._check()
             return text.find(part) + 1  # type: ignore[arg-type]
         return self._by_product("instr", (text, part))
 
-    def replace(self, text: Any, old: Any, new: Any) -> Any:
+    def replace(self, text: object, old: object, new: object) -> Any:
         """Text with every occurrence of a part replaced."""
         if not (isinstance(text, str) and isinstance(old, str) and isinstance(new, str)):
             return self._by_product("replace", (text, old, new))
@@ -113,7 +113,7 @@ class Functions:
         return text.replace(old, new)
 
     def _trim(self, name: str, left: bool, right: bool) -> Callable[[Any, Any], Any]:
-        def trim(text: Any, characters: Any) -> Any:
+        def trim(text: object, characters: object) -> Any:
             if not (isinstance(text, str) and isinstance(characters, str)):
                 return self._by_product(name, (text, characters))
             self._check()
@@ -134,13 +134,13 @@ class Functions:
     def _linear(self, name: str) -> Callable[..., Any]:
         return lambda *arguments: self._plain(name, arguments)
 
-    def _by_product(self, name: str, arguments: tuple[Any, ...]) -> Any:
+    def _by_product(self, name: str, arguments: tuple[object, ...]) -> Any:
         sizes = [len(value) if isinstance(value, str | bytes) else 24 for value in arguments[:2]]
         if sizes[0] * sizes[1] > _MAX_PRODUCT:
             raise OverflowError
         return self._plain(name, arguments)
 
-    def _plain(self, name: str, arguments: tuple[Any, ...]) -> Any:
+    def _plain(self, name: str, arguments: tuple[object, ...]) -> Any:
         self._check()
         if self._own is None:
             self._own = sqlite3.connect(":memory:", check_same_thread=False)
@@ -164,7 +164,7 @@ class Functions:
             self._own.close()
 
 
-def _widest(arguments: tuple[Any, ...], check: Callable[[], None]) -> int:
+def _widest(arguments: tuple[object, ...], check: Callable[[], None]) -> int:
     """The largest width or precision of a printf, as far as its format and the arguments that it names tell.
 
     Args:

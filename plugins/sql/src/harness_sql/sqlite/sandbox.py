@@ -21,7 +21,6 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from harness_sql.sqlite.expansion import expands_too_far
@@ -354,7 +353,7 @@ class _Session:
                 # The bytes of a row can be counted only when Python has built it whole.
                 connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, room)
                 cursor.execute(sql)
-            rows: list[tuple[Any, ...]] = []
+            rows: list[tuple[object, ...]] = []
             size = 0
             truncated = False
             for row in cursor:
@@ -394,7 +393,7 @@ def _error_type(error: BaseException) -> ErrorType:
     return _PRIMARY_CODES.get(code & 0xFF, "syntax")
 
 
-def _size(row: tuple[Any, ...]) -> int:
+def _size(row: tuple[object, ...]) -> int:
     return sum(len(value) if isinstance(value, str | bytes) else 8 for value in row)
 
 

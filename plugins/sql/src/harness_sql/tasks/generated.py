@@ -12,8 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness.errors import TaskSetError
+from pydantic import PositiveInt
+
 from harness.records import Task
+from harness.tasks import check_split
 from harness_sql.sqlite.environment import DATABASE
 from harness_sql.tasks.bundled import Bundle
 from harness_sql.tasks.schemas import WithSchemas
@@ -26,17 +28,18 @@ class GeneratedTasks(WithSchemas):
     """A generated task set over SQLite databases in Spider's layout.
 
     Args:
-        data: The folder of the bundled files.
         cache_dir: Where database files are built; by default in the user's cache folder, under the task set's name.
         schema_chars: The longest schema text, in characters.
     """
 
     name: str
     splits: tuple[str, ...]
+    data: Path
+    """The folder of the bundled files."""
 
-    def __init__(self, data: Path, cache_dir: str | None, schema_chars: int) -> None:
+    def __init__(self, cache_dir: str | None = None, schema_chars: PositiveInt = 4000) -> None:
         super().__init__(schema_chars)
-        self._bundle = Bundle(self.name, data)
+        self._bundle = Bundle(self.name, self.data)
         self._manifest = self._bundle.manifest
         self._scripts: dict[str, str] = json.loads(self._bundle.read("databases.json"))
         self.root = self._bundle.built(cache_dir, "databases.json")
@@ -47,8 +50,7 @@ class GeneratedTasks(WithSchemas):
         Raises:
             TaskSetError: The split does not exist, or bundled files are damaged.
         """
-        if split not in self.splits:
-            raise TaskSetError(f"task set {self.name!r} has no split {split!r}. Use one of: {', '.join(self.splits)}")
+        check_split(self.name, split, self.splits)
         rows = [json.loads(line) for line in self._bundle.read(f"{split}.jsonl").decode().splitlines()]
         paths = {db_id: str(self._database(db_id)) for db_id in dict.fromkeys(row["db_id"] for row in rows)}
         return [

@@ -121,5 +121,5 @@ class Script:
     def __init__(self, scenario: Scenario) -> None:
         self._left = list(scenario.replies)
 
-    def __call__(self, request: Any) -> Reply:
+    def __call__(self, request: object) -> Reply:
         return self._left.pop(0) if self._left else Reply.failure(500, "the scenario is over")

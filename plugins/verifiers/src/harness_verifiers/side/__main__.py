@@ -302,7 +302,7 @@ async def _score(task: Any, asked: JSONObject) -> JSONObject:
 
 def _opening(data: Any) -> list[Any]:
     """The first messages, as verifiers' own harness sends them."""
-    system: list[Any] = [vf.SystemMessage(content=data.system_prompt)] if data.system_prompt else []
+    system: list[object] = [vf.SystemMessage(content=data.system_prompt)] if data.system_prompt else []
     return system + ([vf.UserMessage(content=data.prompt)] if isinstance(data.prompt, str) else list(data.prompt))
 
 

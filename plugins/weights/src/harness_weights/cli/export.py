@@ -50,7 +50,7 @@ def export(
     """Write a checkpoint as a Hugging Face folder that transformers and vLLM load, with its export.json."""
     from harness.plugins import make_trainer
     from harness.policies.export import checkpoint_dir, checkpoint_model
-    from harness.run_record import model_hash
+    from harness.provenance import model_hash
     from harness_weights.proof import choose_engine, compare_answers, recorded_prompts, refuse_other_answers
 
     folder = RunFolder.open(run)

@@ -112,7 +112,7 @@ def _pedigree(policy: Named) -> str:
     return f"{model}, licence {policy.licence}, {', or '.join(places)}"
 
 
-def _said(value: Any) -> str:
+def _said(value: object) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{key} {inner}" for key, inner in value.items())
     return "; ".join(value) if isinstance(value, list) else value if isinstance(value, str) else json.dumps(value)

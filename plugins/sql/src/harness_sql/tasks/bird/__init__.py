@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
+from harness.layers import file_hash
 from harness.records import Task
-from harness_sql.sqlite.databases import read_hash
 from harness_sql.tasks.bird.layout import BIRD
 from harness_sql.tasks.prepared import PreparedTasks
 
@@ -63,7 +63,7 @@ class BirdTasks(PreparedTasks):
     def describe(self) -> Mapping[str, Any]:
         if not self.descriptions:
             return super().describe()
-        return {**super().describe(), "descriptions_sha256": read_hash(self.folder / BIRD.descriptions)}
+        return {**super().describe(), "descriptions_sha256": file_hash(self.folder / BIRD.descriptions)}
 
     @cached_property
     def _notes(self) -> dict[str, dict[str, list[str]]]:

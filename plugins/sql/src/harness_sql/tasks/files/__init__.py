@@ -14,8 +14,10 @@ from typing import Any, Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from harness.errors import ConfigError, TaskSetError
+from harness.layers import file_hash
 from harness.records import Task
-from harness_sql.sqlite.databases import content_hash, databases_of, read_hash
+from harness.tasks import check_split
+from harness_sql.sqlite.databases import content_hash, databases_of
 from harness_sql.sqlite.environment import ANSWER, DATABASE, GOLD_IS, database_of
 from harness_sql.tasks.files.collecting import Collection, collect, refuse
 from harness_sql.tasks.files.questions import SPLITS, Question, check_mapping
@@ -103,8 +105,7 @@ class FilesTasks(WithSchemas):
         Raises:
             TaskSetError: The split does not exist or is empty, a file cannot be read, or a line is bad.
         """
-        if split not in (*SPLITS, ALL):
-            raise TaskSetError(f"task set 'files' has no split {split!r}. Use one of: {', '.join((*SPLITS, ALL))}")
+        check_split("files", split, (*SPLITS, ALL))
         found = self.collection
         if not self.skip_bad:
             refuse(found.bad)
@@ -213,14 +214,14 @@ def _digests(path: Path, name: str, anew: bool = False) -> dict[str, str]:
     digests = {}
     for file in map(Path, databases_of(path)):
         try:
-            digest = read_hash(file) if anew else content_hash(str(file))
+            digest = file_hash(file) if anew else content_hash(str(file))
         except OSError:
             digest = ""
         digests[name if file == path else f"{name}, with {file.name}"] = digest
     return digests
 
 
-def _hash(items: Iterable[Any]) -> str:
+def _hash(items: Iterable[object]) -> str:
     digest = hashlib.sha256()
     for item in items:
         digest.update(json.dumps(item).encode() + b"\n")

@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from harness.errors import ConfigError, TaskSetError, nearest
 from harness_sql.sqlite.sandbox import Limits, execute
@@ -222,7 +221,7 @@ def _absolute(path: Path) -> Path:
     return Path(os.path.abspath(path))
 
 
-def _text(cells: Mapping[str, Any], columns: Mapping[str, str], field: str) -> str:
+def _text(cells: Mapping[str, object], columns: Mapping[str, str], field: str) -> str:
     value = cells.get(field)
     if missing(value):
         return ""
@@ -231,7 +230,7 @@ def _text(cells: Mapping[str, Any], columns: Mapping[str, str], field: str) -> s
     return _whole(value.strip(), columns[field])
 
 
-def _label(cells: Mapping[str, Any], columns: Mapping[str, str], field: str) -> str:
+def _label(cells: Mapping[str, object], columns: Mapping[str, str], field: str) -> str:
     value = cells.get(field)
     if missing(value):
         return ""
@@ -242,7 +241,7 @@ def _label(cells: Mapping[str, Any], columns: Mapping[str, str], field: str) -> 
     return _whole(str(value).strip(), columns[field])
 
 
-def _answer(value: Any) -> str:
+def _answer(value: object) -> str:
     if missing(value):
         return ""
     return _whole(
@@ -256,7 +255,7 @@ def _whole(text: str, column: str) -> str:
     return text
 
 
-def _split(cells: Mapping[str, Any], columns: Mapping[str, str]) -> str:
+def _split(cells: Mapping[str, object], columns: Mapping[str, str]) -> str:
     said = _label(cells, columns, "split")
     for split, names in SPLITS.items():
         if said.lower() in names:

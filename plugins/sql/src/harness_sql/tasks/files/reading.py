@@ -73,7 +73,7 @@ def read(file: Path) -> Table:
     return Table(file, columns, rows)
 
 
-def missing(value: Any) -> bool:
+def missing(value: object) -> bool:
     """Whether a cell is empty."""
     return (
         value is None
@@ -136,7 +136,7 @@ def _skipped(text: str, at: int) -> int:
     return at
 
 
-def _object(where: str, value: Any) -> Row:
+def _object(where: str, value: object) -> Row:
     if isinstance(value, dict):
         return Row(where, value)
     return Row(where, {}, f'a {type(value).__name__}, not an object such as {{"question": ...}}')

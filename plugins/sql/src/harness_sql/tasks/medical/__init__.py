@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import PositiveInt
 
-from harness.errors import TaskSetError
 from harness.records import Task
+from harness.tasks import check_split
 from harness_sql.sqlite.environment import DATABASE, GOLD_IS, TOOL
 from harness_sql.sqlite.schema import schema_text
 from harness_sql.tasks.bundled import Bundle
@@ -47,8 +47,7 @@ class MedicalTasks:
         Raises:
             TaskSetError: The split does not exist, or bundled files are damaged.
         """
-        if split not in SPLITS:
-            raise TaskSetError(f"task set 'medical' has no split {split!r}. Use one of: {', '.join(SPLITS)}")
+        check_split(self.name, split, SPLITS)
         import pyarrow.parquet
 
         rows = pyarrow.parquet.read_table(io.BytesIO(self._bundle.read(f"{split}.parquet"))).to_pylist()

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import PositiveInt
-
 from harness_sql.tasks.generated import GeneratedTasks
 
 DATA = Path(__file__).parent / "data"
@@ -21,6 +19,4 @@ class PocketTasks(GeneratedTasks):
 
     name = "pocket"
     splits = ("train", "val")
-
-    def __init__(self, cache_dir: str | None = None, schema_chars: PositiveInt = 4000) -> None:
-        super().__init__(DATA, cache_dir, schema_chars)
+    data = DATA

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from harness.errors import TaskSetError
 from harness.records import Task
+from harness.tasks import check_split
 from harness_sql.sqlite.databases import content_hash, fingerprint
 from harness_sql.sqlite.environment import DATABASE, database_of
 from harness_sql.tasks.prepared.layout import Layout, Part, database_file
@@ -53,8 +54,7 @@ class PreparedTasks(WithSchemas):
             TaskSetError: The split does not exist, its file is missing or damaged, none of its questions has a
                 database, or one of these has changed since it was prepared.
         """
-        if split not in self.splits:
-            raise TaskSetError(f"task set {self.name!r} has no split {split!r}. Use one of: {', '.join(self.splits)}")
+        check_split(self.name, split, self.splits)
         seen: Counter[str] = Counter()
         tasks = [task for name in self.parts_of(split) for task in self._tasks(name, split, seen)]
         if not tasks:
@@ -131,7 +131,7 @@ class PreparedTasks(WithSchemas):
         needed = set(self.layout.columns) - self.layout.optional if parquet in self.layout.parquets else set()
         if lacking := needed - set(table.column_names):
             raise TaskSetError(f"{file} lacks the columns {', '.join(sorted(lacking))}. {again}")
-        rows: list[dict[str, Any]] = table.to_pylist()
+        rows: list[dict[str, object]] = table.to_pylist()
         return rows
 
     def _verify(self, paths: set[str]) -> None:

@@ -191,7 +191,7 @@ def copy(source: Source, file: str, target: Path) -> None:
             raise TaskSetError(f"{file} of {source.name} is damaged: {error}. Download it again") from error
 
 
-def _text(value: Any, official: str, column: str, layout: Layout) -> str:
+def _text(value: object, official: str, column: str, layout: Layout) -> str:
     if value is None and column in layout.optional:
         return ""
     if value is None:
@@ -218,7 +218,7 @@ def _parquet(content: bytes) -> list[dict[str, Any]]:
     import pyarrow.parquet
 
     try:
-        rows: list[dict[str, Any]] = pyarrow.parquet.read_table(io.BytesIO(content)).to_pylist()
+        rows: list[dict[str, object]] = pyarrow.parquet.read_table(io.BytesIO(content)).to_pylist()
     except pyarrow.ArrowException as error:
         raise ValueError(str(error).splitlines()[0]) from error
     return rows

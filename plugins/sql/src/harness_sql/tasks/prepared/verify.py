@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
 from harness.errors import TaskSetError
-from harness_sql.sqlite.databases import content_hash, read_hash
+from harness.layers import file_hash
+from harness_sql.sqlite.databases import content_hash
 from harness_sql.tasks.prepared.layout import MANIFEST, Layout
 
 
@@ -19,7 +20,7 @@ def read_manifest(folder: Path, layout: Layout) -> dict[str, Any] | None:
     """
     file = folder / MANIFEST
     try:
-        manifest: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        manifest: dict[str, object] = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
@@ -85,4 +86,4 @@ def verify(folder: Path, layout: Layout) -> Verified:
 
 def questions_hash(folder: Path, layout: Layout) -> dict[str, str]:
     """SHA-256 of each Parquet file of questions that is there."""
-    return {name: read_hash(folder / name) for name in layout.parquets if (folder / name).is_file()}
+    return {name: file_hash(folder / name) for name in layout.parquets if (folder / name).is_file()}

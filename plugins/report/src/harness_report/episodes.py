@@ -24,9 +24,11 @@ log = logging.getLogger(__name__)
 TEXT_LIMIT = 6000
 """Characters of one prompt or answer that are kept."""
 _TRAIN_SHARE = 0.2
+Shown = dict[str, Any]
+"""What the page shows of something, by the names of its script."""
 
 
-def sample(arms: Mapping[str, Sequence[Run]], cap: int) -> dict[str, Any]:
+def sample(arms: Mapping[str, Sequence[Run]], cap: int) -> Shown:
     """At most `cap` episodes: of every run's last validation the same questions, and some of its last training step.
 
     Returns:
@@ -36,7 +38,7 @@ def sample(arms: Mapping[str, Sequence[Run]], cap: int) -> dict[str, Any]:
     runs = [(arm, run) for arm, group in arms.items() for run in group if len(run.episodes)]
     total = sum(len(run.episodes) for _, run in runs)
     texts: dict[str, int] = {}
-    rows: list[dict[str, Any]] = []
+    rows: list[Shown] = []
     if runs:
         each = max(1, cap // len(runs))
         for arm, run in runs:
@@ -50,7 +52,7 @@ def sample(arms: Mapping[str, Sequence[Run]], cap: int) -> dict[str, Any]:
     return {"episodes": rows[:cap], "texts": list(texts), "total": total, "shown": min(len(rows), cap)}
 
 
-def newest(arms: Mapping[str, Sequence[Run]], cap: int) -> dict[str, Any]:
+def newest(arms: Mapping[str, Sequence[Run]], cap: int) -> Shown:
     """The `cap` episodes that ended last, newest first, each without its calls: `opened` has them.
 
     Returns:
@@ -58,7 +60,7 @@ def newest(arms: Mapping[str, Sequence[Run]], cap: int) -> dict[str, Any]:
     """
     import polars as pl
 
-    found: list[tuple[float, dict[str, Any]]] = []
+    found: list[tuple[float, Shown]] = []
     for arm, run in ((arm, run) for arm, group in arms.items() for run in group):
         rows = run.episodes.with_row_index("id")
         timed = {"attempt_id", "started_s", "elapsed_s"} <= set(rows.columns)  # not of published copies
@@ -71,7 +73,7 @@ def newest(arms: Mapping[str, Sequence[Run]], cap: int) -> dict[str, Any]:
     return {"episodes": [row for _, row in found[:cap]], "texts": [], "total": total, "shown": min(len(found), cap)}
 
 
-def opened(run: Run, name: str, calls: Sequence[Call] | None = None) -> dict[str, Any]:
+def opened(run: Run, name: str, calls: Sequence[Call] | None = None) -> Shown:
     """What one of `newest` says when it is opened: `steps`, and the `texts` that they refer to.
 
     Args:
@@ -143,12 +145,12 @@ def _calls(run: Run, table: pl.DataFrame) -> dict[str, list[Call]]:
     return found
 
 
-def _tool_calls(text: object) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(_text(text) or "[]")
+def _tool_calls(text: object) -> list[Shown]:
+    found: list[Shown] = json.loads(_text(text) or "[]")
     return found
 
 
-def _episode(arm: str, run: Run, row: Episode) -> dict[str, Any]:
+def _episode(arm: str, run: Run, row: Episode) -> Shown:
     reward, first = row["reward"], row["first_reward"]
     return {
         "arm": arm,
@@ -173,9 +175,9 @@ def _episode(arm: str, run: Run, row: Episode) -> dict[str, Any]:
     }
 
 
-def _steps(tools: list[dict[str, Any]], calls: Sequence[Call], texts: dict[str, int]) -> list[dict[str, Any]]:
+def _steps(tools: list[Shown], calls: Sequence[Call], texts: dict[str, int]) -> list[Shown]:
     """Calls of the model and of tools in the order in which they were made."""
-    steps: list[dict[str, Any]] = []
+    steps: list[Shown] = []
     left = list(tools)
     for call in calls:
         while left and left[0].get("started_s", math.inf) < call["started_s"]:
@@ -186,7 +188,7 @@ def _steps(tools: list[dict[str, Any]], calls: Sequence[Call], texts: dict[str, 
     return steps + [_tool(call) for call in left]
 
 
-def _tool(call: Mapping[str, Any]) -> dict[str, Any]:
+def _tool(call: Mapping[str, Any]) -> Shown:
     fault = call.get("fault", "")
     return {
         "tool": call["tool"],
@@ -197,7 +199,7 @@ def _tool(call: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _call(call: Call, texts: dict[str, int]) -> dict[str, Any]:
+def _call(call: Call, texts: dict[str, int]) -> Shown:
     messages = [
         [message.get("role", ""), texts.setdefault(_cut(_said(message)), len(texts))]
         for message in json.loads(call["messages"] or "[]")
@@ -212,7 +214,7 @@ def _call(call: Call, texts: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def _said(message: Mapping[str, Any]) -> str:
+def _said(message: Mapping[str, object]) -> str:
     """Words of a message, and the tools that it calls."""
     parts = [message[name] for name in ("content", "tool_calls") if message.get(name)]
     return "\n".join(part if isinstance(part, str) else json.dumps(part, ensure_ascii=False) for part in parts)
@@ -222,6 +224,6 @@ def _text(value: Any) -> str:
     return value or ""
 
 
-def _cut(value: Any) -> str:
+def _cut(value: object) -> str:
     text = _text(value)
     return text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]} ... ({len(text) - TEXT_LIMIT} more characters)"

@@ -11,18 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from harness.compare.by_role import held_by_role
+from harness.compare.columns import Table, role_tables
 from harness.compare.formats import html_tables, inline
 from harness.compare.identity import differences
-from harness.compare.layout import Table, role_tables, sentences, tables
+from harness.compare.layout import tables
 from harness.compare.measures import measure
 from harness.compare.numbers import with_interval
 from harness.compare.references import reference_rows
+from harness.compare.sentences import sentences
 from harness.compare.verdicts import verdict_text
 from harness.errors import NoSuchArm, NotComparable, UserError
 from harness.layers import flatten
 from harness.monitor import cells, standing, steps_of
-from harness.report.charts import charts
 from harness.wording import duration, mean
+from harness_report.charts import charts
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -76,7 +78,7 @@ def render(
     references: bool | None = None,
 ) -> str:
     """The report as text."""
-    from harness.report.episodes import sample
+    from harness_report.episodes import sample
 
     comparison, remarks = compared(selection, baseline, allow, margin)
     names = {arm["name"] for arm in comparison["arms"]} if comparison else None
@@ -117,7 +119,7 @@ def contents(
     comparison: Comparison | None,
     remarks: Sequence[str],
     arms: Mapping[str, list[Run]],
-    browser: Mapping[str, Any],
+    browser: Mapping[str, object],
     published: Sequence[Reference] = (),
 ) -> Contents:
     """What a page says, by the names of its template."""

@@ -9,7 +9,9 @@ import typer
 
 from harness.cli import complete
 from harness.cli.common import one_thread, results
+from harness.compare.runs import STUDY_FILE, select
 from harness.errors import UserError
+from harness_report.page import EPISODES, write_report
 
 app = typer.Typer(add_completion=False)
 
@@ -28,14 +30,11 @@ def report(
     baseline: complete.Baseline = None,
     allow: Annotated[list[str] | None, typer.Option(help="A key that may differ though it should not.")] = None,
     margin: Annotated[float | None, typer.Option(help="Differences below this are none, e.g. 0.05.")] = None,
-    episodes: Annotated[int, typer.Option(min=0, help="The most episodes that can be browsed.")] = 240,
+    episodes: Annotated[int, typer.Option(min=0, help="The most episodes that can be browsed.")] = EPISODES,
     references: complete.References = None,
     runs_dir: Annotated[Path, typer.Option(help="Where runs named by id are looked for.")] = Path("runs"),
 ) -> None:
     """Write one HTML file that opens without a network: curves, costs, failures, episodes, manifest."""
-    from harness.compare.runs import STUDY_FILE, select
-    from harness.report.page import write_report
-
     one_thread()
     chosen = select(runs, runs_dir)
     if out is None:

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from harness.wording import measured
+from harness_report.figures import (
+    COLOURS,
+    DASHES,
+    Curves,
+    Figure,
+    banded,
+    bar_of,
+    by_step,
+    colour_of,
+    dash_of,
+    figure_of,
+    scaled,
+    trace_of,
+)
 
 if TYPE_CHECKING:
     from harness.compare.keys import Comparison, Figures
     from harness.compare.runs import Run
 
-COLOURS = ("#2a7de1", "#e07b00", "#1a9c6b", "#c2479b", "#8a6fe8", "#b5a000", "#d6483e", "#3aa5b8")
-"""Told apart by colour-blind readers and legible on white and on black; one an arm, in order."""
-DASHES = ("solid", "dash", "dot", "dashdot")
 PARTS = {"rollout": "#2a7de1", "update": "#e07b00", "weights": "#1a9c6b", "other": "#8d99a6"}
 Arms = Mapping[str, Sequence["Run"]]
-Figure = dict[str, Any]
-Curves = Mapping[str, Sequence[Mapping[int, float]]]
-"""Values by step of every run of an arm."""
 
 
 def charts(arms: Arms, comparison: Comparison | None, figures: Mapping[str, list[Figures]]) -> list[Figure]:
@@ -50,20 +58,6 @@ def charts(arms: Arms, comparison: Comparison | None, figures: Mapping[str, list
     return [scaled(figure, span, _graded(arms)) for figure in made if figure["data"]]
 
 
-def scaled(figure: Figure, span: tuple[float, float], graded: bool) -> Figure:
-    """Axes of accuracy or reward from end to end of what there can be; graded ones without percent."""
-    (low, high), room = span, 0.04 * (span[1] - span[0])
-    for axis, letter in (("xaxis", "x"), ("yaxis", "y")):
-        if figure["layout"][axis]["title"]["text"] not in ("accuracy", "mean reward", "reward"):
-            continue
-        figure["layout"][axis]["range"] = [low - room * (letter == "x"), high + room]
-        figure["layout"][axis]["tickformat"] = ".2f" if graded else ".0%"
-        for trace in figure["data"]:
-            if graded and "hovertemplate" in trace:
-                trace["hovertemplate"] = trace["hovertemplate"].replace(f"%{{{letter}:.1%}}", f"%{{{letter}:.3f}}")
-    return figure
-
-
 def _last(arms: Arms) -> str:
     return "last validation" if any(run.trained for runs in arms.values() for run in runs) else "evaluation"
 
@@ -87,8 +81,8 @@ def validation_curve(arms: Arms) -> Figure:
         for now in (run.progress for run in runs):
             if now.validating is not None and now.val_so_far is not None:
                 said = f"%{{y:.1%}} so far, {now.done} of {now.expected}"
-                ring = {"size": 10, "symbol": "circle-open", "color": _colour(index), "line": {"width": 2}}
-                trace = _trace(arm, "markers", [now.validating], [now.val_so_far], said)
+                ring = {"size": 10, "symbol": "circle-open", "color": colour_of(index), "line": {"width": 2}}
+                trace = trace_of(arm, "markers", [now.validating], [now.val_so_far], said)
                 figure["data"].append(trace | {"marker": ring, "legendgroup": arm, "showlegend": False})
     return figure
 
@@ -107,11 +101,11 @@ def training_curve(arms: Arms) -> Figure:
         steps = sorted(by_step)
         window = max(1, len(steps) // 8)
         means = [sum(by_step[step]) / len(by_step[step]) for step in steps]
-        points = _trace(arm, "markers", steps, means, "%{y:.1%} at step %{x}")
-        marker = {"size": 4, "color": _colour(index), "opacity": 0.4}
+        points = trace_of(arm, "markers", steps, means, "%{y:.1%} at step %{x}")
+        marker = {"size": 4, "color": colour_of(index), "opacity": 0.4}
         data.append(points | {"legendgroup": arm, "showlegend": False, "marker": marker})
         chunks = [steps[start : start + window] for start in range(0, len(steps), window)]
-        data += _band(
+        data += banded(
             arm,
             index,
             [chunk[-1] for chunk in chunks],
@@ -120,7 +114,7 @@ def training_curve(arms: Arms) -> Figure:
         )
     what = "every step" if window == 1 else f"every {window} steps"
     caption = f"Points: mean reward of one step over seeds. Line: mean of {what}. Sampled, not greedy."
-    return _figure("training", "Training reward", caption, data, "step", "reward", percent=True)
+    return figure_of("training", "Training reward", caption, data, "step", "reward", percent=True)
 
 
 def signal(figures: Mapping[str, list[Figures]]) -> Figure:
@@ -156,19 +150,6 @@ def logged(arms: Arms) -> list[Figure]:
     ]
 
 
-def by_step(key: str, title: str, caption: str, y: str, curves: Curves, form: str = ".1%") -> Figure:
-    """Means of an arm's runs by step, with the range of its runs as a band.
-
-    Args:
-        form: Of a value, as d3 has it.
-    """
-    data: list[Figure] = []
-    for index, (arm, found) in enumerate(curves.items()):
-        if steps := sorted(set().union(*found)):
-            data += _band(arm, index, steps, [[one[step] for one in found if step in one] for step in steps], form=form)
-    return _figure(key, title, caption, data, "step", y, percent=form.endswith("%"))
-
-
 def _tokens_per_s(run: Run) -> dict[int, float]:
     names = ("rollout/response_tokens_per_rollout", "rollout/rollouts", "rollout_s")
     tokens, rollouts, seconds = map(run.logged, names)
@@ -180,7 +161,7 @@ def differences(comparison: Comparison | None) -> Figure:
     pairs = list(reversed(comparison["pairs"])) if comparison else []
     data: list[Figure] = []
     if pairs and comparison:
-        colours = {arm["name"]: _colour(index) for index, arm in enumerate(comparison["arms"])}
+        colours = {arm["name"]: colour_of(index) for index, arm in enumerate(comparison["arms"])}
         found = [(pair, pair["difference"]) for pair in pairs]
         ends: Figure = {"type": "data", "symmetric": False, "thickness": 2, "width": 6}
         ends["array"] = [100 * (one["high"] - one["mean"]) for _, one in found]
@@ -196,7 +177,7 @@ def differences(comparison: Comparison | None) -> Figure:
     caption = f"{what} against {base}, with 95 % intervals."
     if margin:
         caption += f" Shaded: the margin of ±{100 * margin:g} points within which arms count as equivalent."
-    figure = _figure("differences", "Difference to the baseline", caption, data, "points", "")
+    figure = figure_of("differences", "Difference to the baseline", caption, data, "points", "")
     whole: Figure = {"y0": 0, "y1": 1, "yref": "paper"}
     shapes = [whole | {"type": "line", "x0": 0, "x1": 0, "line": {"width": 1, "color": "#8d99a6"}}]
     if margin:
@@ -229,7 +210,7 @@ def cost_split(figures: Mapping[str, list[Figures]]) -> Figure:
         if rows
     ]
     caption = "Seconds of a median step: rollouts, actor update with log-probabilities, weight transfer, the rest."
-    figure = _figure("cost", "Where a step's time goes", caption, data, "seconds a step", "")
+    figure = figure_of("cost", "Where a step's time goes", caption, data, "seconds a step", "")
     figure["layout"] |= {"barmode": "stack", "height": 150 + 40 * len(rows)}
     figure["layout"]["yaxis"] |= {"type": "category"}
     return figure
@@ -254,13 +235,13 @@ def rewrites(arms: Arms) -> Figure:
             continue
         for name, found in (("helped", helped), ("hurt", hurt)):
             shares = [sum(values) / len(values) for values in found.values()]
-            trace = _trace(arm, "lines+markers", found, shares, f"{name} %{{y:+.1%}} at step %{{x}}")
-            line = {"color": _colour(index), "width": 2, "dash": "solid" if name == "helped" else "dot"}
+            trace = trace_of(arm, "lines+markers", found, shares, f"{name} %{{y:+.1%}} at step %{{x}}")
+            line = {"color": colour_of(index), "width": 2, "dash": "solid" if name == "helped" else "dot"}
             data.append(trace | {"legendgroup": arm, "showlegend": name == "helped", "line": line})
     if all(len(trace["x"]) < 2 for trace in data):
         data = []  # an evaluation has no steps
     caption = "Share of validation questions that the rewrite turned right (above) or wrong (below, dotted)."
-    figure = _figure("rewrites", "Rewrites that helped and hurt", caption, data, "step", "share of questions")
+    figure = figure_of("rewrites", "Rewrites that helped and hurt", caption, data, "step", "share of questions")
     figure["layout"]["yaxis"] |= {"tickformat": "+.1%", "zeroline": True}
     return figure
 
@@ -274,11 +255,11 @@ def turns(arms: Arms) -> Figure:
         several = several or any(one > 1 for one in counts)
         if counts:
             shares = [counts[one] / counts.total() for one in sorted(counts)]
-            data.append(_bar(arm, index, [str(one) for one in sorted(counts)], shares))
+            data.append(bar_of(arm, index, [str(one) for one in sorted(counts)], shares))
     caption = f"Answers written for a question in the {_last(arms)}: 1 means that the first was kept."
     data = data if several else []
     axes = ("answers written", "share of questions")
-    return _figure("turns", "Turns", caption, data, *axes, percent=True, categories=True)
+    return figure_of("turns", "Turns", caption, data, *axes, percent=True, categories=True)
 
 
 def by_role(arms: Arms, key: str, title: str, y: str, form: str) -> Figure:
@@ -315,18 +296,18 @@ def by_group(arms: Arms, column: str, title: str) -> Figure:
     labels = [f"{name} ({sizes[name]})" for name in names]
     caption = f"{_last(arms).capitalize()}, mean over seeds; in brackets the number of questions."
     data = [
-        _bar(arm, index, labels, [means[arm].get(name) for name in names])
+        bar_of(arm, index, labels, [means[arm].get(name) for name in names])
         for index, arm in enumerate(arms)
         if arm in means and len(names) > 1
     ]
     key = f"by-{column}"
     if len(names) <= _FEW:
-        return _figure(key, title, caption, data, "", _measured(arms), percent=True, categories=True)
+        return figure_of(key, title, caption, data, "", _measured(arms), percent=True, categories=True)
     for bars in data:
         bars |= {"type": "scatter", "mode": "markers", "x": bars["y"], "y": bars["x"]}
         bars["marker"] |= {"size": 8, "opacity": 0.75}
         bars["hovertemplate"] = "%{x:.1%} %{y}"
-    figure = _figure(key, title, caption, data, _measured(arms), "")
+    figure = figure_of(key, title, caption, data, _measured(arms), "")
     figure["layout"] |= {"height": 120 + 20 * len(names)}
     figure["layout"]["yaxis"] |= {"type": "category", "range": [len(names) - 0.4, -0.6], "dtick": 1}
     return figure
@@ -344,17 +325,17 @@ def tokens(arms: Arms, column: str, title: str) -> Figure:
     values = {arm: [value for run in runs for value in _ended(run, column)] for arm, runs in arms.items()}
     everything = [value for found in values.values() for value in found]
     if not everything:
-        return _figure(column, title, "", [], "", "")
+        return figure_of(column, title, "", [], "", "")
     edges = np.histogram_bin_edges(everything, bins=min(30, max(5, len(set(everything)))))
     centres = ((edges[1:] + edges[:-1]) / 2).tolist()
     data: list[Figure] = []
     for index, (arm, found) in enumerate(values.items()):
         if found:
             share = (np.histogram(found, edges)[0] / len(found)).tolist()
-            line = {"shape": "hvh", "color": _colour(index), "width": 2, "dash": _dash(index)}
-            data.append(_trace(arm, "lines", centres, share, "%{y:.1%} about %{x:.0f} tokens") | {"line": line})
+            line = {"shape": "hvh", "color": colour_of(index), "width": 2, "dash": dash_of(index)}
+            data.append(trace_of(arm, "lines", centres, share, "%{y:.1%} about %{x:.0f} tokens") | {"line": line})
     caption = f"Share of rollouts by tokens over all their calls, in the {_last(arms)}."
-    return _figure(column.replace("_", "-"), title, caption, data, "tokens", "share of rollouts", percent=True)
+    return figure_of(column.replace("_", "-"), title, caption, data, "tokens", "share of rollouts", percent=True)
 
 
 def failures(figures: Mapping[str, list[Figures]]) -> Figure:
@@ -362,73 +343,16 @@ def failures(figures: Mapping[str, list[Figures]]) -> Figure:
     causes = dict.fromkeys(cause for runs in figures.values() for run in runs for cause in run["failures"])
     names = [cause.replace("_", " ") for cause in causes]
     data = [
-        _bar(arm, index, names, [sum(run["failures"].get(cause, 0) for run in runs) for cause in causes])
+        bar_of(arm, index, names, [sum(run["failures"].get(cause, 0) for run in runs) for cause in causes])
         for index, (arm, runs) in enumerate(figures.items() if causes else ())
     ]
     for one in data:
         one["hovertemplate"] = "%{y} rollouts: %{x}"
     caption = "All rollouts of all seeds. Answer fails: scored as wrong. All others are unscored, never zero."
-    return _figure("failures", "Failures by type", caption, data, "", "rollouts", categories=True)
+    return figure_of("failures", "Failures by type", caption, data, "", "rollouts", categories=True)
 
 
 def _ended(run: Run, column: str) -> list[Any]:
     """A column over the rollouts of the last validation that ended well."""
     rows = run.validation()
     return list(rows.filter(outcome="ok")[column])
-
-
-def _band(
-    arm: str, index: int, x: Sequence[float], values: Sequence[Sequence[float]], *, band: bool = True, form: str = ".1%"
-) -> list[Figure]:
-    means = [sum(found) / len(found) for found in values]
-    mode = "lines+markers" if band or len(x) == 1 else "lines"
-    line = _trace(arm, mode, x, means, f"%{{y:{form}}} at step %{{x}}") | {"legendgroup": arm}
-    line |= {"line": {"color": _colour(index), "width": 2.5, "dash": _dash(index)}}
-    line |= {"marker": {"size": 6 if len(x) > 1 else 10}}
-    if not band or max(len(found) for found in values) < 2:
-        return [line]
-    ends = [*(max(found) for found in values), *(min(found) for found in reversed(values))]
-    outline: Figure = {"type": "scatter", "mode": "lines", "x": [*x, *reversed(x)], "y": ends, "line": {"width": 0}}
-    filled = {"fill": "toself", "fillcolor": _colour(index) + "26", "legendgroup": arm}
-    return [outline | filled | {"showlegend": False, "hoverinfo": "skip"}, line]
-
-
-def _trace(arm: str, mode: str, x: Iterable[float], y: Sequence[float], hover: str) -> Figure:
-    return {"type": "scatter", "mode": mode, "x": list(x), "y": list(y), "name": arm, "hovertemplate": hover}
-
-
-def _bar(arm: str, index: int, x: Sequence[str], y: Sequence[float | None]) -> Figure:
-    bar: Figure = {"type": "bar", "name": arm, "x": list(x), "y": list(y)}
-    return bar | {"marker": {"color": _colour(index)}, "hovertemplate": "%{y:.1%} %{x}"}
-
-
-def _figure(
-    key: str,
-    title: str,
-    caption: str,
-    data: list[Figure],
-    x: str,
-    y: str,
-    *,
-    percent: bool = False,
-    categories: bool = False,
-) -> Figure:
-    layout: Figure = {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}}, "barmode": "group"}
-    if x == "step":
-        steps = [step for trace in data for step in trace["x"]] or [0]
-        first, last = min(steps), max(steps)
-        room = max(0.3, 0.03 * (last - first))
-        layout["xaxis"] |= {"range": [first - room, last + room], **({"dtick": 1} if last - first <= 10 else {})}
-    if percent:
-        layout["yaxis"] |= {"tickformat": ".0%", "rangemode": "tozero"}
-    if categories:
-        layout["xaxis"] |= {"type": "category"}
-    return {"id": key, "title": title, "caption": caption, "data": data, "layout": layout}
-
-
-def _colour(index: int) -> str:
-    return COLOURS[index % len(COLOURS)]
-
-
-def _dash(index: int) -> str:
-    return DASHES[index // len(COLOURS) % len(DASHES)] if index >= len(COLOURS) else "solid"

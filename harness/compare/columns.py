@@ -1,0 +1,161 @@
+"""Tables that are columns: a head, and how a row fills its cell. A column in which nothing was measured is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import TypeVar
+
+from harness.compare.by_role import ROLE_FIGURES
+from harness.compare.keys import Arm, ByRole, Comparison, Pair, Reference, RoleFigure
+from harness.compare.numbers import formed, interval, number, points
+from harness.compare.references import reference_note
+
+Row = TypeVar("Row")
+
+
+ROLE_NOTE = "Of the last validation; credit, what trained calls were paid, of all of training. "
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table: a title, column heads, and cells as text, [rows, columns]. `key` names it in files."""
+
+    key: str
+    title: str
+    heads: list[str]
+    rows: list[list[str]]
+    note: str = ""
+
+
+def behaviour(comparison: Comparison) -> Table:
+    """Calls, tokens, rewrites and failures."""
+    cells: dict[str, Callable[[Arm], str]] = {
+        "arm": lambda arm: arm["name"],
+        "calls/rollout": lambda arm: number(arm["transitions_per_rollout"], 2),
+        "prompt tokens": lambda arm: number(arm["prompt_tokens_per_rollout"], 0),
+        "response tokens": lambda arm: number(arm["response_tokens_per_rollout"], 0),
+        "rewritten": lambda arm: number(arm["rewritten"], 1),
+        "helped": lambda arm: number(arm["helped"], 1),
+        "hurt": lambda arm: number(arm["hurt"], 1),
+        "unscored": lambda arm: number(arm["unscored"], 0),
+        "groups with signal %": lambda arm: points(arm["signal"]),
+        "failures": lambda arm: ", ".join(f"{name} {count:,}" for name, count in arm["failures"].items()) or "none",
+        "parity": lambda arm: arm["parity"],
+    }
+    chosen = any(one["key"] == "train.algorithm" for one in comparison["exceptions"])
+    differ = f"whose rewards differ{', or with train.algorithm=rejection one that is trained on' * chosen}"
+    return _from_cells(
+        "behaviour",
+        f"What the agents did{' (last validation; failures over the whole run)' * (comparison['kind'] == 'train')}",
+        cells,
+        comparison["arms"],
+        "Per rollout that ended well, means over seeds. Rewritten, helped and hurt count questions of one "
+        + (
+            f"validation. Groups with signal: training rollouts of one task {differ}; others teach nothing."
+            if comparison["kind"] == "train"
+            else "evaluation."
+        ),
+    )
+
+
+def role_tables(found: ByRole, baseline: str = "", note: str = ROLE_NOTE) -> list[Table]:
+    """Figures by role, and their differences to the baseline's; no rows unless an arm has several roles."""
+    heads = ("arm", "role", *(head for head, _ in ROLE_FIGURES.values()))
+    several = any(len(roles) > 1 for roles in found.values())
+
+    def table(key: str, title: str, left_out: str | None, said: str, cell: Callable[[RoleFigure, str], str]) -> Table:
+        names = {arm: arm if len(found) > 1 else "" for arm in found if arm != left_out}
+        shown = [(names[arm], role, of) for arm in names for role, of in found[arm].items()]
+        forms = [(name, form) for name, (_, form) in ROLE_FIGURES.items()]
+        rows = [[arm, role, *(cell(of[name], form) for name, form in forms)] for arm, role, of in shown if several]
+        return _from_cells(key, title, {head: itemgetter(at) for at, head in enumerate(heads)}, rows, said)
+
+    against = "Paired by seed. Intervals are not corrected, and no verdict rests on them."
+    return [
+        table("by_role", "By role", None, note.strip(), lambda of, form: formed(of["mean"], of["interval"], form)),
+        table("by_role_differences", f"By role, against {baseline}", baseline, against, _difference_of_role),
+    ][: 1 + bool(baseline)]
+
+
+def _difference_of_role(one: RoleFigure, form: str) -> str:
+    return formed(one["difference"], one["difference_interval"], form, signed=True)
+
+
+def cost(comparison: Comparison) -> Table:
+    """Times of steps, runs and calls."""
+    trained = comparison["kind"] == "train"
+    cells: dict[str, Callable[[Arm], str]] = {
+        "arm": lambda arm: arm["name"],
+        "steps": lambda arm: number(arm["steps"] if trained else None, 0),
+        "s/step": lambda arm: number(arm["step_s"], 1),
+        "rollout %": lambda arm: points(arm["shares"].get("rollout")),
+        "update %": lambda arm: points(arm["shares"].get("update")),
+        "weights %": lambda arm: points(arm["shares"].get("weights")),
+        "other %": lambda arm: points(arm["shares"].get("other")),
+        "run (min)": lambda arm: number(None if arm["wall_s"] is None else arm["wall_s"] / 60, 1),
+        "GPU-hours": lambda arm: number(arm["gpu_hours"], 2),
+        "framework ms/call": lambda arm: number(arm["overhead_ms_per_call"], 2),
+        "gateway ms/call": lambda arm: number(arm["gateway_ms_per_call"], 2),
+    }
+    return _from_cells(
+        "cost",
+        "What it cost",
+        cells,
+        comparison["arms"],
+        ("Seconds a step without checkpoints and validation. " if trained else "")
+        + "Framework: a rollout's time outside calls of model and tools, waiting for the processor included."
+        + (
+            ""
+            if comparison["times_compare"]
+            else " Times of different arms do not compare: not all had alike machines."
+        ),
+    )
+
+
+def evidence(comparison: Comparison) -> Table:
+    """Statistics over trainings that no verdict rests on, but for collapses."""
+    cells: dict[str, Callable[[Pair], str]] = {
+        "arm against baseline": lambda pair: pair["arm"],
+        "interval with unseen collapses": lambda pair: interval(pair["collapses"]["interval"]),
+        "bootstrap over seeds and clusters": lambda pair: interval(pair["training"]["hierarchical_bootstrap"]),
+        "IQM difference": lambda pair: points(pair["training"]["interquartile_mean_difference"], signed=True),
+        "P(better)": lambda pair: number(pair["training"]["probability_of_improvement"], 2),
+    }
+    note = (
+        f"Differences in points. Unseen collapses: what the mean may be if trainings that no seed has shown lie up to "
+        f"{100 * comparison['collapse']:g} points off. Verdicts of equivalence rest on it, none rests on the others."
+    )
+    shown = [pair for pair in comparison["pairs"] if pair["training"]]
+    return _from_cells("evidence", "Further evidence", cells, shown, note)
+
+
+def references_of(found: Sequence[Reference]) -> Table:
+    """Figures published by others."""
+    cells: dict[str, Callable[[Reference], str]] = {
+        "published by others": lambda row: row["label"],
+        "task set": lambda row: row["task_set"],
+        "initial %": lambda row: points(row.get("accuracy_initial")),
+        "final %": lambda row: points(row.get("accuracy_final")),
+        "best %": lambda row: points(row.get("accuracy_best")),
+        "s/step": lambda row: number(row.get("step_s"), 1),
+        "rollout %": lambda row: points(row.get("rollout_share")),
+        "update %": lambda row: points(row.get("update_share")),
+        "remark": lambda row: row.get("remark", "") + ("" if row.get("checked") else " (not checked with its source)"),
+        "source": lambda row: row["source"],
+    }
+    return _from_cells("references", "Reference figures, published by others", cells, found, reference_note())
+
+
+def _from_cells(
+    key: str, title: str, cells: Mapping[str, Callable[[Row], str]], rows: Sequence[Row], note: str = ""
+) -> Table:
+    filled = [[cell(row) for cell in cells.values()] for row in rows]
+    empty = {
+        index
+        for index in range(len(cells))
+        if filled and all(row[index] in ("-", "") for row in filled)  # nothing was measured: no column
+    }
+    heads = [head for index, head in enumerate(cells) if index not in empty]
+    return Table(key, title, heads, [[c for i, c in enumerate(row) if i not in empty] for row in filled], note)

@@ -1,0 +1,117 @@
+"""How to read the tables of a comparison, and what speaks against reading too much into them."""
+
+from __future__ import annotations
+
+from harness.compare.keys import Comparison
+from harness.compare.numbers import points
+from harness.compare.verdicts import conclusions, few_clusters
+from harness.wording import measured
+
+
+def sentences(comparison: Comparison) -> list[str]:
+    """How to read the tables, and what speaks against reading too much into them."""
+    margin = comparison["margin"]
+    closing = [*comparison["remarks"], *(f"Not in the comparison: {text}." for text in comparison["missing"])]
+    if not comparison["pairs"]:
+        alone = [f"{_checkpoint(comparison)}Intervals: 95 %. One arm alone: there is nothing to compare."]
+        if comparison["one_seed"] and comparison["kind"] == "train":
+            alone.append("One seed: another training may reach something else.")
+        return [*_no_signal(comparison), *alone, *_ceiling(comparison), *closing]
+    found = [
+        f"Baseline: {comparison['baseline']}. {_checkpoint(comparison)}Intervals: 95 %. "
+        f"p values are corrected over all comparisons (Holm); different means p < {comparison['alpha']:g}.",
+        *conclusions(comparison),
+        *_no_signal(comparison),
+        f"Equivalent means: in {comparison['min_seeds']} seeds or more the difference is shown to lie within "
+        f"±{100 * margin:g} points, the margin stated beforehand (p < {comparison['alpha']:g}), even if a training "
+        f"that no seed has shown collapses by {100 * comparison['collapse']:g} points."
+        if margin is not None
+        else "No margin was stated, so nothing can be called equivalent.",
+        *_collapses(comparison),
+        *_few_clusters(comparison),
+    ]
+    if comparison.get("graded"):
+        low, high = comparison.get("span", (0.0, 1.0))
+        found.append(f"Rewards are graded, from {low:g} to {high:g}; a point is a hundredth of mean reward.")
+    found += _ceiling(comparison)
+    if comparison["one_seed"]:
+        found.append(
+            "One seed an arm: this compares these checkpoints. It says nothing about what another training would reach."
+        )
+    elif any(pair["one_seed"] for pair in comparison["pairs"]):
+        found.append("Where only one seed is common, the comparison is of these checkpoints alone.")
+    return [*found, *closing]
+
+
+def _checkpoint(comparison: Comparison) -> str:
+    return "Checkpoint: the last of every run. " if comparison["kind"] == "train" else ""
+
+
+def _no_signal(comparison: Comparison) -> list[str]:
+    """Which trainings had nothing to learn from, and why."""
+    found = []
+    for arm in comparison["arms"]:
+        flat = {run["seed"]: run["no_signal"] for run in arm["per_seed"] if run["no_signal"]}
+        if flat:
+            which = (
+                "" if len(flat) == len(arm["seeds"]) else f", seed{'s' * (len(flat) > 1)} {', '.join(map(str, flat))}"
+            )
+            found.append(
+                f"Nothing could be learned in {arm['name']}{which}: no task's rollouts gave a gradient. "
+                f"{' '.join(dict.fromkeys(flat.values()))}"
+            )
+    return found
+
+
+def _collapses(comparison: Comparison) -> list[str]:
+    """What the seeds say of trainings that they have not shown."""
+    found = []
+    trained = [pair for pair in comparison["pairs"] if pair["learned"] and not pair["one_seed"]]
+    if same := [pair for pair in trained if pair["identical"]]:
+        names, share = ", ".join(pair["arm"] for pair in same), max(pair["collapses"]["share"] for pair in same)
+        found.append(
+            f"Up to {points(share)} % of trainings with other seeds may still part from the baseline's, though these "
+            f"are identical (95 %): {names}."
+        )
+    if rest := [pair for pair in trained if not pair["identical"]]:
+        far = comparison["margin"] or comparison["collapse"]
+        shares = "; ".join(
+            f"{pair['arm']} {points(pair['collapses']['share'])} % ({pair['collapses']['seen']} of "
+            f"{pair['difference']['seeds']} seeds seen)"
+            for pair in rest
+        )
+        found.append(
+            f"Trainings that may lie {100 * far:g} points or more off the baseline's, the largest share that the seeds "
+            f"do not exclude (95 %, each): {shares}. Intervals of differences reckon with such as were seen only."
+        )
+    return found
+
+
+def _few_clusters(comparison: Comparison) -> list[str]:
+    """That clusters leave little power, however many seeds there are."""
+    few = [pair["difference"] for pair in comparison["pairs"] if few_clusters(pair)]
+    if not few:
+        return []
+    fewest = min(few, key=lambda found: found["equal_clusters"])
+    return [
+        f"The questions lie in {fewest['clusters']} clusters, which tell as much as {fewest['equal_clusters']:.1f} of "
+        "equal size. Verdicts are to hold for other clusters, so only large differences can be shown, however many "
+        "seeds there are."
+    ]
+
+
+def _ceiling(comparison: Comparison) -> list[str]:
+    """What cannot be concluded where the task set is too easy for all arms."""
+    if not comparison["ceiling"]:
+        return []
+    graded, highest = comparison.get("graded", False), comparison.get("span", (0.0, 1.0))[1]
+    room = highest - min(arm["accuracy_final"]["mean"] for arm in comparison["arms"])
+    text = (
+        f"The task set is saturated: every arm ends within {points(room)} points of "
+        f"{f'{highest:g}' if graded else '100 %'}, so final {measured(graded)} cannot separate them by more than that."
+    )
+    if comparison["pairs"] and comparison["margin"] is not None and comparison["margin"] >= room:
+        text += (
+            f" Equivalence within ±{100 * comparison['margin']:g} points is then almost given; a harder set may differ."
+        )
+    return [text]

@@ -1,0 +1,320 @@
+"""The parts that plugins offer: looked up by name, imported, and made with their options."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from importlib.metadata import PackageNotFoundError, entry_points, version
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from harness.environments import Environment
+from harness.errors import ConfigError, PluginError, nearest
+from harness.hookspecs import AgentSpec, EnvironmentSpec, ProgramSpec, RewardSpec, Spec, TaskSetSpec, TrainerSpec
+from harness.plugins.discovery import GROUP, Registry
+from harness.plugins.discovery import KINDS as KINDS
+
+if TYPE_CHECKING:
+    from harness.config import Config
+    from harness.programs import Program
+    from harness.rewards import RewardFunction
+    from harness.tasks import TaskSet
+    from harness.trainers import Trainer
+
+
+@cache
+def registry() -> Registry:
+    """The plugins of this environment, found once a process."""
+    return Registry(entry_points(group=GROUP))
+
+
+def agent_spec(name: str) -> AgentSpec:
+    """The agent called `name`."""
+    return registry().spec("agent", name, AgentSpec)
+
+
+def task_set_spec(name: str) -> TaskSetSpec:
+    """The task set called `name`."""
+    return registry().spec("task set", name, TaskSetSpec)
+
+
+def reward_spec(name: str) -> RewardSpec:
+    """The reward called `name`."""
+    return registry().spec("reward", name, RewardSpec)
+
+
+def trainer_spec(name: str) -> TrainerSpec:
+    """The trainer called `name`."""
+    return registry().spec("trainer", name, TrainerSpec)
+
+
+def program_of(agent: str) -> str:
+    """Name of the program that an agent is a version of."""
+    return agent_spec(agent).program
+
+
+def trained_by(agent: str, agent_match: str | None = None) -> str:
+    """The pattern that chooses an agent's trained roles: a given one, or its program's; without, all that answer."""
+    if agent_match is not None:
+        return agent_match
+    of = program(program_of(agent))
+    own: str = getattr(of, "trains", "")
+    return own or "|".join(re.escape(role) for role in of.roles if role not in of.checkers)
+
+
+def roles_of(agent: str) -> tuple[str, ...]:
+    """The roles that a value can be of: the agent's, and those of its program."""
+    return tuple(dict.fromkeys([*agent_spec(agent).roles, *program(program_of(agent)).roles]))
+
+
+def agents_of(program: str | None = None) -> list[str]:
+    """Names of a program's agents, or of all, in the order of the registry."""
+    names = [spec.name for spec in registry().specs("agent")]
+    return [name for name in names if program in (None, program_of(name))]
+
+
+def is_reference(agent: str) -> bool:
+    """Whether an agent is what others of its program are compared with."""
+    of = _usable_program(agent)
+    return of is not None and of.reference == agent
+
+
+def environment_of(task_set: str) -> str:
+    """Name of the environment that a task set is about."""
+    return task_set_spec(task_set).environment
+
+
+@cache
+def program(name: str) -> Program:
+    """The program called `name`, made once a process.
+
+    Raises:
+        PluginError: No plugin offers it, or it does not import.
+    """
+    made: Program = load(registry().spec("program", name, ProgramSpec))()
+    return made
+
+
+@cache
+def environment(name: str) -> Environment:
+    """The environment called `name`, made once a process.
+
+    Raises:
+        PluginError: No plugin offers it, it does not import, or is no `Environment`.
+    """
+    spec = registry().spec("environment", name, EnvironmentSpec)
+    made = load(spec)()
+    if not isinstance(made, Environment):
+        kind = type(made).__name__
+        raise PluginError(f"environment {name!r}: {spec.target} must be one: write `class {kind}(harness.Environment)`")
+    return made
+
+
+def check_fit(agent: str, task_set: str) -> None:
+    """Refuse an agent whose program needs another environment than the task set's.
+
+    Raises:
+        ConfigError: They do not fit; the message names agents and task sets that do.
+    """
+    needs, has = program(program_of(agent)).environment, environment_of(task_set)
+    if needs in ("", has):
+        return
+    usable = {one.name: _usable_program(one.name) for one in registry().specs("agent")}
+    agents = [name for name, of in usable.items() if of is not None and of.environment in ("", has)]
+    raise ConfigError(
+        f"agent: {agent!r} is an agent for the environment {needs!r}, the task set {task_set!r} is about {has!r}. "
+        f"Agents for it: {', '.join(agents) or 'none installed'}"
+    )
+
+
+def _usable_program(agent: str) -> Program | None:
+    """An agent's program; None where it does not import, or the agent is of a run that was made elsewhere."""
+    try:
+        return program(program_of(agent))
+    except PluginError:
+        return None
+
+
+def distribution_of(kind: str, name: str) -> str:
+    """The distribution that brings the plugin that offers a part."""
+    owner = registry().owner(kind, name)
+    return next(state.distribution for state in registry().states if state.name == owner)
+
+
+def load(spec: Spec) -> Any:
+    """Import what a spec names, its framework included.
+
+    Raises:
+        PluginError: The target or something it needs cannot be imported.
+    """
+    module_name, _, attribute = spec.target.partition(":")
+    try:
+        return getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        missing = getattr(error, "name", None)
+        advice = (
+            f" Install it with: pip install {missing}" if isinstance(error, ModuleNotFoundError) and missing else ""
+        )
+        raise PluginError(f"{spec.name!r} failed to import: {error}.{advice}") from error
+
+
+def make_task_set(config: Config) -> TaskSet:
+    """The configuration's task set, with its options.
+
+    Raises:
+        PluginError: It is not installed or does not import.
+        ConfigError: An option is unknown, missing or does not fit.
+    """
+    check_fit(config.agent, config.task.name)
+    task_set: TaskSet = make(task_set_spec(config.task.name), config.task.options, "task.options")
+    return task_set
+
+
+def make_trainer(config: Config) -> Trainer:
+    """The configuration's trainer.
+
+    Raises:
+        PluginError: It is not installed or does not import.
+    """
+    trainer: Trainer = load(trainer_spec(config.train.trainer))()
+    return trainer
+
+
+def reward_of(config: Config) -> RewardSpec:
+    """The configuration's reward, with the range that the configuration states.
+
+    Raises:
+        PluginError: It is not installed.
+        ConfigError: Its range is its own.
+    """
+    spec = reward_spec(config.reward.name)
+    if config.reward.range is None:
+        return spec
+    if not spec.ranged:
+        raise ConfigError(
+            f"reward.range: {spec.name} gives {spec.low:g} to {spec.high:g} whatever the tasks. Leave it out"
+        )
+    return replace(spec, low=config.reward.range[0], high=config.reward.range[1])
+
+
+def make_reward(config: Config) -> RewardFunction:
+    """The configuration's reward, with its options.
+
+    Raises:
+        PluginError: It is not installed, does not import, states no version or has no `async def score`.
+        ConfigError: An option is unknown, missing or does not fit.
+    """
+    spec = reward_of(config)
+    reward_version(spec)
+    reward: RewardFunction = make(spec, config.reward.options, "reward.options")
+    return reward
+
+
+def reward_version(spec: RewardSpec) -> str:
+    """The version that a reward's class states; nothing is built.
+
+    Raises:
+        PluginError: It does not import, states none or has no `async def score`.
+    """
+    target = load(spec)
+    version = getattr(target, "version", None)
+    if not isinstance(version, str) or not re.fullmatch(rf"{spec.name}/\S+", version):
+        raise PluginError(f"reward {spec.name!r} must state its version as '{spec.name}/1', but has {version!r}")
+    if not inspect.iscoroutinefunction(getattr(target, "score", None)):
+        raise PluginError(
+            f"reward {spec.name!r} must have `async def score(self, task, attempt)`, but {spec.target} has none. "
+            "Write async before def, and hand what blocks to a thread: await asyncio.to_thread(function, ...)"
+        )
+    return version
+
+
+def reward_identity(spec: RewardSpec, options: Mapping[str, object], section: str) -> dict[str, Any]:
+    """What of a reward's options decides its verdicts: all of them, or what its class makes of them; nothing is built.
+
+    Raises:
+        PluginError: It does not import.
+        ConfigError: An option is unknown, missing or does not fit.
+    """
+    decides = getattr(load(spec), "identity", None)
+    return dict(decides(checked_options(spec, options, section))) if decides else dict(options)
+
+
+def make(spec: Spec, options: Mapping[str, object], section: str) -> Any:
+    """What a spec names, made with options.
+
+    Args:
+        section: Where the options stand in the configuration; begins the message.
+
+    Raises:
+        PluginError: It does not import.
+        ConfigError: An option is unknown, missing or does not fit.
+    """
+    target = load(spec)
+    fitting = checked_options(spec, options, section)
+    try:
+        return target(**fitting)
+    except (TypeError, ValueError) as error:
+        if not options:
+            raise  # then it is no option's fault
+        given = ", ".join(f"{name}={value!r}" for name, value in options.items())
+        raise ConfigError(
+            f"{section}: {spec.name!r} cannot be made with {given} ({type(error).__name__}: {error}). "
+            f"Correct or leave out one of them"
+        ) from error
+
+
+def checked_options(spec: Spec, options: Mapping[str, object], section: str) -> dict[str, Any]:
+    """Options as what a spec names declares them, for example a number given as text as a number.
+
+    Raises:
+        PluginError: What the spec names does not import.
+        ConfigError: An option is unknown, missing or does not fit.
+    """
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+    from pydantic.errors import PydanticUserError
+
+    target = load(spec)
+    parameters = inspect.signature(target).parameters.values()
+    named = {one.name: one for one in parameters if one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)}
+    there = f"Its options: {', '.join(named) or 'none'}"
+    open_ended = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    for name in options:
+        if name not in named and not open_ended:
+            hint = nearest(name, named, ".")
+            raise ConfigError(f"{section}.{name}: {spec.name!r} has no option of that name{hint} {there}")
+    for name, one in named.items():
+        if one.default is one.empty and name not in options:
+            raise ConfigError(f"{section}.{name}: {spec.name!r} needs this option. {there}")
+    try:
+        hints = get_type_hints(target.__init__ if inspect.isclass(target) else target, include_extras=True)
+    except (NameError, TypeError, AttributeError):
+        hints = {}  # names that only type checkers see: left to the plugin
+    fitting = dict(options)
+    for name in hints.keys() & options.keys():
+        try:
+            adapter = TypeAdapter(hints[name], config=ConfigDict(allow_inf_nan=False))
+        except PydanticUserError:
+            continue  # not a type of plain data
+        try:
+            fitting[name] = adapter.validate_python(options[name])
+        except ValidationError as error:
+            message = error.errors()[0]["msg"]
+            raise ConfigError(
+                f"{section}.{name} of {spec.name!r}: {message}, got {options[name]!r}. {there}"
+            ) from error
+    return fitting
+
+
+def framework_versions(spec: AgentSpec) -> dict[str, str]:
+    """Installed versions of an agent's frameworks; "missing" where one is not installed."""
+    return {name: _version(name) for name in spec.frameworks}
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return "missing"

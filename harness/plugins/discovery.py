@@ -1,0 +1,238 @@
+"""Finds plugins and checks what they say of themselves, without importing any framework.
+
+Every entry point of group `harness` names a module with hook implementations. A module that cannot be
+imported, was written for another API, misspells a hook, returns something else from it or claims a taken
+name is listed with its problem and left out; the others work on.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import reprlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib.metadata import EntryPoint
+from types import ModuleType
+from typing import Any, TypeVar
+
+import pluggy
+
+from harness.errors import PluginError, how_to_install, nearest
+from harness.hookspecs import (
+    HARNESS_API,
+    AgentSpec,
+    EnvironmentSpec,
+    HarnessHooks,
+    ProgramSpec,
+    RewardSpec,
+    Spec,
+    TaskSetSpec,
+    TrainerSpec,
+)
+
+GROUP = "harness"
+DEVICES = ("cpu", "cuda", "npu")
+"""What a training may run on."""
+KINDS: Mapping[str, tuple[str, type[Spec]]] = {
+    "environment": ("harness_environments", EnvironmentSpec),
+    "program": ("harness_programs", ProgramSpec),
+    "agent": ("harness_agents", AgentSpec),
+    "task set": ("harness_tasks", TaskSetSpec),
+    "reward": ("harness_rewards", RewardSpec),
+    "trainer": ("harness_trainers", TrainerSpec),
+}
+"""The hook that offers the parts of a kind, and what it returns."""
+S = TypeVar("S", bound=Spec)
+
+
+@dataclass(frozen=True, slots=True)
+class PluginState:
+    """One plugin as found on this machine.
+
+    Attributes:
+        name: The entry point's name.
+        distribution: The distribution that brings it, with its version.
+        problem: Why it cannot be used, or None.
+    """
+
+    name: str
+    distribution: str
+    version: str
+    problem: str | None = None
+
+
+def plugin_manager() -> pluggy.PluginManager:
+    """A manager that knows the hooks and no plugin yet."""
+    manager = pluggy.PluginManager("harness")
+    manager.add_hookspecs(HarnessHooks)
+    return manager
+
+
+class Registry:
+    """All parts of all plugins by kind and name."""
+
+    def __init__(self, found: Iterable[EntryPoint]) -> None:
+        self._manager = plugin_manager()
+        self._kinds: dict[str, dict[str, Spec]] = {kind: {} for kind in KINDS}
+        self._owners: dict[tuple[str, str], str] = {}
+        self.states: list[PluginState] = []
+        for point in sorted(found, key=lambda point: point.name):
+            distribution = point.dist.name if point.dist else "?"
+            self._add(point.name, distribution, point.dist.version if point.dist else "?", point.load)
+
+    def _add(self, name: str, distribution: str, dist_version: str, load: Callable[[], Any]) -> None:
+        try:
+            self._register(name, load())
+            problem = None
+        except (PluginError, pluggy.PluginValidationError) as error:
+            problem = _one_line(error)
+        except (Exception, SystemExit) as error:
+            said = f"{type(error).__name__}: {_one_line(error)}"
+            problem = f"failed to import: {said}. Reinstall {distribution}"
+        self.states.append(PluginState(name, distribution, dist_version, problem))
+
+    def _register(self, name: str, module: ModuleType) -> None:
+        api = getattr(module, "HARNESS_API", None)
+        if api != HARNESS_API:
+            raise PluginError(
+                f"was written for harness API {api}, this is API {HARNESS_API}. Install a matching release of both"
+            )
+        taken = name if self._manager.has_plugin(name) else self._manager.get_name(module)
+        if taken is not None:
+            raise PluginError(f"is the same as plugin {taken!r}, by name or by module. Uninstall one of them")
+        try:
+            self._manager.register(module, name)
+            self._check_hooks(module)
+            offers = self._offers(module)
+        except BaseException:
+            if self._manager.is_registered(module):
+                self._manager.unregister(module)
+            raise
+        for kind, spec in offers:
+            self._kinds[kind][spec.name] = spec
+            self._owners[(kind, spec.name)] = name
+
+    def _check_hooks(self, module: ModuleType) -> None:
+        known = [hook for hook, _ in KINDS.values()]
+        try:
+            self._manager.check_pending()
+        except pluggy.PluginValidationError as error:
+            callers = self._manager.get_hookcallers(module) or ()
+            unknown = next(caller.name for caller in callers if not caller.has_spec())
+            hint = "".join(f"; meant {close}?" for close in get_close_matches(unknown, known, 1))
+            raise PluginError(f"has no hook of that name: {unknown}{hint or '.'} Hooks: {', '.join(known)}") from error
+        for hook in known:
+            if hasattr(module, hook) and self._manager.parse_hookimpl_opts(module, hook) is None:
+                raise PluginError(f"has {hook} without @hookimpl, so it is never called. Put @hookimpl above it")
+
+    def _offers(self, module: ModuleType) -> list[tuple[str, Spec]]:
+        offers: dict[tuple[str, str], Spec] = {}
+        for kind, (hook, of) in KINDS.items():
+            for implementation in getattr(self._manager.hook, hook).get_hookimpls():
+                for spec in _returned(hook, implementation.function, of) if implementation.plugin is module else ():
+                    if (kind, spec.name) in offers:
+                        raise PluginError(f"offers {kind} {spec.name!r} twice in {hook}. Rename one of them")
+                    owner = self._owners.get((kind, spec.name))
+                    if owner is not None:
+                        raise PluginError(
+                            f"offers {kind} {spec.name!r}, which plugin {owner!r} already offers. Uninstall one of them"
+                        )
+                    offers[(kind, spec.name)] = spec
+        return [(kind, spec) for (kind, _), spec in offers.items()]
+
+    def specs(self, kind: str) -> list[Spec]:
+        """All parts of a kind, by name."""
+        return [spec for _, spec in sorted(self._kinds[kind].items())]
+
+    def owner(self, kind: str, name: str) -> str:
+        """Name of the plugin that offers a part."""
+        return self._owners[(kind, name)]
+
+    def spec(self, kind: str, name: str, of: type[S]) -> S:
+        """The part called `name`.
+
+        Raises:
+            PluginError: No plugin offers it; the message names close matches, or the broken plugin.
+        """
+        found = self._kinds[kind].get(name)
+        if isinstance(found, of):
+            return found
+        for state in self.states:
+            if state.problem and name.removesuffix("_idiomatic") == state.name:
+                raise PluginError(f"plugin {state.name!r} {state.problem}")
+        hint = nearest(name, self._kinds[kind], ".")
+        names = ", ".join(sorted(self._kinds[kind])) or "none"
+        broken = "".join(f" Plugin {state.name!r} {state.problem}" for state in self.states if state.problem)
+        of_ours = "cpu" if kind == "trainer" else "plugins"
+        extra = f" To install what comes with harness: {how_to_install(of_ours)}" if names == "none" else ""
+        raise PluginError(
+            f"no {kind} called {name!r}{hint} Installed: {names}. `harness plugins` lists all.{broken}{extra}"
+        )
+
+
+def _returned(hook: str, function: Callable[..., object], of: type[Spec]) -> list[Spec]:
+    """What one implementation of a hook returns, checked."""
+    wanted = f"{hook} must return a list of {of.__name__}"
+    try:
+        came = function()
+        specs = list(came) if isinstance(came, Iterable) and not isinstance(came, str) else None
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"failed: {wanted}, but raised {type(error).__name__}: {error}") from error
+    if specs is None:
+        raise PluginError(f"failed: {wanted}, but returned {type(came).__name__} {reprlib.repr(came)}")
+    for spec in specs:
+        if not isinstance(spec, of):
+            raise PluginError(f"failed: {wanted}, but returned one with {type(spec).__name__} {reprlib.repr(spec)}")
+        if fault := _fault(spec):
+            raise PluginError(f"failed: {wanted}, but {fault}")
+    return specs
+
+
+def _fault(spec: Spec) -> str | None:
+    """What is wrong with a spec's fields."""
+    if not isinstance(spec.name, str) or not (spec.name.isascii() and spec.name.isidentifier()):
+        return f"the name {spec.name!r} is not letters, digits and underscores, as in my_sql"
+    if not isinstance(spec.target, str) or not re.fullmatch(r"\w+(\.\w+)*:\w+", spec.target):
+        return f"the target of {spec.name!r} is {spec.target!r}, not package.module:Name"
+    if not isinstance(spec.summary, str) or "\n" in spec.summary:
+        return f"the summary of {spec.name!r} is {spec.summary!r}, not one line of text"
+    for field in ("roles", "frameworks", "splits", "devices", "parts"):
+        names = getattr(spec, field, ("-",))
+        words = isinstance(names, tuple) and all(
+            isinstance(one, str) and re.fullmatch(r"[\w.-]+", one) for one in names
+        )
+        if not words or len(set(names)) < len(names) or not (names or field in ("frameworks", "parts")):
+            return f"{field} of {spec.name!r} is {names!r}, not a tuple of different names"
+    return _fault_of_its_kind(spec)
+
+
+def _fault_of_its_kind(spec: Spec) -> str | None:
+    """What is wrong with the fields that only some kinds of specs have."""
+    if isinstance(spec, RewardSpec) and not (
+        all(isinstance(end, int | float) for end in (spec.low, spec.high))
+        and -math.inf < spec.low < spec.high < math.inf
+    ):
+        return f"the range of {spec.name!r} is {spec.low!r} to {spec.high!r}, not from a number to a greater one"
+    if isinstance(spec, TrainerSpec) and (unknown := set(spec.devices) - set(DEVICES)):
+        return (
+            f"devices of {spec.name!r} has {', '.join(map(repr, sorted(unknown)))}. Use some of: {', '.join(DEVICES)}"
+        )
+    if isinstance(spec, TaskSetSpec) and spec.eval_split not in ("", *spec.splits):
+        return f"eval_split of {spec.name!r} is {spec.eval_split!r}, which is none of its splits"
+    if isinstance(spec, TaskSetSpec) and not (isinstance(spec.reserved, tuple) and {*spec.reserved} <= {*spec.splits}):
+        return f"reserved of {spec.name!r} is {spec.reserved!r}, not a tuple of some of its splits"
+    if isinstance(spec, TaskSetSpec) and not (
+        isinstance(spec.presets, tuple)
+        and all(isinstance(one, tuple) and len(one) == 2 and one[0] in DEVICES for one in spec.presets)
+    ):
+        return f"presets of {spec.name!r} is {spec.presets!r}, not a tuple of pairs of device and preset"
+    for kind, field in ((AgentSpec, "program"), (TaskSetSpec, "environment")):
+        if isinstance(spec, kind) and not getattr(spec, field):
+            return f"{spec.name!r} names no {field}; `harness plugins` lists those installed"
+    return None
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())

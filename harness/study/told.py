@@ -1,0 +1,39 @@
+"""What a run of a study says of itself: its log while it goes on, its record in the end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from harness.errors import last_line
+from harness.results.folder import RunFolder
+from harness.wording import mean, measured
+
+
+def job_of(run: Path) -> str | None:
+    """The key of the job that a run is of."""
+    study = RunFolder(run).read().get("study")
+    return study["job"] if study else None
+
+
+def last_line_of(log: Path, since: int = 0) -> str:
+    """The last line of a log that says something, from byte `since` on."""
+    if not log.is_file():
+        return ""
+    with log.open("rb") as file:
+        file.seek(0, os.SEEK_END)
+        file.seek(max(since, file.tell() - 4096))
+        return last_line(file.read().decode(errors="replace"), "")
+
+
+def outcome_of(record: Mapping[str, object]) -> str:
+    """What a run reached, in a few words; empty where it has no result."""
+    result = record.get("result")
+    if not isinstance(result, dict):
+        return ""
+    graded = bool(result.get("graded"))
+    if record.get("kind") == "eval":
+        return f"{measured(graded)} {mean(result.get('accuracy'), graded)}"
+    first, last = (mean(result.get(f"val_accuracy_{when}"), graded) for when in ("initial", "final"))
+    return f"{measured(graded)} {first} -> {last}{', nothing could be learned' if result.get('no_signal') else ''}"

@@ -1,0 +1,251 @@
+"""How many seeds and questions an effect of a given size needs, from the variances of runs that exist."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import polars as pl
+
+from harness.compare.comparison import CEILING
+from harness.compare.estimates import seeds_for_equivalence
+from harness.compare.power import Variances
+from harness.compare.runs import named_arm, other_names
+from harness.compare.scores import paired_differences, scores, span_of
+from harness.compare.variances import codes
+from harness.errors import UserError
+
+if TYPE_CHECKING:
+    from harness.compare.keys import Plan
+    from harness.compare.runs import Run, Selection
+
+MOST_SEEDS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What an effect takes.
+
+    Attributes:
+        family: Arms that are compared with the baseline.
+        rows: Seeds needed, by validation set.
+        now: The smallest difference that is found with the runs that there are.
+        run_s: The median time of a run; None where none was measured.
+        equivalence: Seeds needed to show it; None without a margin.
+        lowest: The mean reward of the run that ends lowest.
+        ceiling: Whether what is left to gain is less than the effect, or the task set is saturated.
+        span: Between which values rewards lie.
+    """
+
+    variances: Variances
+    family: int
+    margin: float | None
+    rows: list[Plan]
+    now: float
+    run_s: float | None
+    equivalence: int | None
+    lowest: float
+    ceiling: bool
+    graded: bool
+    span: tuple[float, float]
+
+
+def planned(
+    selection: Selection,
+    effect: float,
+    power: float,
+    alpha: float,
+    arms: int | None = None,
+    margin: float | None = None,
+    baseline: str | None = None,
+) -> Planned:
+    """What it takes to find an effect, by the finished runs of a selection; `margin` and `baseline` as a study's own.
+
+    Args:
+        effect: In units of the reward.
+        arms: Those compared with the baseline, by default all that were selected.
+
+    Raises:
+        UserError: No run has finished, a number is out of its range, or no variance is known.
+    """
+    found_arms: dict[str, list[Run]] = {}
+    for run in selection.runs:
+        if run.finished and len(run.validation()):
+            found_arms.setdefault(run.arm, []).append(run)
+    if not found_arms:
+        raise UserError("no finished run to learn from. `harness runs list` shows what there is")
+    family = max(len(found_arms) - 1, 1) if arms is None else arms
+    margin = selection.study.get("margin") if margin is None else margin
+    pilots = [run for group in found_arms.values() for run in group]
+    least, most = span = span_of(pilots)
+    width = most - least
+    if not 0 < effect < width:
+        raise UserError(f"--effect is in points, between 0 and {100 * width:g}, got {100 * effect:g}")
+    if family < 1 or (margin is not None and not 0 < margin < width):
+        raise UserError(f"--arms is 1 or more; a margin lies between 0 and {width:g} (0.05 is 5 points)")
+    found = variances(found_arms, baseline or selection.study.get("baseline"))
+    walls = [result["wall_s"] for result in (run.record["result"] for run in pilots) if result and result.get("wall_s")]
+    run_s = statistics.median(walls) if walls else None
+    strictest = alpha / family  # Holm's first step, which every arm passes in the worst case
+    lowest = min(cast(float, scores([run])["value"].mean()) for run in pilots)
+    return Planned(
+        variances=found,
+        family=family,
+        margin=margin,
+        rows=plan(found, effect, power, strictest, run_s),
+        now=found.detectable(found.seeds, found.sizes, power, strictest),
+        run_s=run_s,
+        equivalence=None if margin is None else seeds_for_equivalence(margin / width, family, alpha),
+        lowest=lowest,
+        ceiling=(lowest - least) / width > CEILING or most - lowest < effect,
+        graded=any(run.graded for run in pilots),
+        span=span,
+    )
+
+
+def variances(arms: dict[str, list[Run]], baseline: str | None = None) -> Variances:
+    """Variance components of clusters of any size, averaged over all arms against the baseline.
+
+    With one arm of several seeds, differences between its own seeds stand in: what two arms differ by when
+    nothing but chance separates them.
+
+    Raises:
+        UserError: There are too few runs to see any variance, or there is no such baseline.
+    """
+    names = list(arms)
+    base = (
+        names[0]
+        if baseline is None
+        else named_arm(baseline, other_names(run for runs in arms.values() for run in runs))
+    )
+    tables = {
+        name: paired_differences(scores(runs), scores(arms[base]))[0] for name, runs in arms.items() if name != base
+    }
+    source = f"{len(tables)} arm(s) against {base}"
+    usable = [table for table in tables.values() if table["seed"].n_unique() > 1]
+    around = not usable
+    if around:
+        usable, source = _within(arms), "differences between seeds of one arm"
+    if not usable:
+        raise UserError(
+            "no variance between seeds is known: give runs of one arm with at least three seeds, or a study"
+        )
+    parts = np.mean([_components(table, around) for table in usable], axis=0)
+    sizes = usable[0].group_by("cluster").agg(pl.n_unique("task_id")).sort("cluster")["task_id"]
+    if not parts.any():
+        raise UserError("every difference is the same, so there is no variance to plan with: give runs that differ")
+    seed, cluster, question, cell, score = map(float, parts)
+    seeds = usable[0]["seed"].n_unique()
+    return Variances(seed, cluster, question, cell, score, tuple(sizes), seeds, source)
+
+
+def needed(found: Variances, effect: float, power: float, alpha: float, sizes: Sequence[int]) -> int | None:
+    """The fewest seeds that find an effect; None where no number of seeds does."""
+    low, high = 1, 2
+    while found.detectable(high, sizes, power, alpha) > effect:
+        if high == MOST_SEEDS:
+            return None
+        low, high = high, min(2 * high, MOST_SEEDS)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if found.detectable(middle, sizes, power, alpha) <= effect:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def plan(found: Variances, effect: float, power: float, alpha: float, run_s: float | None) -> list[Plan]:
+    """Seeds needed for several validation sets, with measured machine time of two arms.
+
+    Sets grow by as many more questions of the same clusters, or by as many more clusters of the same sizes, if there
+    are several to know by what clusters vary.
+    """
+    rows: list[Plan] = []
+    for factor in (1, 2, 4):
+        more_questions, more_clusters = [size * factor for size in found.sizes], list(found.sizes) * factor
+        for sizes in (more_questions, more_clusters) if factor > 1 and len(found.sizes) > 1 else (more_questions,):
+            seeds = needed(found, effect, power, alpha, sizes)
+            rows.append(
+                {
+                    "clusters": len(sizes),
+                    "questions": sum(sizes),
+                    "seeds": seeds,
+                    "runs": None if seeds is None else 2 * seeds,
+                    "machine_s": None if seeds is None or run_s is None else 2 * seeds * run_s,
+                }
+            )
+    return rows
+
+
+def _components(table: pl.DataFrame, around: bool = False) -> np.ndarray:
+    """Variances between seeds, clusters, questions, cells (seed and cluster) and scores of one table of differences.
+
+    Sums of squares of every grouping are set to what they are expected to be, and the equations solved. It holds for
+    clusters of any size, and where scores are missing. A component that comes out negative is left out, the most
+    negative first, and the others are fitted anew: cut at 0 it would make their sum too large. With one cluster
+    neither clusters nor questions are told apart from the mean.
+
+    Source: Henderson 1953, Biometrics 9, 226-252, method 1; Searle, Casella and McCulloch 1992, Variance Components,
+    chapter 5; Thompson 1962, Ann. Math. Stat. 33, 273-289, for leaving out.
+
+    Args:
+        table: Columns `seed`, `cluster`, `task_id`, `value`.
+        around: The differences are those of `_neighbours`. They sum to 0, so their mean is known and costs no degree
+            of freedom: what n seeds differ by comes out n / (n - 1) times too large, and is brought back.
+    """
+    values = table["value"].to_numpy()
+    seed, cluster, question = (codes(table[name]) for name in ("seed", "cluster", "task_id"))
+    several = cluster.max() > 0
+    group = {
+        "mean": np.zeros(len(values), int),
+        "seed": seed,
+        "cluster": cluster,
+        "question": question,
+        "cell": seed * (cluster.max() + 1) + cluster,
+        "score": np.arange(len(values)),
+    }
+    names = ["mean", "seed", *(["cluster", "question", "cell"] if several else ["question"]), "score"]
+    counts = {name: np.bincount(group[name]) for name in names}
+
+    def expected(by: str, component: str) -> float:
+        """How often a component's variance is in the sum over groups of (sum of values)^2 / size."""
+        width = len(counts[component])
+        pairs, sizes = np.unique(group[by] * width + group[component], return_counts=True)
+        return float((sizes**2 / counts[by][pairs // width]).sum())
+
+    solved: dict[str, float] = {}
+    while not solved or min(solved[name] for name in names[1:]) < 0:
+        names = [name for name in names if not solved or name != min(names[1:], key=lambda one: solved[one])]
+        squares = [(np.bincount(group[name], values) ** 2 / np.maximum(counts[name], 1)).sum() for name in names]
+        matrix = np.array([[expected(by, component) for component in names] for by in names])
+        solved = dict(zip(names, np.linalg.lstsq(matrix, np.array(squares), rcond=None)[0].tolist(), strict=True))
+        if len(names) == 2:
+            break
+    if not several:
+        solved["question"] = 0.0
+    part = 1 - 1 / len(counts["seed"]) if around else 1.0
+    order = ("seed", "cluster", "question", "cell", "score")
+    return np.array([part * max(0.0, float(solved.get(name, 0.0))) for name in order])
+
+
+def _within(arms: dict[str, list[Run]]) -> list[pl.DataFrame]:
+    """Differences of neighbouring seeds within the arms that have three or more."""
+    found = []
+    for runs in arms.values():
+        if len(runs) < 3:
+            continue
+        pairs = []
+        for place, (one, other) in enumerate(_neighbours(runs)):
+            mine, theirs = (scores([run]).with_columns(seed=place) for run in (one, other))
+            pairs.append(paired_differences(mine, theirs)[0])
+        found.append(pl.concat(pairs))
+    return found
+
+
+def _neighbours(runs: Sequence[Run]) -> list[tuple[Run, Run]]:
+    """Every run with the next one, around: every run counts alike, and the differences sum to 0."""
+    return [(run, runs[(index + 1) % len(runs)]) for index, run in enumerate(runs)]

@@ -1,0 +1,111 @@
+"""What figures are made of, as plotly's JSON: axes, lines with bands, bars, colours of arms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+COLOURS = ("#2a7de1", "#e07b00", "#1a9c6b", "#c2479b", "#8a6fe8", "#b5a000", "#d6483e", "#3aa5b8")
+"""Told apart by colour-blind readers and legible on white and on black; one an arm, in order."""
+
+
+DASHES = ("solid", "dash", "dot", "dashdot")
+
+
+Figure = dict[str, Any]
+
+
+Curves = Mapping[str, Sequence[Mapping[int, float]]]
+"""Values by step of every run of an arm."""
+
+
+def scaled(figure: Figure, span: tuple[float, float], graded: bool) -> Figure:
+    """Axes of accuracy or reward from end to end of what there can be; graded ones without percent."""
+    (low, high), room = span, 0.04 * (span[1] - span[0])
+    for axis, letter in (("xaxis", "x"), ("yaxis", "y")):
+        if figure["layout"][axis]["title"]["text"] not in ("accuracy", "mean reward", "reward"):
+            continue
+        figure["layout"][axis]["range"] = [low - room * (letter == "x"), high + room]
+        figure["layout"][axis]["tickformat"] = ".2f" if graded else ".0%"
+        for trace in figure["data"]:
+            if graded and "hovertemplate" in trace:
+                trace["hovertemplate"] = trace["hovertemplate"].replace(f"%{{{letter}:.1%}}", f"%{{{letter}:.3f}}")
+    return figure
+
+
+def by_step(key: str, title: str, caption: str, y: str, curves: Curves, form: str = ".1%") -> Figure:
+    """Means of an arm's runs by step, with the range of its runs as a band.
+
+    Args:
+        form: Of a value, as d3 has it.
+    """
+    data: list[Figure] = []
+    for index, (arm, found) in enumerate(curves.items()):
+        if steps := sorted(set().union(*found)):
+            data += banded(
+                arm, index, steps, [[one[step] for one in found if step in one] for step in steps], form=form
+            )
+    return figure_of(key, title, caption, data, "step", y, percent=form.endswith("%"))
+
+
+def banded(
+    arm: str, index: int, x: Sequence[float], values: Sequence[Sequence[float]], *, band: bool = True, form: str = ".1%"
+) -> list[Figure]:
+    """Means of what several runs have at each place, as a line, and their range as a band."""
+    means = [sum(found) / len(found) for found in values]
+    mode = "lines+markers" if band or len(x) == 1 else "lines"
+    line = trace_of(arm, mode, x, means, f"%{{y:{form}}} at step %{{x}}") | {"legendgroup": arm}
+    line |= {"line": {"color": colour_of(index), "width": 2.5, "dash": dash_of(index)}}
+    line |= {"marker": {"size": 6 if len(x) > 1 else 10}}
+    if not band or max(len(found) for found in values) < 2:
+        return [line]
+    ends = [*(max(found) for found in values), *(min(found) for found in reversed(values))]
+    outline: Figure = {"type": "scatter", "mode": "lines", "x": [*x, *reversed(x)], "y": ends, "line": {"width": 0}}
+    filled = {"fill": "toself", "fillcolor": colour_of(index) + "26", "legendgroup": arm}
+    return [outline | filled | {"showlegend": False, "hoverinfo": "skip"}, line]
+
+
+def trace_of(arm: str, mode: str, x: Iterable[float], y: Sequence[float], hover: str) -> Figure:
+    """A line, or points, of one arm."""
+    return {"type": "scatter", "mode": mode, "x": list(x), "y": list(y), "name": arm, "hovertemplate": hover}
+
+
+def bar_of(arm: str, index: int, x: Sequence[str], y: Sequence[float | None]) -> Figure:
+    """The bars of one arm."""
+    bar: Figure = {"type": "bar", "name": arm, "x": list(x), "y": list(y)}
+    return bar | {"marker": {"color": colour_of(index)}, "hovertemplate": "%{y:.1%} %{x}"}
+
+
+def figure_of(
+    key: str,
+    title: str,
+    caption: str,
+    data: list[Figure],
+    x: str,
+    y: str,
+    *,
+    percent: bool = False,
+    categories: bool = False,
+) -> Figure:
+    """A whole figure: traces with title, caption and axes."""
+    layout: Figure = {"xaxis": {"title": {"text": x}}, "yaxis": {"title": {"text": y}}, "barmode": "group"}
+    if x == "step":
+        steps = [step for trace in data for step in trace["x"]] or [0]
+        first, last = min(steps), max(steps)
+        room = max(0.3, 0.03 * (last - first))
+        layout["xaxis"] |= {"range": [first - room, last + room], **({"dtick": 1} if last - first <= 10 else {})}
+    if percent:
+        layout["yaxis"] |= {"tickformat": ".0%", "rangemode": "tozero"}
+    if categories:
+        layout["xaxis"] |= {"type": "category"}
+    return {"id": key, "title": title, "caption": caption, "data": data, "layout": layout}
+
+
+def colour_of(index: int) -> str:
+    """The colour of an arm."""
+    return COLOURS[index % len(COLOURS)]
+
+
+def dash_of(index: int) -> str:
+    """How the lines of an arm are dashed, which tells it from the one with the same colour."""
+    return DASHES[index // len(COLOURS) % len(DASHES)] if index >= len(COLOURS) else "solid"

@@ -1,0 +1,52 @@
+"""Which rollouts share an optimizer step: whole ones, dealt out by what they are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the batch by what it is, not by when it came.
+
+    Attributes:
+        position: Of its task in the run's order.
+        session: Rollout of the task, from 0.
+        call: Of the rollout's rows, from 0.
+        tokens: Prompt and response.
+        calls: How many it holds.
+    """
+
+    key: str
+    position: int
+    session: int
+    call: int
+    tokens: int
+    calls: int = 1
+
+
+def deal(rows: Sequence[Row], seed: int, step: int, parts: int) -> list[list[Row]]:
+    """Deal whole rollouts out to `parts` mini-batches of as equal numbers of calls as they allow.
+
+    Which rollouts meet depends on what they are, on `seed` and on `step` alone. Inside a mini-batch rows are in order
+    of length, so that those of a micro-batch need little padding; its sum is the same in any order but for rounding.
+
+    Returns:
+        `parts` lists, or as many as there are rollouts; none is empty.
+    """
+    rollouts: dict[tuple[int, int], list[Row]] = {}
+    for row in sorted(rows, key=lambda row: (row.position, row.session, row.call)):
+        rollouts.setdefault((row.position, row.session), []).append(row)
+
+    def drawn(name: tuple[int, int]) -> bytes:
+        return hashlib.sha256(f"{seed}/{step}/{name[0]}/{name[1]}".encode()).digest()
+
+    def calls(some: Sequence[Row]) -> int:
+        return sum(row.calls for row in some)
+
+    dealt: list[list[Row]] = [[] for _ in range(min(parts, len(rollouts)))]
+    for name in sorted(rollouts, key=lambda name: (-calls(rollouts[name]), drawn(name))):
+        min(dealt, key=calls).extend(rollouts[name])
+    return [sorted(part, key=lambda row: (row.tokens, row.position, row.session, row.call)) for part in dealt]
