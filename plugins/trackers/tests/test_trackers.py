@@ -89,4 +89,4 @@ def test_wandb_writes_a_run_that_it_can_sync(tmp_path: Path) -> None:
 def test_an_unknown_tracker_is_told_with_those_there_are() -> None:
     command = [sys.executable, "-m", "harness", "runs", "export", str(RUN), "--to", "tensorbord"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 2 and "did you mean 'tensorboard'? One of: mlflow, tensorboard, wandb" in done.stderr
+    assert done.returncode == 2 and "did you mean 'tensorboard'? One of: hf, mlflow, tensorboard, wandb" in done.stderr
