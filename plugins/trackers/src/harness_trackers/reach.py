@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from urllib.parse import urlsplit
 
 import httpx
@@ -67,4 +68,5 @@ def without_keys(address: str) -> str:
 def one_line(error: Exception, address: str = "") -> str:
     """An error's text as one line; `address` stands in it as it may be shown."""
     text = str(error).replace(address, without_keys(address)) if address else str(error)
+    text = re.sub(r"<[^<>]*>", " ", text)  # of a page that a server answers with
     return " ".join(text.split())[:300].rstrip(".") or type(error).__name__

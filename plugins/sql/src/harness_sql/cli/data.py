@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -53,6 +53,9 @@ TaskOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 GROUP = "harness.data"
 """Entry points of plugins' own data: functions, each of them a command under its name."""
+PREPARED = "harness.prepared"
+"""Entry points of data that plugins prepare: modules with `state()`, a row of `list`, and `verify(folder)`, of which
+`verify` says `ok`, `files`, `problems`, `folder` and whether there is a `manifest`."""
 _BUNDLED = ("pocket", "pocket_probe", "medical")
 _BUNDLED_NAMES = f"{', '.join(_BUNDLED[:-1])} and {_BUNDLED[-1]}"
 SEEDS = (3, 8)
@@ -257,6 +260,7 @@ def list_(as_json: JsonOption = False) -> None:
     """Show which data is there."""
     rows = [{"name": name, "folder": "", "state": "bundled", "detail": ""} for name in _BUNDLED]
     rows += [_state(layout) for layout in _layouts().values()]
+    rows += [module.state() for module in _prepared().values()]
     if as_json:
         emit_json(rows, indent=None)
         return
@@ -270,6 +274,15 @@ def _layouts() -> dict[str, Layout]:
     from harness_sql.tasks.spider.layout import LAYOUTS
 
     return {layout.name: layout for layout in (*LAYOUTS, BIRD)}
+
+
+def _prepared() -> dict[str, Any]:
+    """Modules of plugins that prepare data, by task set."""
+    found = {}
+    for point in sorted(entry_points(group=PREPARED), key=lambda point: point.name):
+        with suppress(Exception):  # `harness plugins` says what is broken
+            found[point.name] = point.load()
+    return found
 
 
 def _state(layout: Layout) -> dict[str, str]:
@@ -299,13 +312,16 @@ def verify(
     """Compare the files of a prepared task set with its manifest; exit status 1 if any differs."""
     from harness_sql.tasks.prepared.verify import verify
 
-    layout = _layouts().get(name)
-    if layout is None:
+    layout, others = _layouts().get(name), _prepared()
+    if layout is not None:
+        result = verify(folder or layout.default_folder(), layout)
+    elif name in others:
+        result = others[name].verify(folder)
+    else:
         raise TaskSetError(
-            f"task set {name!r} has no data to verify. Use one of: {', '.join(_layouts())}; "
+            f"task set {name!r} has no data to verify. Use one of: {', '.join([*_layouts(), *others])}; "
             f"{_BUNDLED_NAMES} check themselves when loaded"
         )
-    result = verify(folder or layout.default_folder(), layout)
     if as_json:
         emit_json(result, indent=None)
     else:
