@@ -26,6 +26,7 @@ BESIDE = {
     "harness.commands": "commands",
     "harness.data": "data of {}",
     "harness.runs": "runs {}",
+    "harness.prepared": "prepared data of {}",
     "harness.servers": "server of policies on {}",
     "harness.dialects": "dialect {}",
     "harness.trackers": "tracker {}",

@@ -68,7 +68,7 @@ WORDS = re.compile(
 
 BOUNDS = {
     "code lines of the core": 17_408,
-    "code lines of core and plugins": 34_736,
+    "code lines of core and plugins": 35_127,
     "floors of the core": 15,
     "circles of rooms": 0,
     "circles of modules": 0,

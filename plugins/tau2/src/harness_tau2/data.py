@@ -16,12 +16,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from harness import EnvironmentFault, TaskSetError
 from harness.config import cache_dir
 from harness.errors import find_uv, last_line
 from harness_tau2.process import SideProcess
 from harness_tau2.side.messages import Definition, Told
+
+if TYPE_CHECKING:
+    from harness_sql.tasks.prepared.verify import Verified
 
 WHEEL = "inspect_evals==0.28.0"
 WHEEL_SHA256 = "1d5735999b1c4e481162cacc29b962beeefd540c1e6222cccfdb40e79e8d459d"
@@ -133,8 +137,8 @@ def state() -> dict[str, str]:
     return {"name": "tau2", "folder": str(folder), "state": "prepared", "detail": detail}
 
 
-def verify(folder: Path | None = None) -> dict[str, object]:
-    """What `harness data verify` says of a folder: `ok`, how many `files`, and `problems`.
+def verify(folder: Path | None = None) -> Verified:
+    """What `harness data verify` says of a folder.
 
     Raises:
         TaskSetError: There is no manifest.
@@ -142,8 +146,8 @@ def verify(folder: Path | None = None) -> dict[str, object]:
     folder = folder or default_folder()
     found = Manifest.read(folder)
     problems = [f"{name} is missing or not what was fetched" for name in found.changed(folder)]
-    told = {"ok": not problems, "files": len(found.files), "problems": problems, "manifest": True}
-    return {"name": "tau2", "folder": str(folder), **told}
+    files = len(found.files)
+    return {"folder": str(folder), "ok": not problems, "files": files, "manifest": True, "problems": problems}
 
 
 def fetch(into: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import yaml
 
@@ -64,7 +64,7 @@ def export(run: Run, where: str, *, push: str | None = None, licence: str | None
         raise UserError(f"{run.id} has no rows yet: nothing to export")
     record = {key: _portable(run.record[key]) for key in RECORD if key in run.record}  # type: ignore[literal-required]
     (folder / "run.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    (folder / "README.md").write_text(_card(run, record, rows, licence), encoding="utf-8")
+    (folder / "README.md").write_text(_card(run, rows, licence), encoding="utf-8")
     return f"{folder}, {_pushed(folder, push)}" if push else f"{folder}; read by datasets.load_dataset({str(folder)!r})"
 
 
@@ -83,7 +83,7 @@ def _splits(table: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
             yield split, part
 
 
-def _portable(value: Any) -> Any:
+def _portable(value: object) -> object:
     """The same without names of folders of this machine."""
     if isinstance(value, dict):
         return {key: _portable(one) for key, one in value.items()}
@@ -92,8 +92,8 @@ def _portable(value: Any) -> Any:
     return PATH if isinstance(value, str) and value.startswith(("/", "~")) else value
 
 
-def _card(run: Run, record: dict[str, Any], rows: dict[str, dict[str, int]], licence: str | None) -> str:
-    header: dict[str, Any] = {"license": licence} if licence else {}
+def _card(run: Run, rows: dict[str, dict[str, int]], licence: str | None) -> str:
+    header: dict[str, object] = {"license": licence} if licence else {}
     header |= {
         "pretty_name": f"Rollouts of {run.record['agent']}, run {run.id}",
         "tags": ["agent-rl-harness", "agents", "reinforcement-learning", run.record["agent"]],
@@ -106,20 +106,20 @@ def _card(run: Run, record: dict[str, Any], rows: dict[str, dict[str, int]], lic
             for number, (name, parts) in enumerate(rows.items())
         ],
     }
-    identity, result = record["identity"], record.get("result") or {}
+    record, identity = run.record, run.record["identity"]
     facts = {
         "run": record["id"],
         "kind": record["kind"],
         "status": record["status"],
         "agent": record["agent"],
-        "program": identity.get("program"),
+        "program": identity["program"],
         "policy": identity["model"],
         "task set": identity["task_set"].get("name"),
         "its licence": identity["task_set"].get("licence"),
         "reward": identity["reward"],
         "seed": record["seed"],
-        "steps": result.get("steps", identity["steps"]),
-        "validation before and after": _from_to(result),
+        "steps": identity["steps"],
+        "validation before and after": _from_to(run),
         "harness": record["harness_version"],
     }
     missing = "" if licence else _UNLICENSED
@@ -132,9 +132,11 @@ def _card(run: Run, record: dict[str, Any], rows: dict[str, dict[str, int]], lic
     return _TEXT.format(front=front, run=run.id, missing=missing, facts=table, tables=tables)
 
 
-def _from_to(result: dict[str, Any]) -> str | None:
-    ends = [result.get(f"val_accuracy_{name}") for name in ("initial", "final")]
-    return None if None in ends else f"{ends[0]:.3f}, {ends[1]:.3f}"
+def _from_to(run: Run) -> str | None:
+    if (result := run.record["result"]) is None:
+        return None
+    before, after = result.get("val_accuracy_initial"), result.get("val_accuracy_final")
+    return None if before is None or after is None else f"{before:.3f}, {after:.3f}"
 
 
 def _cell(value: object) -> str:

@@ -8,8 +8,8 @@ sends it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from verl.utils.tracking import Tracking
 
@@ -21,43 +21,58 @@ OURS = ("console", "file", "tensorboard")
 _init = Tracking.__init__
 
 
+class Tracker(Protocol):
+    """One of verl's."""
+
+    def log(self, *, data: Mapping[str, float], step: int) -> object:
+        """Log a step."""
+
+    def finish(self, **options: int) -> object:
+        """Send what is left."""
+
+
 class Careful:
     """One of verl's trackers, for as long as it takes what it is given."""
 
-    def __init__(self, name: str, tracker: Any) -> None:
+    def __init__(self, name: str, tracker: Tracker) -> None:
         self._name = name
-        self._tracker = tracker
+        self._tracker: Tracker | None = tracker
 
-    def log(self, data: dict[str, Any], step: int) -> None:
+    def log(self, data: Mapping[str, float], step: int) -> None:
         """Log a step, unless an earlier one failed."""
-        self._try(lambda: logged(self._name, self._tracker, data, step))
+        self._try(lambda tracker: logged(self._name, tracker, data, step))
 
-    def finish(self, **options: Any) -> None:
+    def finish(self, **options: int) -> None:
         """Send what is left."""
-        self._try(lambda: self._tracker.finish(**options))
+        self._try(lambda tracker: tracker.finish(**options))
 
-    def _try(self, act: Callable[[], Any]) -> None:
+    def _try(self, act: Callable[[Tracker], object]) -> None:
         if self._tracker is None:
             return
         try:
-            act()
+            act(self._tracker)
         except Exception as error:  # of any library
             self._tracker = None
             warn(self._name, one_line(error))
 
 
-def logged(name: str, tracker: Any, data: dict[str, Any], step: int) -> None:
+def logged(name: str, tracker: Tracker, data: Mapping[str, float], step: int) -> None:
     """Log a step; of MLflow without verl's adapter, which tries three times and says nothing."""
     if name != "mlflow":
         tracker.log(data=data, step=step)
         return
     import mlflow
 
-    mlflow.log_metrics({tracker._sanitize_key(key): value for key, value in data.items()}, step=step)
+    clean = tracker._sanitize_key  # type: ignore[attr-defined]
+    mlflow.log_metrics({clean(key): value for key, value in data.items()}, step=step)
 
 
 def init(
-    self: Tracking, project_name: str, experiment_name: str, default_backend: Any = "console", config: Any = None
+    self: Tracking,
+    project_name: str,
+    experiment_name: str,
+    default_backend: str | list[str] = "console",
+    config: object = None,
 ) -> None:
     """verl's own, for each tracker by itself."""
     names = [default_backend] if isinstance(default_backend, str) else list(default_backend)
@@ -71,7 +86,7 @@ def init(
                 warn(name, one_line(error))
 
 
-def begun(name: str, project_name: str, experiment_name: str, config: Any) -> Any:
+def begun(name: str, project_name: str, experiment_name: str, config: object) -> Tracker:
     """verl's tracker of this name.
 
     Raises:
@@ -82,7 +97,8 @@ def begun(name: str, project_name: str, experiment_name: str, config: Any) -> An
     _init(alone, project_name, experiment_name, [name], config)
     if name not in alone.logger:
         raise RuntimeError("its server refused the run, or did not answer")
-    return alone.logger[name]
+    tracker: Tracker = alone.logger[name]
+    return tracker
 
 
 def warn(name: str, fault: str) -> None:
