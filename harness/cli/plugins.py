@@ -25,6 +25,8 @@ app = typer.Typer(add_completion=False, invoke_without_command=True)
 BESIDE = {
     "harness.commands": "commands",
     "harness.data": "data of {}",
+    "harness.runs": "runs {}",
+    "harness.prepared": "prepared data of {}",
     "harness.servers": "server of policies on {}",
     "harness.dialects": "dialect {}",
     "harness.trackers": "tracker {}",

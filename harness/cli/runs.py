@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,8 +20,8 @@ from harness.python.summaries import by_role, facts, overview
 from harness.wording import duration, mean
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
-TRACKERS = "harness.trackers"
-"""Entry points of what `export` gives runs to: functions of a run and a place, which return where it is."""
+GROUP = "harness.runs"
+"""Entry points of plugins' own subcommands."""
 STATUSES = ("finished", "failed", "interrupted", "running")
 RunsDir = Annotated[Path, typer.Option(help="The folder of runs; studies inside it are searched too.")]
 
@@ -148,25 +149,9 @@ def diff(
         out.print("Comparable: everything that must be identical is.")
 
 
-@app.command()
-def export(
-    run: Annotated[Path, typer.Argument(help="A run's folder or id.", autocompletion=complete.runs)],
-    to: Annotated[str, typer.Option(help="A tracker, for example tensorboard, wandb or mlflow.")],
-    where: Annotated[str, typer.Option(help="A folder or address of the tracker's; it has a default.")] = "",
-    runs_dir: RunsDir = Path("runs"),
-) -> None:
-    """Give a run to a tracker: curves, configuration, final figures, a sample of episodes."""
-    known = {point.name: point for point in entry_points(group=TRACKERS)}
-    if to not in known:
-        there = f"One of: {', '.join(sorted(known))}" if known else "Install harness-trackers"
-        raise UserError(f"--to {to}: there is no such tracker{nearest(to, known, '.')} {there}")
-    one = one_run(run, runs_dir)
-    try:
-        place = known[to].load()(one, where)
-    except ImportError as error:
-        raise UserError(f"--to {to}: {error}. Install harness-trackers[{to}]") from error
-    results().print(f"{one.id} is in {to}: {place}")
-
+for _point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+    with suppress(Exception):  # `harness plugins` says what is broken
+        app.command(_point.name)(_point.load())
 
 _ABSENT = "(absent)"
 

@@ -310,8 +310,8 @@ class StudyRun:
     def left(self) -> str:
         """What of an interrupted study goes on, and how it is ended; empty where nothing does."""
         left = [one.launched for one in self._active if one.launched.cancel]
-        told = ", ".join(one.told for one in left)
-        return f"; {told} go on (end them: {'; '.join(one.cancel for one in left)})" if left else ""
+        told, how = " and ".join(one.told for one in left), "; ".join(one.cancel for one in left)
+        return f"; {told} {'goes on (end it' if len(left) == 1 else 'go on (end them'}: {how})" if left else ""
 
 
 @contextmanager

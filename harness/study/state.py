@@ -55,6 +55,7 @@ class StudyFolder:
     def __init__(self, path: Path, study: Study, jobs: Sequence[Job], launcher: Launcher | None = None) -> None:
         self.path = path.absolute()
         self.launcher = launcher or Local()
+        self._others: dict[str, Launcher] = {}
         self.study = study
         earlier = read_state(self.path) if (self.path / STUDY_FILE).exists() else None
         self.launches: list[StudyLaunch] = earlier.get("launches", []) if earlier else []
@@ -171,7 +172,11 @@ class StudyFolder:
     def _left(self, job: Job, entry: Entry) -> Launched | None:
         """What carries out a job that an earlier launch has started; it may have been another launcher's."""
         log, by = self.log(job), entry.get("launcher")
-        return self.launcher.find(entry, log) or (launcher(by, {}).find(entry, log) if by else None)
+        if (found := self.launcher.find(entry, log)) or not by:
+            return found
+        if by not in self._others:  # one for all jobs, which asks its queue once
+            self._others[by] = launcher(by, {})
+        return self._others[by].find(entry, log)
 
     def log(self, job: Job) -> Path:
         """What a job prints."""

@@ -16,12 +16,18 @@ from typing import Any
 import psutil
 import pytest
 
+from harness.results.folder import RunFolder
+
 from .sides import TASKS, Sides, undisturbed, wait_for
 
 __all__ = ["undisturbed"]
 
 MACHINES = {"store": "10.77.0.1", "eval": "10.77.0.2", "runner": "10.77.0.3"}
-"""Addresses, which nothing outside the namespaces has, by the command that runs there."""
+"""Addresses, which nothing outside the namespaces has, by the command that runs there; `train` has that of `eval`."""
+ONE_STEP = (
+    *("train", "--agent", "reference_sql", "--preset", "cpu", "--steps", "1", "--set", "train.batch_size=4"),
+    *("--set", "task.val_limit=8", "--set", "train.val_every=0"),
+)
 
 
 def ip(*words: str) -> bool:
@@ -79,7 +85,8 @@ class Machines(Sides):
                 ip("netns", "del", self.machine(name))
 
     def start(self, *arguments: str | Path, log: str) -> subprocess.Popen[str]:
-        return self.on(str(arguments[0]), [sys.executable, "-m", "harness", *map(str, arguments)], log)
+        name = "eval" if arguments[0] == "train" else str(arguments[0])
+        return self.on(name, [sys.executable, "-m", "harness", *map(str, arguments)], log)
 
     def on(self, name: str, command: list[str], log: str) -> subprocess.Popen[str]:
         """A process on a machine, with its output in a file."""
@@ -136,3 +143,31 @@ def test_on_machines_of_their_own_rewards_are_those_of_one_machine(
     assert machines.record()["result"]["outcomes"] == {"ok": TASKS}
     key = (machines.folder / "machine-store" / "cache" / "store.key").read_text().strip()
     assert key not in "".join(map(machines.said, ("eval", "runner", "store.log")))
+
+
+@pytest.mark.train
+@pytest.mark.timeout(900)
+def test_a_training_on_machines_of_their_own_is_that_of_one_machine(machines: Machines) -> None:
+    store = machines.store()
+    wait_for(lambda: "store:" in machines.said("store.log"))
+    runner = machines.runner()
+    apart = ("--store", machines.url, "--set", "rollout.runners=0", "--set", f"rollout.host={MACHINES['eval']}")
+    trainer = machines.start(*ONE_STEP, *apart, "--runs-dir", machines.folder / "apart", log="train")
+    wait_for(lambda: len({os.readlink(f"/proc/{one.pid}/ns/net") for one in (store, runner, trainer)}) == 3)
+    assert trainer.wait(500) == 0, machines.said("train") + machines.said("runner")
+    alone = Sides(machines.folder, "")
+    try:
+        near = alone.start(*ONE_STEP, "--runs-dir", machines.folder / "alone", log="near")
+        assert near.wait(300) == 0, machines.said("near")
+    finally:
+        near.kill()
+    rows = {name: trained(next((machines.folder / name).iterdir())) for name in ("apart", "alone")}
+    assert rows["apart"] == rows["alone"] and {step for step, *_ in rows["apart"]} == {0, 1}
+
+
+def trained(run: Path) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+    """What counts of each rollout of a training."""
+    return {
+        (row["step"], row["phase"], row["task_id"], row["session"]): (row["outcome"], row["reward"], row["answer"])
+        for row in RunFolder.open(run).rows("episodes")
+    }

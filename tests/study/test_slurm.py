@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -115,15 +117,38 @@ def test_ctrl_c_leaves_jobs_and_says_how_they_are_ended(
     _, errors = study.communicate(timeout=30)
     ((number, _, state),) = slurm.jobs()[before:]
     assert study.returncode == 130 and state == "RUNNING"
-    assert (
-        f"Slurm job {number}, running {slurm.host} go on (end them: scancel {number}). Go on: harness study" in errors
-    )
+    assert f"Slurm job {number}, running {slurm.host} goes on (end it: scancel {number}). Go on: harness" in errors
     # The study forgets no job of Slurm's, whatever it is started with.
     local = [one for one in one_run if one not in ON_SLURM]
     assert f"still running as Slurm job {number}" in harness(*local, "--dry-run", "--json").stdout
     gate.touch()
     done = harness(*one_run)
     assert done.returncode == 0 and len(slurm.jobs()) == before + 1, done.stderr
+
+
+def test_a_study_of_another_launcher_asks_for_all_jobs_at_once(
+    slurm: Cluster,
+    harness: Harness,
+    start: Start,
+    study_file: Path,
+    gate: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = ("study", str(study_file), "--seeds", "0", "--jobs", "2", "--set", f"verl.gate={gate}")
+    study = start(*asked, *ON_SLURM)
+    newest = (tmp_path / "runs" / "small").glob
+    wait_until(lambda: sum(path.read_text() == "0" for path in newest("*/checkpoints/newest.txt")) == 2, "both wait")
+    study.kill()
+    study.communicate()
+    tools, calls, real = tmp_path / "tools", tmp_path / "calls", shutil.which("squeue")
+    tools.mkdir()
+    (tools / "squeue").write_text(f'#!/bin/sh\necho called >> "{calls}"\nexec {real} "$@"\n')
+    (tools / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    planned = json.loads(harness(*asked, "--dry-run", "--json").stdout)
+    assert [job["action"] for job in planned["jobs"]] == ["wait", "wait"]
+    assert calls.read_text() == "called\n"
 
 
 def cancelled(slurm: Cluster, number: str) -> None:

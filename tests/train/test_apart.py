@@ -1,4 +1,5 @@
-"""A real training with its sides apart, each killed once: it learns from the rewards of one that was left alone."""
+"""A real training with its sides apart, each killed once, and resumed at another store: it learns from the rewards of
+one that was left alone."""
 
 from __future__ import annotations
 
@@ -18,10 +19,10 @@ import pytest
 
 from harness.results.folder import RunFolder
 
-pytestmark = [pytest.mark.train, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.train, pytest.mark.timeout(1200)]
 
 SMALL = (
-    *("--agent", "reference_sql", "--preset", "cpu", "--steps", "3", "--set", "train.batch_size=4"),
+    *("--agent", "reference_sql", "--preset", "cpu", "--steps", "4", "--set", "train.batch_size=4"),
     *("--set", "task.val_limit=8", "--set", "train.val_every=0", "--set", "train.save_every=1"),
 )
 
@@ -39,7 +40,7 @@ def rows(run: Path) -> dict[tuple[Any, ...], tuple[Any, ...]]:
     return dict(found)
 
 
-def test_each_side_is_killed_once_and_the_training_is_the_one_that_was_left_alone(tmp_path: Path) -> None:
+def test_each_side_is_killed_and_the_training_is_the_one_that_was_left_alone(tmp_path: Path) -> None:
     variables = os.environ | {"HARNESS_CACHE_DIR": str(tmp_path / "cache"), "HARNESS_TEST_SIDES": str(tmp_path)}
     started: list[subprocess.Popen[bytes]] = []
 
@@ -84,10 +85,20 @@ def test_each_side_is_killed_once_and_the_training_is_the_one_that_was_left_alon
         runner.kill()
         runner.wait()
         runner = start("runner", "--store", url, log="runner")  # before the trainer is back
-        assert start("train", "--resume", run, "--store", url, log="train").wait(400) == 0, said("train")[-3000:]
+        trainer = start("train", "--resume", run, "--store", url, log="train")
+        wait_for(lambda: trained(3))
+        for process in (trainer, store, runner):
+            process.kill()
+            process.wait()
+        store = start("store", "--port", "0", log="other")
+        other = wait_for(lambda: said("other")).split()[1]
+        assert other != url
+        runner = start("runner", "--store", other, log="runner")
+        assert start("train", "--resume", run, "--store", other, log="train").wait(400) == 0, said("train")[-3000:]
+        url = other
         assert rows(run) == rows(next((tmp_path / "left-alone").iterdir()))
         record = json.loads((run / "run.json").read_text())
-        assert record["status"] == "finished" and record["result"]["steps"] == 3
+        assert record["status"] == "finished" and record["result"]["steps"] == 4
         shown = {"Authorization": f"Bearer {(tmp_path / 'cache' / 'store.key').read_text().strip()}"}
         assert httpx.get(f"{url}/runs", headers=shown, trust_env=False).json() == {"runs": []}
         assert store.poll() is None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -442,6 +444,28 @@ def test_data_that_has_changed_is_refused_by_name(
     with pytest.raises(TaskSetError, match="has no tau2 data, so it is not replaced"):
         prepare(other, *wheel, ["library"])
     assert (other / "thesis.txt").read_text() == "of years"
+
+
+def test_data_list_and_verify_know_it(wheel: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "tau2"
+    monkeypatch.setenv("HARNESS_TAU2_DATA_DIR", str(folder))
+
+    def told(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-m", "harness", "data", *arguments], capture_output=True, text=True)
+
+    def listed() -> dict[str, str]:
+        return next(row for row in json.loads(told("list", "--json").stdout) if row["name"] == "tau2")
+
+    assert listed()["state"] == "not prepared" and "harness data tau2" in listed()["detail"]
+    assert told("verify", "tau2").returncode == 2
+    tasks = len(prepare(folder, *wheel, ["library"])["library"].tasks)
+    assert listed() == {"name": "tau2", "folder": str(folder), "state": "prepared", "detail": f"library {tasks}"}
+    files = len(Manifest.read(folder).files)
+    assert told("verify", "tau2").stdout == f"{folder}: ok ({files} files checked)\n"
+    (folder / "inspect_evals/tau2/data/domains/library/policy.txt").write_text("Do as you like.")
+    assert listed()["state"] == "damaged"
+    found = told("verify", "tau2")
+    assert found.returncode == 1 and "library/policy.txt is missing or not what was fetched\n" in found.stdout
 
 
 @pytest.mark.parametrize("damaged", ['{"domains": ["library"], "files": null}', '{"files": {', "[]"])

@@ -93,14 +93,16 @@ def test_roles_are_those_that_called_and_count_together_as_asked(run: RunFolder)
         (["--step", "7"], "has no checkpoint of step 7; it has 1"),
         (["--start", "pocket-sql", "--endpoint", "http://127.0.0.1:1/v1"], "either --start or --endpoint"),
         (["--endpoint", "http://127.0.0.1:1/v1"], "--endpoint and --model go together"),
-        (["--start", "./nowhere"], "there is no folder nowhere"),
+        (["--start", "./nowhere"], "--start ./nowhere: there is no folder nowhere"),
+        (["--start", "pocket-sq"], "--start pocket-sq: "),
+        (["--endpoint", "nowhere", "--model", "m"], "--endpoint nowhere: "),
     ],
 )
 def test_what_cannot_be_done_is_refused_before_anything_starts(
     run: RunFolder, options: list[str], message: str
 ) -> None:
     code, said = told(run.path, *options, "--runs-dir", run.path.parent)
-    assert code == 2 and message in said and "\n" not in said
+    assert code == 2 and message in said and "\n" not in said and "roles." not in said
     assert [path.name for path in run.path.parent.iterdir()] == [run.id]
 
 

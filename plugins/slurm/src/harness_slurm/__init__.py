@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.compare.keys import Entry
-from harness.errors import EnvironmentProblem, RunFailed, UserError, last_line
+from harness.errors import ConfigError, EnvironmentProblem, RunFailed, UserError, last_line
 from harness.study.launchers import Launched, Launcher
 from harness.study.plan import Job
 from harness.study.slots import Slot
@@ -96,18 +96,26 @@ class Slurm(Launcher):
         mem: Memory of each job, for example 120G.
         sbatch: Further options of sbatch, as on a command line.
         poll_s: Seconds between two looks at the queue.
+
+    Raises:
+        ConfigError: The time is a number, as YAML reads 12:00:00.
     """
 
     def __init__(
         self,
         partition: str = "",
-        time: str = "",
+        time: str | int = "",
         gpus: int | str | None = None,
         cpus: int | None = None,
         mem: int | str = "",
         sbatch: str = "",
         poll_s: float = 10.0,
     ) -> None:
+        if isinstance(time, int):
+            raise ConfigError(
+                f"launcher.slurm.time is the number {time}, which YAML makes of 12:00:00, too: write it in quotes, "
+                'time: "12:00:00" (or "60", minutes)'
+            )
         self._asked = {"partition": partition, "time": time, "cpus-per-task": cpus, "mem": mem}
         self._gpus, self._more, self._poll_s = gpus, shlex.split(sbatch), poll_s
         self._tested: set[tuple[str, ...]] = set()

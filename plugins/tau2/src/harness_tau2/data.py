@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from harness import EnvironmentFault, TaskSetError
 from harness.config import cache_dir
@@ -23,6 +24,9 @@ from harness.errors import find_uv, last_line
 from harness.layers import file_hash
 from harness_tau2.process import SideProcess
 from harness_tau2.side.messages import Definition, Told
+
+if TYPE_CHECKING:
+    from harness_sql.tasks.prepared.verify import Verified
 
 WHEEL = "inspect_evals==0.28.0"
 WHEEL_SHA256 = "1d5735999b1c4e481162cacc29b962beeefd540c1e6222cccfdb40e79e8d459d"
@@ -120,6 +124,32 @@ def read(folder: Path) -> dict[str, Prepared]:
     Manifest.read(folder).checked(folder)
     told = json.loads((folder / TASKS).read_text(encoding="utf-8"))
     return {name: Prepared(**one) for name, one in told.items()}
+
+
+def state() -> dict[str, str]:
+    """A row of `harness data list`."""
+    folder = default_folder()
+    try:
+        found = Manifest.read(folder)
+    except TaskSetError as error:
+        return {"name": "tau2", "folder": str(folder), "state": "not prepared", "detail": str(error)}
+    if changed := found.changed(folder):
+        return {"name": "tau2", "folder": str(folder), "state": "damaged", "detail": f"{changed[0]} differs. {FETCH}"}
+    detail = ", ".join(f"{name} {len(one.tasks)}" for name, one in read(folder).items())
+    return {"name": "tau2", "folder": str(folder), "state": "prepared", "detail": detail}
+
+
+def verify(folder: Path | None = None) -> Verified:
+    """What `harness data verify` says of a folder.
+
+    Raises:
+        TaskSetError: There is no manifest.
+    """
+    folder = folder or default_folder()
+    found = Manifest.read(folder)
+    problems = [f"{name} is missing or not what was fetched" for name in found.changed(folder)]
+    files = len(found.files)
+    return {"folder": str(folder), "ok": not problems, "files": files, "manifest": True, "problems": problems}
 
 
 def fetch(into: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 """Command by name: module and summary, as in `harness.cli`."""
 app = typer.Typer(add_completion=False)
+_SECTION = re.compile(r"roles\.\w+(\.\w+)?:? ")
 
 
 @app.command()
@@ -57,15 +61,17 @@ def contribution(
     given = (
         {"policy": start} if start else {"endpoint": endpoint or "", "model": model or "", "api_key_env": api_key_env}
     )
-    found = work.contribution(
-        run,
-        progress_console(),
-        runs_dir,
-        patterns=role or (),
-        start=given if start or endpoint else None,
-        step=step,
-        questions=work.Questions(split, limit, read_reserved, settings or ()),
-    )
+    typed = f"--start {start}" if start else f"--endpoint {endpoint}" if endpoint else ""
+    with _as_typed("" if any(one.startswith("roles.") for one in settings or ()) else typed):
+        found = work.contribution(
+            run,
+            progress_console(),
+            runs_dir,
+            patterns=role or (),
+            start=given if start or endpoint else None,
+            step=step,
+            questions=work.Questions(split, limit, read_reserved, settings or ()),
+        )
     if json_:
         emit_json(found.data())
         return
@@ -73,3 +79,16 @@ def contribution(
     for table in [*(one for one in tables(found.against_trained) if one.key == "accuracy"), found.table()]:
         show_table(out, table)
     out.print(f"{found.folder}   (next: harness compare {found.folder}, harness report {found.folder})")
+
+
+@contextmanager
+def _as_typed(option: str) -> Iterator[None]:
+    """Refusals of the sections `roles.NAME` that are made of an option name the option."""
+    try:
+        yield
+    except UserError as error:
+        if not option or not (said := _SECTION.match(str(error))):
+            raise
+        what = str(error)[said.end() :]
+        what = re.sub(r"name roles\.\w+\.endpoint and model instead", "give --endpoint and --model instead", what)
+        raise type(error)(f"{option}: {what}") from error

@@ -8,6 +8,7 @@ from pathlib import Path
 from harness.compare.runs import Run
 from harness.errors import RunFailed
 from harness_trackers.contents import Contents, contents
+from harness_trackers.reach import be_quick, one_line, silent, without_keys
 
 BATCH = 1_000
 """Measurements of one request, as many as MLflow takes."""
@@ -20,15 +21,17 @@ def export(run: Run, where: str) -> str:
         RunFailed: MLflow refused it, or did not answer.
     """
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # a folder has to be asked for, and is
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
+    be_quick()
     from mlflow.exceptions import MlflowException
 
     place = where or os.environ.get("MLFLOW_TRACKING_URI") or "mlruns"
     uri = place if "://" in place else Path(place).absolute().as_uri()
+    if uri.startswith("http") and (fault := silent(uri)):
+        raise RunFailed(f"MLflow: {fault}")
     try:
-        return f"{uri}, experiment harness, run {_logged(contents(run), uri)}"
+        return f"{without_keys(uri)}, experiment harness, run {_logged(contents(run), uri)}"
     except MlflowException as error:
-        raise RunFailed(f"MLflow at {uri}: {' '.join(str(error).split())[:300]}") from error
+        raise RunFailed(f"MLflow at {without_keys(uri)}: {one_line(error, uri)}") from error
 
 
 def _logged(told: Contents, uri: str) -> str:

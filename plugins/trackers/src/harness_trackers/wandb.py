@@ -8,6 +8,7 @@ from collections import defaultdict
 from harness.compare.runs import Run
 from harness.errors import RunFailed
 from harness_trackers.contents import Contents, contents
+from harness_trackers.reach import be_quick, lost, one_line
 
 
 def export(run: Run, where: str) -> str:
@@ -22,6 +23,9 @@ def export(run: Run, where: str) -> str:
     Raises:
         RunFailed: The server refused it, or did not answer.
     """
+    be_quick()
+    if fault := lost("wandb"):
+        raise RunFailed(f"Weights & Biases: {fault}")
     import wandb
 
     told = contents(run)
@@ -29,7 +33,7 @@ def export(run: Run, where: str) -> str:
     try:
         return _logged(told, where, online)
     except wandb.errors.Error as error:
-        raise RunFailed(f"Weights & Biases: {' '.join(str(error).split())[:300]}") from error
+        raise RunFailed(f"Weights & Biases: {one_line(error)}") from error
 
 
 def _logged(told: Contents, where: str, online: bool) -> str:
@@ -44,9 +48,7 @@ def _logged(told: Contents, where: str, online: bool) -> str:
         config=told.config,
         mode="online" if online else "offline",
         resume="never" if online else None,
-        settings=wandb.Settings(
-            silent=True, init_timeout=30, disable_git=True, save_code=False, x_disable_stats=True, console="off"
-        ),
+        settings=wandb.Settings(silent=True, disable_git=True, save_code=False, x_disable_stats=True, console="off"),
     )
     by_step: dict[int, dict[str, float]] = defaultdict(dict)
     for name, values in told.curves.items():

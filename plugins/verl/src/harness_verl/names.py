@@ -31,6 +31,8 @@ MEASURES: Mapping[str, tuple[str, ...]] = {
 
 LOG = "verl.log"
 """Among a run's logs: what verl's processes say."""
+WARNS = "harness warns: "
+"""Begins a line of verl's log that whoever started the run is shown."""
 SESSION_FILE = ".session.json"
 """In a run's folder: where its services are, for verl's processes."""
 LOST_FILE = ".lost"

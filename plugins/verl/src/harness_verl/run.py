@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import shutil
 import signal
@@ -16,7 +17,7 @@ from harness.errors import RunFailed
 from harness.rollout.processes import starved, stop_process
 from harness.rollout.stack import RolloutWork
 from harness_verl.driver import OURS
-from harness_verl.names import LOG, LOST_FILE
+from harness_verl.names import LOG, LOST_FILE, WARNS
 from harness_verl.shared import SessionFile
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from harness.trainers import LiveRun
 
+logger = logging.getLogger(__name__)
 POLL_S = 0.25
 CAUSE_S = 4.0
 """How long rollouts may have failed before it is known what died: the driver asks Ray once a second."""
@@ -56,6 +58,7 @@ class VerlRun(RolloutWork):
         self._scratch = scratch
         self._begins = begins
         self._seen = {self._log: begins}
+        self._warned: set[str] = set()
 
     async def work(self, store: LightningStore) -> None:
         SessionFile(
@@ -94,7 +97,11 @@ class VerlRun(RolloutWork):
             if not (cause := self._cause()):
                 raise
             raise RunFailed(f"{cause} (whole log: {self._log})") from symptom
-        if advice := starved(self._said()):  # Ray would start its worker anew every five minutes, without end
+        said = self._said()
+        for warning in {*_WARNING.findall(said)} - self._warned:  # a line of Ray's worker comes twice
+            logger.error("%s", warning)
+            self._warned.add(warning)
+        if advice := starved(said):  # Ray would start its worker anew every five minutes, without end
             raise RunFailed(f"{advice}. Then `harness train --resume {self._live.folder.path}`")
         lost = self._session_file.with_name(LOST_FILE)
         if lost.exists():
@@ -138,6 +145,7 @@ _NAMES_A_CAUSE = (
 )
 """By how surely a line with it names the cause."""
 _WARNS = re.compile(r"warn", re.IGNORECASE)
+_WARNING = re.compile(rf"{WARNS}(.+)")
 
 
 def temporary_room(folder: Path) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
-from harness_verl import early_rows  # noqa: F401  (for its effect)
+from harness_verl import early_rows, trackers  # noqa: F401  (for their effect)
 
 POLL_S = 0.05
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import subprocess
@@ -24,6 +25,7 @@ from harness.plugins import program, program_of
 from harness.results.folder import RunFolder
 from harness.rollout.processes import RUN_MARK, end_group, no_orphans, stop_process
 from harness.trainers import Standby, Trainer
+from harness_trackers.reach import left_off, lost
 from harness_verl import forks
 from harness_verl.checkpoints import check, checkpoints, drop_broken
 from harness_verl.compose import chosen, verl_settings, write_agent_loop
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from harness.findings import Finding
     from harness.trainers import LiveRun
 
+logger = logging.getLogger(__name__)
 RAYS_ROOM = 20
 """Characters: a socket's name has 107, of which `/harness-*/ray/session_DATE_PROCESS/sockets/plasma_store` takes 85."""
 SCRATCH = "harness-"
@@ -109,8 +112,12 @@ class VerlTrainer(Trainer):
             RUN_MARK: mark,
             "VERL_FILE_LOGGER_PATH": str(folder.logs / f"steps-{time.time_ns()}-verl.jsonl"),
             "TENSORBOARD_DIR": str(folder.path / "tensorboard"),
+            "WANDB_DIR": os.environ.get("WANDB_DIR") or str(folder.path),
+            "MLFLOW_TRACKING_URI": os.environ.get("MLFLOW_TRACKING_URI") or (folder.path / "mlruns").as_uri(),
+            "MLFLOW_ALLOW_FILE_STORE": "true",
         }
         settings = _settings(run)
+        _leave_off(settings["trainer"]["logger"])
         if config.ray_address:  # nodes that were started by hand do not inherit from here
             merge(settings, {"ray_kwargs": {"ray_init": {"runtime_env": {"env_vars": variables}}}})
         data_dir, session_file = folder.path / "data", folder.path / SESSION_FILE
@@ -139,6 +146,14 @@ class VerlTrainer(Trainer):
             scratch.cleanup()
             (data_dir / "scratch").unlink(missing_ok=True)
             _forget(folder)
+
+
+def _leave_off(trackers: list[str]) -> None:
+    """Take out those whose server does not answer, and say so."""
+    for name in [*trackers]:
+        if fault := lost(name):
+            logger.error("%s", left_off(name, fault))
+            trackers.remove(name)
 
 
 def _forget(folder: RunFolder) -> None:

@@ -15,11 +15,11 @@ import typer
 from harness.cli import complete
 from harness.cli.common import emit_json, say
 from harness.errors import TaskSetError
+from harness_sql.cli.prepared import layouts, prepared, state
 from harness_sql.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from harness_sql.tasks.files import checking
-    from harness_sql.tasks.prepared.layout import Layout
     from harness_sql.tasks.prepared.prepare import Report
 
 app = typer.Typer(
@@ -256,38 +256,13 @@ def fetch(
 def list_(as_json: JsonOption = False) -> None:
     """Show which data is there."""
     rows = [{"name": name, "folder": "", "state": "bundled", "detail": ""} for name in _BUNDLED]
-    rows += [_state(layout) for layout in _layouts().values()]
+    rows += [state(layout) for layout in layouts().values()]
+    rows += [module.state() for module in prepared().values()]
     if as_json:
         emit_json(rows, indent=None)
         return
     for entry in rows:
         say("  ".join(str(entry[key]) for key in ("name", "state", "folder", "detail") if entry[key]))
-
-
-def _layouts() -> dict[str, Layout]:
-    """Of the task sets that are prepared, by name."""
-    from harness_sql.tasks.bird.layout import BIRD
-    from harness_sql.tasks.spider.layout import LAYOUTS
-
-    return {layout.name: layout for layout in (*LAYOUTS, BIRD)}
-
-
-def _state(layout: Layout) -> dict[str, str]:
-    from harness_sql.tasks.prepared.verify import check_prepared, read_manifest
-
-    folder = layout.default_folder()
-    try:
-        check_prepared(folder, layout)
-        manifest = read_manifest(folder, layout)
-    except TaskSetError as error:
-        return {"name": layout.name, "folder": str(folder), "state": "not prepared", "detail": str(error)}
-    parts = (manifest or {}).get("parts", {})
-    return {
-        "name": layout.name,
-        "folder": str(folder),
-        "state": "prepared" if manifest else "prepared by something else (no manifest)",
-        "detail": ", ".join(f"{name} {part['runnable']}" for name, part in parts.items()),
-    }
 
 
 @app.command()
@@ -299,13 +274,16 @@ def verify(
     """Compare the files of a prepared task set with its manifest; exit status 1 if any differs."""
     from harness_sql.tasks.prepared.verify import verify
 
-    layout = _layouts().get(name)
-    if layout is None:
+    layout, others = layouts().get(name), prepared()
+    if layout is not None:
+        result = verify(folder or layout.default_folder(), layout)
+    elif name in others:
+        result = others[name].verify(folder)
+    else:
         raise TaskSetError(
-            f"task set {name!r} has no data to verify. Use one of: {', '.join(_layouts())}; "
+            f"task set {name!r} has no data to verify. Use one of: {', '.join([*layouts(), *others])}; "
             f"{_BUNDLED_NAMES} check themselves when loaded"
         )
-    result = verify(folder or layout.default_folder(), layout)
     if as_json:
         emit_json(result, indent=None)
     else:

@@ -1,0 +1,47 @@
+"""`harness runs export`."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+from inspect import signature
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli import complete
+from harness.cli.common import results
+from harness.errors import UserError, nearest
+
+GROUP = "harness.trackers"
+"""Entry points of what runs are given to: functions of a run and a place, which return where it is."""
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="A run's folder or id.", autocompletion=complete.runs)],
+    to: Annotated[str, typer.Option(help="A tracker, for example tensorboard, wandb or mlflow; or hf.")],
+    where: Annotated[str, typer.Option(help="A folder or address of the tracker's; it has a default.")] = "",
+    push: Annotated[str | None, typer.Option(help="Of hf: the data set on the Hub that it becomes, USER/NAME.")] = None,
+    licence: Annotated[str | None, typer.Option(help="Of hf: the data set's licence, as the Hub names it.")] = None,
+    runs_dir: Annotated[Path, typer.Option(help="The folder of runs; studies inside it are searched too.")] = Path(
+        "runs"
+    ),
+) -> None:
+    """Give a run to a tracker: curves, configuration, final figures, a sample of episodes; or make a data set of it."""
+    from harness.python.loaded import one_run
+
+    known = {point.name: point for point in entry_points(group=GROUP)}
+    if to not in known:
+        raise UserError(
+            f"--to {to}: there is no such tracker{nearest(to, known, '.')} One of: {', '.join(sorted(known))}"
+        )
+    asked = {name: value for name, value in (("push", push), ("licence", licence)) if value is not None}
+    exporter = known[to].load()
+    if foreign := sorted(asked.keys() - signature(exporter).parameters.keys()):
+        raise UserError(f"--{foreign[0]}: --to {to} has no such option")
+    one = one_run(run, runs_dir)
+    try:
+        place = exporter(one, where, **asked)
+    except ImportError as error:
+        raise UserError(f"--to {to}: {error}. Install harness-trackers[{to}]") from error
+    results().print(f"{one.id} is in {to}: {place}")

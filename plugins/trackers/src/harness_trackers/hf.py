@@ -1,0 +1,209 @@
+"""A data set of Hugging Face: rollouts, steps and calls in Parquet, and a card."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from harness.compare.runs import Run
+from harness.errors import RunFailed, UserError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+SPLITS = {"train": "train", "val": "validation"}
+"""Split by phase."""
+RECORD = (
+    *("id", "kind", "status", "reason", "agent", "agent_match", "seed", "roles", "harness_version", "commit"),
+    *("versions", "frameworks", "hardware", "device", "tasks", "graded", "identity", "agent_source"),
+    *("agent_distribution", "parent", "result"),
+)
+"""Of `run.json`: what the run is. Its configuration is not of it, which may name folders and addresses."""
+TABLES = {
+    "episodes": "a row a rollout: question, answer, tool calls with their results, outcome, reward and why",
+    "steps": "a row a step: what the trainer logged, and means over its rollouts",
+    "calls": "a row a call: role, prompt, reply, lengths and times, and whether it was trained",
+}
+LICENCE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
+"""As the Hub writes them: apache-2.0, cc-by-sa-4.0, other."""
+PATH = "(a local path)"
+
+
+def export(run: Run, where: str, *, push: str | None = None, licence: str | None = None) -> str:
+    """Write a run as a folder that `datasets.load_dataset` reads.
+
+    Args:
+        where: The folder, which is made; by default `hf/RUN`.
+        push: `USER/NAME` of a data set on the Hub; it is made, private, where there is none.
+        licence: As the Hub names it; else whoever publishes it puts it into the card.
+
+    Raises:
+        UserError: The folder has files, or an option's value cannot be.
+        RunFailed: The Hub refused it, or did not answer. The folder stays.
+    """
+    if licence is not None and not LICENCE.fullmatch(licence):
+        raise UserError(f"--licence {licence}: write it as the Hub does, for example apache-2.0, cc-by-4.0 or other")
+    if push is not None:
+        _check_name(push)
+    folder = Path(where or f"hf/{run.id}")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"--where {folder}: has files already; remove it, or choose another")
+    rows: dict[str, dict[str, int]] = {}
+    for name, table in _tables(run):
+        for split, part in _splits(table):
+            path = folder / name / f"{split}.parquet"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part.write_parquet(path)
+            rows.setdefault(name, {})[split] = len(part)
+    if not rows:
+        raise UserError(f"{run.id} has no rows yet: nothing to export")
+    record = {key: _portable(run.record[key]) for key in RECORD if key in run.record}  # type: ignore[literal-required]
+    (folder / "run.json").write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / "README.md").write_text(_card(run, rows, licence), encoding="utf-8")
+    return f"{folder}, {_pushed(folder, push)}" if push else f"{folder}; read by datasets.load_dataset({str(folder)!r})"
+
+
+def _tables(run: Run) -> Iterator[tuple[str, pl.DataFrame]]:
+    """What there is; gold is in no row, token ids and log-probabilities are left out."""
+    tables = {"episodes": run.episodes, "steps": run.steps, "calls": run.transitions}
+    yield from ((name, table) for name, table in tables.items() if table is not None and len(table))
+
+
+def _splits(table: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
+    if "phase" not in table.columns:
+        yield "train", table
+        return
+    for phase, split in SPLITS.items():
+        if len(part := table.filter(phase=phase)):
+            yield split, part
+
+
+def _portable(value: object) -> object:
+    """The same without names of folders of this machine."""
+    if isinstance(value, dict):
+        return {key: _portable(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_portable(one) for one in value]
+    return PATH if isinstance(value, str) and value.startswith(("/", "~")) else value
+
+
+def _card(run: Run, rows: dict[str, dict[str, int]], licence: str | None) -> str:
+    header: dict[str, object] = {"license": licence} if licence else {}
+    header |= {
+        "pretty_name": f"Rollouts of {run.record['agent']}, run {run.id}",
+        "tags": ["agent-rl-harness", "agents", "reinforcement-learning", run.record["agent"]],
+        "configs": [
+            {
+                "config_name": name,
+                **({"default": True} if number == 0 else {}),
+                "data_files": [{"split": split, "path": f"{name}/{split}.parquet"} for split in parts],
+            }
+            for number, (name, parts) in enumerate(rows.items())
+        ],
+    }
+    record, identity = run.record, run.record["identity"]
+    facts = {
+        "run": record["id"],
+        "kind": record["kind"],
+        "status": record["status"],
+        "agent": record["agent"],
+        "program": identity["program"],
+        "policy": identity["model"],
+        "task set": identity["task_set"].get("name"),
+        "its licence": identity["task_set"].get("licence"),
+        "reward": identity["reward"],
+        "seed": record["seed"],
+        "steps": identity["steps"],
+        "validation before and after": _from_to(run),
+        "harness": record["harness_version"],
+    }
+    missing = "" if licence else _UNLICENSED
+    table = "\n".join(f"| {name} | {_cell(value)} |" for name, value in facts.items() if value is not None)
+    tables = "\n".join(
+        f"| `{name}` | {', '.join(f'{split} {count:,}' for split, count in parts.items())} | {TABLES[name]} |"
+        for name, parts in rows.items()
+    )
+    front = yaml.safe_dump(header, sort_keys=False, allow_unicode=True)
+    return _TEXT.format(front=front, run=run.id, missing=missing, facts=table, tables=tables)
+
+
+def _from_to(run: Run) -> str | None:
+    if (result := run.record["result"]) is None:
+        return None
+    before, after = result.get("val_accuracy_initial"), result.get("val_accuracy_final")
+    return None if before is None or after is None else f"{before:.3f}, {after:.3f}"
+
+
+def _cell(value: object) -> str:
+    return str(value).replace("|", "\\|").replace("\n", " ")
+
+
+_UNLICENSED = """
+**No licence is stated.** Questions are the task set's, replies are the policy's: put the licence that both allow into
+the header (`license: ...`) before you publish this.
+"""
+_TEXT = """---
+{front}---
+
+# Run {run}
+{missing}
+| | |
+|---|---|
+{facts}
+
+| configuration | rows by split | what it has |
+|---|---|---|
+{tables}
+
+Split `train` are rollouts of training, `validation` those of validation; `step` says of which step. Columns are
+described in harness's `docs/records.md`.
+
+```python
+from datasets import load_dataset
+
+episodes = load_dataset("...")            # of the splits, or: load_dataset("...", "steps")
+```
+
+**What is in it.** Questions, the agent's answers, its tool calls with what they returned, the rewards with their
+reasons, and, where the run kept calls, prompts and replies. `run.json` is the run's identity: what must be equal where
+runs are compared, its versions and its results.
+
+**What is not.** Gold is in no row; but a reason tells what distinguishes an answer from gold, and an answer with full
+reward is as good as gold. Token ids, log-probabilities, weights and the configuration stay with the run.
+"""
+
+
+def _check_name(push: str) -> None:
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils._validators import validate_repo_id
+
+    try:
+        validate_repo_id(push)
+    except HFValidationError as error:
+        raise UserError(f"--push {push}: write USER/NAME; {_line(error)}") from error
+
+
+def _pushed(folder: Path, name: str) -> str:
+    """Upload a folder. The token is huggingface_hub's own: `HF_TOKEN`, or what `hf auth login` left."""
+    import httpx
+    from huggingface_hub import HfApi, constants, get_token
+
+    kept = f"The folder {folder} is whole; later: hf upload {name} {folder} . --repo-type dataset"
+    if not get_token():
+        raise RunFailed(f"--push {name}: there is no token; set HF_TOKEN, or log in with `hf auth login`. {kept}")
+    hub = HfApi()
+    try:
+        hub.create_repo(name, repo_type="dataset", private=True, exist_ok=True)
+        hub.upload_folder(repo_id=name, repo_type="dataset", folder_path=folder, commit_message=f"Run {folder.name}")
+    except (OSError, ValueError, httpx.HTTPError) as error:  # also of the Hub's own, which are among them
+        raise RunFailed(f"--push {name}: {constants.ENDPOINT}: {_line(error)}. {kept}") from error
+    return f"{constants.ENDPOINT}/datasets/{name}"
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__
