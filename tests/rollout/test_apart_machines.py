@@ -16,9 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from .sides import TASKS, Sides, undisturbed, wait_for
-
-__all__ = ["undisturbed"]
+from sides import TASKS, Sides, wait_for
 
 MACHINES = {"store": "10.77.0.1", "eval": "10.77.0.2", "runner": "10.77.0.3"}
 """Addresses, which nothing outside the namespaces has, by the command that runs there."""

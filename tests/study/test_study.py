@@ -85,8 +85,8 @@ def test_a_killed_study_goes_on_where_it_was_and_does_no_run_twice(
 def test_ctrl_c_ends_promptly_and_the_next_start_resumes(
     harness: Harness, start: Callable[..., subprocess.Popen[str]], study_file: Path, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "runs" / "small"
-    called = ("study", str(study_file), "--only", "max_turns=two turns", "--set", "verl.sleep_s=0.9")
+    folder, gate = tmp_path / "runs" / "small", tmp_path / "gate"
+    called = ("study", str(study_file), "--only", "max_turns=two turns", "--set", f"verl.gate={gate}")
     process = start(*called)
     assert process.stderr is not None
     assert any("step 0 of 3, accuracy " in line for line in process.stderr), "it never said how far the run is"
@@ -98,9 +98,8 @@ def test_ctrl_c_ends_promptly_and_the_next_start_resumes(
         f"0 of 2 runs are done, and what the others have is kept. Go on: {shlex.join(['harness', *called])}\n" in said
     )
     assert [record["status"] for record in records(folder)] == ["interrupted"]
-    done = harness(
-        "study", str(study_file), "--only", "max_turns=two turns", "--seeds", "0", "--set", "verl.sleep_s=0.9"
-    )
+    gate.touch()
+    done = harness(*called, "--seeds", "0")
     assert done.returncode == 0, done.stderr
     (record,) = records(folder)
     assert record["status"] == "finished" and len(record["launches"]) == 2  # type: ignore[arg-type]
@@ -249,9 +248,18 @@ def test_mistakes_in_a_study_file_are_told_in_a_line(text: str, message: str, tm
     ("section", "options", "message"),
     [
         ("{slrum: {partition: gpu}}", (), "no launcher called 'slrum'; did you mean 'slurm'?"),
-        ("{slurm: {partitoin: gpu}}", (), "launcher.slurm.partitoin: 'slurm' has no option of that name"),
+        (
+            "{slurm: {partitoin: gpu}}",
+            (),
+            "launcher.slurm.partitoin: 'slurm' has no option of that name; did you mean 'partition'?",
+        ),
         ("{}", ("--launch", "cpus=4"), "--launch.cpus: 'local' has no option of that name. Its options: none"),
-        ("{}", ("--launcher", "slurm", "--launch", "cpus=many"), "--launch.cpus of 'slurm'"),
+        ("{}", ("--launcher", "slrum"), "no launcher called 'slrum'; did you mean 'slurm'?"),
+        (
+            "{}",
+            ("--launcher", "slurm", "--launch", "cpus=many"),
+            "--launch.cpus of 'slurm': Input should be a valid integer",
+        ),
         ("{}", ("--launch", "cpus"), "--launch wants key=value, got 'cpus'"),
     ],
 )
@@ -354,14 +362,17 @@ def test_a_killed_study_waits_for_all_that_still_run(
     harness: Harness, start: Callable[..., subprocess.Popen[str]], study_file: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "runs" / "small"
-    arguments = ("study", str(study_file), "--jobs", "2", "--seeds", "0", "--set", "verl.sleep_s=4")
+    gate = tmp_path / "gate"
+    arguments = ("study", str(study_file), "--jobs", "2", "--seeds", "0", "--set", f"verl.gate={gate}")
     process = start(*arguments)
     wait_until(lambda: len(list(folder.glob("*/run.json"))) == 2)
     process.kill()
     process.communicate()
-    done = harness(*arguments)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("by an earlier launch") >= 1  # on a busy machine one may have ended meanwhile
+    again = start(*arguments)
+    wait_until(lambda: len(json.loads((folder / "study.json").read_text())["launches"]) == 2)  # it waits for both
+    gate.touch()
+    _, said = again.communicate(timeout=90)
+    assert again.returncode == 0 and said.count("by an earlier launch") == 2, said
     found = records(folder)
     assert [(record["status"], len(record["launches"])) for record in found] == [("finished", 1)] * 2  # type: ignore[arg-type]
 
@@ -371,7 +382,8 @@ def test_ctrl_c_ends_all_that_run_and_the_next_start_resumes_them(
     harness: Harness, start: Callable[..., subprocess.Popen[str]], study_file: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "runs" / "small"
-    arguments = ("study", str(study_file), "--jobs", "2", "--seeds", "0", "--set", "verl.sleep_s=2")
+    gate = tmp_path / "gate"
+    arguments = ("study", str(study_file), "--jobs", "2", "--seeds", "0", "--set", f"verl.gate={gate}")
     process = start(*arguments)
     wait_until(lambda: len(list(folder.glob("*/checkpoints/*.txt"))) == 2)
     process.send_signal(signal.SIGINT)
@@ -379,6 +391,7 @@ def test_ctrl_c_ends_all_that_run_and_the_next_start_resumes_them(
     assert process.returncode == 130
     assert [record["status"] for record in records(folder)] == ["interrupted"] * 2
     assert {job["state"] for job in json.loads((folder / "study.json").read_text())["jobs"]} == {"interrupted"}
+    gate.touch()
     done = harness(*arguments)
     assert done.returncode == 0, done.stderr
     found = records(folder)

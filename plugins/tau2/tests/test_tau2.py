@@ -7,6 +7,7 @@ import json
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,14 @@ from harness import (
     TaskSetContract,
     TaskSetError,
 )
-from harness.records import JSON, Problem, ToolCall
+from harness.records import JSON
 from harness.rollout import tools
-from harness.rollout.request import RolloutRequest
 from harness.rollout.tools import HostToolbox
 from harness.testing.calls import transition
 from harness_dialogues.prompts import USER
 from harness_dialogues.reward import NOT_ENDED
+from harness_side import testing
+from harness_side.testing import played
 from harness_tau2 import data, environment
 from harness_tau2.data import Manifest, Prepared, prepare
 from harness_tau2.environment import Tau2Environment
@@ -92,33 +94,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Tau2Environment:
     return made
 
 
-def toolbox(made: Tau2Environment, task: Task, timeout_s: float = 20.0, max_chars: int = 20_000) -> HostToolbox:
-    limits: dict[str, JSON] = {"timeout_s": timeout_s, "max_rows": 5, "max_chars": max_chars}
-    request = RolloutRequest(
-        Problem(task.id, task.question),
-        "dialogue",
-        "tau2",
-        made.payload(task, limits),
-        "train",
-        1,
-        {},
-        timeout_s,
-        60.0,
-        0,
-    )
-    return HostToolbox(request, lambda role: "", "", "", None)  # type: ignore[arg-type]
-
-
-async def played(box: HostToolbox, *calls: tuple[str, Mapping[str, JSON]]) -> list[ToolCall]:
-    """The record of calls in a session, up to a fault."""
-    await box.open(f"test/{id(box)}")
-    try:
-        for call in calls:
-            await box.call(*call)
-    except EnvironmentFault:
-        assert box.fault
-    await box.close()
-    return box.tool_calls
+toolbox = partial(testing.toolbox, name="tau2", program="dialogue", max_chars=20_000)
 
 
 def do(what: str) -> tuple[str, Mapping[str, JSON]]:
