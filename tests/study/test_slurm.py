@@ -180,14 +180,14 @@ def test_what_slurm_ends_is_told_in_a_line_and_goes_on_when_started_again(
 
 
 def test_what_slurm_would_refuse_is_refused_before_anything_runs(
-    slurm: Cluster, harness: Harness, study_file: Path, tmp_path: Path
+    slurm: Cluster, here: Harness, study_file: Path, tmp_path: Path
 ) -> None:
     before = slurm.jobs()
     for options, message in (
         (("--launch", "partition=nowhere"), "sbatch finds no place for two-turns"),
         (("--launch", "cpus=64"), "(allocation failure: Requested node configuration is not available)"),
     ):
-        refused = harness("study", str(study_file), *ON_SLURM, *options)
+        refused = here("study", str(study_file), *ON_SLURM, *options)
         assert refused.returncode == 2 and message in refused.stderr and refused.stderr.count("\n") == 1, refused.stderr
     assert slurm.jobs() == before and not runs(tmp_path / "runs" / "small")
 

@@ -134,12 +134,12 @@ def test_two_processes_never_run_one_study(study_file: Path, tmp_path: Path) -> 
 
 
 def test_a_baseline_that_names_no_arm_is_refused_before_anything_runs(
-    harness: Harness, study_file: Path, tmp_path: Path
+    here: Harness, study_file: Path, tmp_path: Path
 ) -> None:
     text = study_file.read_text()
     study_file.write_text(text.replace("baseline: two turns", "baseline: two turn"))
     for more in ((), ("--dry-run",)):
-        done = harness("study", str(study_file), *more)
+        done = here("study", str(study_file), *more)
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and not (tmp_path / "runs").exists()
         assert "no arm called 'two turn'; did you mean 'two turns'? Arms: 'two turns', 'one turn'" in done.stderr
     study = read_study(study_file)
@@ -156,15 +156,15 @@ def test_a_baseline_that_names_no_arm_is_refused_before_anything_runs(
 
 
 def test_a_trainer_that_is_not_installed_is_told_before_anything_is_announced(
-    harness: Harness, study_file: Path, tmp_path: Path
+    here: Harness, study_file: Path, tmp_path: Path
 ) -> None:
     lacks = ("--set", "train.trainer=synthetic", "--set", "verl.not_installed=true")
     training = ("train", "--plugin", "reference_sql", "--preset", "cpu")
     for command in (("study", str(study_file)), training):
-        done = harness(*command, *lacks)
+        done = here(*command, *lacks)
         assert (done.returncode, done.stderr) == (2, "harness: synthetic is not installed: install it\n")
         assert not done.stdout and not (tmp_path / "runs").exists()
-        assert harness(*command, *lacks, "--dry-run").returncode == 0, "a plan needs no trainer"
+        assert here(*command, *lacks, "--dry-run").returncode == 0, "a plan needs no trainer"
 
 
 def test_arms_take_turns_at_being_first(study_file: Path) -> None:
@@ -264,10 +264,10 @@ def test_mistakes_in_a_study_file_are_told_in_a_line(text: str, message: str, tm
     ],
 )
 def test_mistakes_in_options_of_launchers_are_told_before_anything_runs(
-    section: str, options: tuple[str, ...], message: str, harness: Harness, study_file: Path, tmp_path: Path
+    section: str, options: tuple[str, ...], message: str, here: Harness, study_file: Path, tmp_path: Path
 ) -> None:
     study_file.write_text(f"{study_file.read_text()}launcher: {section}\n")
-    done = harness("study", str(study_file), *options)
+    done = here("study", str(study_file), *options)
     assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
     assert not (tmp_path / "runs").exists()
 
@@ -520,16 +520,16 @@ def test_slots_share_cores_equally_and_gpus_in_turn(monkeypatch: pytest.MonkeyPa
 
 
 def test_runs_that_share_a_gpu_must_be_told_how_much_memory_to_take(
-    harness: Harness, study_file: Path, monkeypatch: pytest.MonkeyPatch
+    here: Harness, study_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     plan = ("study", str(study_file), "--dry-run", "--jobs", "2", "--set")
-    refused = harness(*plan, "device=cuda")
+    refused = here(*plan, "device=cuda")
     assert refused.returncode == 2 and "2 runs would share a GPU" in refused.stderr
     option = refused.stderr.rsplit("--set ", 1)[1].strip()
     assert option.endswith("kv_cache_memory_bytes=8000000000")
     for told in (["device=cuda", "--set", option], ["device=cpu"]):
-        done = harness(*plan, *told)
+        done = here(*plan, *told)
         assert done.returncode == 0, done.stderr
 
 

@@ -22,7 +22,7 @@ SMALL = [
     *("--set", "train.save_every=1"),
 ]
 TWO_STEPS = ("--steps", "2", *SMALL, "--set", "train.val_every=1")
-"""Of a training that others are held against."""
+"""Of a training that others are compared with."""
 
 
 @pytest.fixture(scope="session")

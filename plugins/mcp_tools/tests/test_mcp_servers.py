@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 import pytest
 
+import sessions
 from harness.errors import ConfigError, EnvironmentFault, TaskSetError
 from harness.records import JSON, Task
 from harness.rollout import tools
@@ -27,8 +28,7 @@ from harness.testing.environment_contract import EnvironmentContract
 from harness_mcp_tools import connection
 from harness_mcp_tools.environment import McpEnvironment, McpSession
 from harness_mcp_tools.tasks import McpTasks
-from harness_side import testing
-from harness_side.testing import played
+from sessions import played
 
 SERVER = Path(__file__).with_name("mcp_server.py")
 KEY = "sk-a-key-that-nobody-may-see"
@@ -74,7 +74,7 @@ def task_of(server: Server, questions: Path) -> Task:
     return McpTasks(servers={"odd": server}, path=questions).load("val")[0]
 
 
-toolbox = partial(testing.toolbox, name="mcp", program="tool_loop", timeout_s=2.0)
+toolbox = partial(sessions.toolbox, name="mcp", program="tool_loop", timeout_s=2.0)
 
 
 def odd(how: str) -> tuple[str, dict[str, JSON]]:

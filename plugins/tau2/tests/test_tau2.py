@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+import sessions
 from harness import (
     Attempt,
     EnvironmentContract,
@@ -29,14 +30,13 @@ from harness.rollout.tools import HostToolbox
 from harness.testing.calls import transition
 from harness_dialogues.prompts import USER
 from harness_dialogues.reward import NOT_ENDED
-from harness_side import testing
-from harness_side.testing import played
 from harness_tau2 import data, environment
 from harness_tau2.data import Manifest, Prepared, prepare
 from harness_tau2.environment import Tau2Environment
 from harness_tau2.process import SideProcess
 from harness_tau2.reward import Tau2Reward
 from harness_tau2.tasks import Tau2Tasks
+from sessions import played
 
 Called = tuple[str, Mapping[str, JSON]]
 GoldOf = Callable[[Task], list[Called]]
@@ -94,7 +94,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Tau2Environment:
     return made
 
 
-toolbox = partial(testing.toolbox, name="tau2", program="dialogue", max_chars=20_000)
+toolbox = partial(sessions.toolbox, name="tau2", program="dialogue", max_chars=20_000)
 
 
 def do(what: str) -> tuple[str, Mapping[str, JSON]]:

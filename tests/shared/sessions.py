@@ -1,4 +1,4 @@
-"""Calls in a session of an environment, recorded as those of an agent are, for tests of plugins."""
+"""Calls in a session of an environment, recorded as those of an agent are."""
 
 from __future__ import annotations
 
