@@ -81,7 +81,7 @@ class Sides:
         found = [
             (
                 (row["task_id"], row["session"]),
-                tuple(row[name] for name in ("outcome", "reward", "answer", "seed") if name in row),
+                (row["outcome"], row["reward"], row["answer"]),  # an answer of `seeded` tells the seed
             )
             for row in folder.rows("episodes")
         ]

@@ -103,25 +103,25 @@ def servers() -> list[psutil.Process]:
     return [one for one in psutil.Process().children() if str(SERVER) in one.cmdline()]
 
 
-@pytest.mark.parametrize(
-    ("how", "ok", "text"),
-    [
-        ("refuse", False, "Error executing tool misbehave: I would rather not."),
-        ("image", True, "[image, image/png, 7 bytes]\nand words"),
-        ("print", True, "print"),
-        ("key", True, "my key is [ODD_KEY]"),
-    ],
-)
-def test_what_a_tool_says_is_shown(
-    made: McpEnvironment, questions: Path, how: str, ok: bool, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+SAID = {
+    "refuse": (False, "Error executing tool misbehave: I would rather not.", ""),
+    "image": (True, "[image, image/png, 7 bytes]\nand words", ""),
+    "print": (True, "print", ""),
+    "key": (True, "my key is [ODD_KEY]", ""),
+}
+"""Whether a call went well, what is shown of it, and its fault, by what the tool does."""
+
+
+def test_what_a_tool_says_is_shown(made: McpEnvironment, questions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ODD_KEY", KEY)
     task = task_of(stdio(env=["ODD_KEY"]), questions)
     box = toolbox(made, task)
-    call, again = asyncio.run(played(box, odd(how), ECHO))
-    assert (call.ok, call.text, call.fault) == (ok, text, "") and again.ok and not box.fault
+    calls = asyncio.run(played(box, *(call for how in SAID for call in (odd(how), ECHO))))
+    assert [(call.ok, call.text, call.fault) for call in calls[::2]] == list(SAID.values())
+    assert [call.ok for call in calls[1::2]] == [True] * len(SAID) and not box.fault
+    said = [call.text for call in calls]
     assert KEY not in json.dumps(
-        [box.request.dump(), str(task), text, dict(McpTasks({"odd": stdio()}, questions).describe())]
+        [box.request.dump(), str(task), said, dict(McpTasks({"odd": stdio()}, questions).describe())]
     )
 
 
