@@ -29,12 +29,14 @@ train: $(INSTALLED)
 # Test processes share the cores: OpenMP's threads of one would spin in the way of the others. Two sessions side by side,
 # since each process imports all that it might test, only one session's need torch and verl, and trainings wait a lot.
 # That one's output follows at its end: of both at once nothing could be read. 5: TEST_ARGS leave a session no test.
+# Bytecode is kept: environments that tests make are imported from by many processes.
 test: export OMP_NUM_THREADS ?= 1
+test: export PYTHONDONTWRITEBYTECODE =
 test: $(INSTALLED)
 	@$(MAKE) --no-print-directory -j 2 test-others test-trainings
 
 test-others: $(INSTALLED)
-	$(PYTEST) -n 3 --dist loadfile --ignore tests/train --ignore tests/policies $(TEST_ARGS) || [ $$? = 5 ]
+	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder --ignore tests/train --ignore tests/policies $(TEST_ARGS) || [ $$? = 5 ]
 
 test-trainings: $(INSTALLED)
 	@log=$$(mktemp); $(PYTEST) -n 2 --maxschedchunk 1 tests/train tests/policies $(TEST_ARGS) > $$log 2>&1; \
@@ -47,7 +49,7 @@ test-gpu: $(INSTALLED)
 coverage: export OMP_NUM_THREADS ?= 1
 coverage: $(INSTALLED)
 	$(BIN)/coverage erase
-	-$(BIN)/coverage run -m pytest -m "not gpu" -n 3 --dist loadfile --ignore tests/train --ignore tests/policies $(TEST_ARGS)
+	-$(BIN)/coverage run -m pytest -m "not gpu" -n 3 --dist loadfile --no-loadscope-reorder --ignore tests/train --ignore tests/policies $(TEST_ARGS)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 

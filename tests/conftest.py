@@ -20,6 +20,16 @@ from harness.gateway.server import GatewayServer
 pytest_plugins = ["harness.testing.fixtures"]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that may take longest come first, by their tests' marker `timeout`: else one is left over while the other
+    processes have nothing to do."""
+    limits: dict[Path, float] = {}
+    for item in items:
+        marker = item.get_closest_marker("timeout")
+        limits[item.path] = max(limits.get(item.path, 0.0), marker.args[0] if marker else 0.0)
+    items.sort(key=lambda item: limits[item.path], reverse=True)
+
+
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[GatewayServer]:
     """A real gateway process for the module's tests."""

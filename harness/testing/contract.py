@@ -18,7 +18,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -30,7 +30,7 @@ from harness.branches import parted
 from harness.gateway.server import GatewayServer
 from harness.hookspecs import AgentSpec
 from harness.parity.comparison import changed_together
-from harness.parity.recorder import SAMPLING, record
+from harness.parity.recorder import SAMPLING, Recording, record
 from harness.plugins import agent_spec, load, program, program_of, registry
 from harness.programs import CANARY, Scenario
 from harness.records import Attempt
@@ -93,6 +93,12 @@ class AgentContract(Contract):
         """A gateway process."""
         with GatewayServer() as server:
             yield server
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def recordings(cls, loaded: Agent) -> Sequence[Recording]:
+        """What the agent does in all its program's scenarios, each alone and then all at once."""
+        return asyncio.run(record(loaded, program_of(cls.agent)))
 
     def scenario(self, *names: str) -> Scenario:
         """The first of these that the agent's program has."""
@@ -189,14 +195,9 @@ class AgentContract(Contract):
 
         self.play(self.scenario(name), gateway, tmp_path, play)
 
-    def test_a_model_that_never_answers_is_the_endpoints_failure(
-        self, loaded: Agent, gateway: GatewayServer, tmp_path: Path
-    ) -> None:
-        async def play(stage: Stage) -> None:
-            attempt = await stage.attempt(loaded, "timeout", stage.request(timeout_s=5.0))
-            assert attempt.outcome == "endpoint_error", attempt.detail
-
-        self.play(self.scenario("timeout"), gateway, tmp_path, play)
+    def test_a_model_that_never_answers_is_the_endpoints_failure(self, recordings: Sequence[Recording]) -> None:
+        never = [one for one in recordings if one.scenario == "timeout"]
+        assert {one.outcome: one.detail for one in never}.keys() == {"endpoint_error"}, never
 
     def test_concurrent_rollouts_stay_apart(self, loaded: Agent, gateway: GatewayServer, tmp_path: Path) -> None:
         scenario = self.scenario("wrong_then_fixed", "several_rounds")
@@ -223,8 +224,8 @@ class AgentContract(Contract):
 
         self.play(scenario, gateway, tmp_path, play, script)
 
-    def test_scenarios_at_once_go_as_they_do_alone(self, loaded: Agent) -> None:
-        found = changed_together(asyncio.run(record(loaded, program_of(self.agent))))
+    def test_scenarios_at_once_go_as_they_do_alone(self, recordings: Sequence[Recording]) -> None:
+        found = changed_together(recordings)
         assert not found, "\n".join(map(str, found))
 
     def test_cancellation_ends_promptly_and_leaves_nothing_running(

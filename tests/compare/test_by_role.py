@@ -11,7 +11,6 @@ from typing import Any
 
 import polars as pl
 import pytest
-from scipy.stats import t
 from typer.testing import CliRunner
 
 from harness import load_run
@@ -141,6 +140,8 @@ def test_figures_are_of_the_last_validation_and_credit_is_of_training(one: Run) 
 
 
 def test_arms_are_compared_by_seed_with_student_s_interval(runs: Path) -> None:
+    from scipy.stats import t
+
     found = compare(select([runs]), "reference_sql")
     arms = sorted(found["arms"], key=lambda arm: arm["name"], reverse=True)  # otherwise in the order of random ids
     mine, theirs = ({one["seed"]: one["by_role"] for one in arm["per_seed"]} for arm in arms)

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import polars as pl
 import pytest
-from scipy import stats
 
 from harness.compare import statistics
 from harness.compare.comparison import verdict
@@ -51,6 +50,7 @@ def test_holm_by_hand() -> None:
 
 
 def test_equivalence_is_statsmodels_tost_when_databases_are_the_unit() -> None:
+    from scipy import stats
     from statsmodels.stats.weightstats import DescrStatsW
 
     means = np.array([0.01, -0.02, 0.03, 0.0, 0.015, -0.01])
@@ -101,6 +101,8 @@ def test_detectable_effect_is_that_of_a_textbook_power_table() -> None:
 
 @pytest.mark.parametrize("df", [1, 1.1, 1.5, 2, 2.2, 2.5, 3, 4, 5, 7, 10, 15, 30, 60, 120, 200])
 def test_detectable_effect_has_the_promised_power_for_few_degrees_of_freedom_too(df: float) -> None:
+    from scipy import stats
+
     for alpha in (0.05, 0.05 / 2, 0.05 / 4, 0.05 / 10, 0.001):
         beyond = stats.t.isf(alpha / 2, df)
         for power in (0.1, 0.5, 0.8, 0.9, 0.95, 0.99):
@@ -165,6 +167,8 @@ def test_identical_trainings_are_equivalent_from_eight_seeds_on() -> None:
 
 @pytest.mark.parametrize(("collapsed", "seeds"), [(0, 8), (1, 14), (3, 20)])
 def test_the_bound_on_collapses_is_the_exact_binomial_test(collapsed: int, seeds: int) -> None:
+    from scipy import stats
+
     values = [-COLLAPSE] * collapsed + [0.0] * (seeds - collapsed)
     assert tail_p(values, COLLAPSE, 0.05) == pytest.approx(stats.binom.cdf(collapsed, seeds, 0.05 / COLLAPSE))
 
@@ -328,6 +332,8 @@ def test_one_very_large_cluster_hides_no_variance() -> None:
 @pytest.mark.parametrize("seeds", [3, 5, 8, 10, 14, 15, 17, 20, 24, 30, 40])
 def test_collapses_are_not_taken_for_equivalence(seeds: int) -> None:
     """One training in five loses 25 points, so the true difference is at the margin; exact, by number of collapses."""
+    from scipy import stats
+
     proved = covered = 0.0
     for collapsed in range(seeds + 1):
         values = np.zeros((seeds, 4, 5))

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file, save_file
+from safetensors.numpy import load_file, save_file  # not torch's, which takes seconds to import
 from typer.testing import CliRunner
 
 from harness.cli.train import app

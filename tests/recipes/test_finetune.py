@@ -26,14 +26,19 @@ from recipes.finetune import rows, scaffolds
 from recipes.finetune.__main__ import main, parse_arguments
 from recipes.finetune.play import read
 
-torch = pytest.importorskip("torch")
 COMMAND = [sys.executable, "-m", "recipes.finetune", "--on", "pocket", "--steps", "2", "--limit", "2", "--workers", "1"]
 COMMAND += ["--batch-tokens", "1024", "--blocks-per-group", "1"]
 AGENTS = ["reference_sql", "openai_agents_sql_idiomatic", "autogen_sql_idiomatic", "reference_tools"]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def torch() -> Any:
+    """Imported when the first of these tests begins: not by every process that only collects them."""
+    return pytest.importorskip("torch")
+
+
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny(torch: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Random weights with the tokenizer of `pocket-sql`, whose chat template shows no tools."""
     from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
@@ -74,7 +79,7 @@ def test_batches_hold_every_row_once_and_no_target_of_another_row() -> None:
     assert Counter(id for batch in batches for id in batch.ids[0].tolist()) == Counter(group.tokens.tolist())
 
 
-def test_a_packed_step_has_the_gradient_of_rows_one_by_one(tiny: Path) -> None:
+def test_a_packed_step_has_the_gradient_of_rows_one_by_one(tiny: Path, torch: Any) -> None:
     from recipes.finetune import fit
     from recipes.finetune.policy import load
 

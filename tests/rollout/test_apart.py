@@ -22,10 +22,7 @@ import pytest
 from harness.results.folder import RunFolder
 from harness.scripted.server import ReceivedRequest, Reply, ScriptedServer
 from harness.testing.fixtures import StartServer
-
-from .sides import EVALUATION, TASKS, Sides, seeded, undisturbed, wait_for
-
-__all__ = ["undisturbed"]
+from sides import EVALUATION, TASKS, Sides, seeded, wait_for
 
 pytestmark = pytest.mark.timeout(580)
 

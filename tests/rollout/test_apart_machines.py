@@ -17,10 +17,7 @@ import psutil
 import pytest
 
 from harness.results.folder import RunFolder
-
-from .sides import TASKS, Sides, undisturbed, wait_for
-
-__all__ = ["undisturbed"]
+from sides import TASKS, Sides, wait_for
 
 MACHINES = {"store": "10.77.0.1", "eval": "10.77.0.2", "runner": "10.77.0.3"}
 """Addresses, which nothing outside the namespaces has, by the command that runs there; `train` has that of `eval`."""

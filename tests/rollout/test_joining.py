@@ -8,9 +8,8 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -19,6 +18,7 @@ from harness.errors import ConfigError
 from harness.rollout.joining import FILE_NAME, FIRST_NUMBER, LOST_S, Invitation, watch_joined
 from harness.scripted.server import ReceivedRequest, Reply
 from harness.testing.fixtures import StartServer
+from sides import wait_for
 
 
 @contextlib.contextmanager
@@ -30,15 +30,6 @@ def started(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.kill()
         process.wait()
-
-
-def wait_for(condition: Callable[[], Any], limit_s: float = 240) -> Any:
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.05)
-    raise AssertionError(f"not in {limit_s} s")
 
 
 def slow(request: ReceivedRequest) -> Reply | str:

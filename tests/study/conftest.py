@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from harness.plugins import registry
 
 ROOT = Path(__file__).parents[2]
 
@@ -129,6 +131,23 @@ def harness(start: Callable[..., subprocess.Popen[str]]) -> Callable[..., subpro
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
     return ran
+
+
+@pytest.fixture
+def here(
+    synthetic_plugin: Path,
+    tmp_path: Path,
+    command: Callable[..., subprocess.CompletedProcess[str]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """Runs `harness` to its end in this process, for what starts no run."""
+    monkeypatch.syspath_prepend(str(synthetic_plugin))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    registry.cache_clear()
+    yield command
+    registry.cache_clear()
+    sys.modules.pop("synthetic_trainer", None)
 
 
 @pytest.fixture

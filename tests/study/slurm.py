@@ -35,9 +35,9 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 MinJobAge=86400
-# What takes minutes elsewhere: how soon a node that is silent is down, and a job that does not end is killed.
-SlurmdTimeout=5
+# What takes longer elsewhere: how soon a job that does not end is killed, and one that was submitted is looked at.
 KillWait=2
+SchedulerParameters=batch_sched_delay=0
 ReturnToService=2
 NodeName={host} NodeAddr=127.0.0.1 CPUs=4 RealMemory=1000
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
@@ -99,6 +99,8 @@ class Cluster:
         for one in (*above, *jobs):  # from above, so that nobody reports an end
             one.kill()
         self._daemons.pop("slurmd").wait()
+        # What slurmctld would say of itself once the node has been silent for SlurmdTimeout.
+        self.ask("scontrol", "update", f"NodeName={self.host}", "State=DOWN", "Reason=silent")
 
     def daemon(self, name: str, *arguments: str) -> None:
         log = (self.folder / "logs" / name).open("ab")

@@ -16,7 +16,11 @@ import pytest
 
 from .slurm import Cluster, cluster, lacking, wait_until
 
-pytestmark = [pytest.mark.slurm, pytest.mark.skipif(bool(lacking()), reason=lacking() or "-")]
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.skipif(bool(lacking()), reason=lacking() or "-"),
+    pytest.mark.timeout(600),
+]
 SECRET = "sk-never-on-a-command-line"
 ON_SLURM = ("--launcher", "slurm", "--launch", "poll_s=0.2")
 Harness = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -156,7 +160,7 @@ def cancelled(slurm: Cluster, number: str) -> None:
 
 
 def timed_out(slurm: Cluster, number: str) -> None:
-    slurm.ask("scontrol", "update", f"JobId={number}", "TimeLimit=1")
+    slurm.ask("scontrol", "update", f"JobId={number}", "EndTime=now")  # a limit is a minute or more
 
 
 def lost_its_node(slurm: Cluster, number: str) -> None:
@@ -201,18 +205,14 @@ def test_what_slurm_ends_is_told_in_a_line_and_goes_on_when_started_again(
 
 
 def test_what_slurm_would_refuse_is_refused_before_anything_runs(
-    slurm: Cluster, harness: Harness, study_file: Path, tmp_path: Path
+    slurm: Cluster, here: Harness, study_file: Path, tmp_path: Path
 ) -> None:
     before = slurm.jobs()
     for options, message in (
         (("--launch", "partition=nowhere"), "sbatch finds no place for two-turns"),
         (("--launch", "cpus=64"), "(allocation failure: Requested node configuration is not available)"),
-        (("--launch", "partitoin=main"), "'slurm' has no option of that name; did you mean 'partition'?"),
-        (("--launch", "cpus=many"), "--launch.cpus of 'slurm': Input should be a valid integer"),
-        (("--launch", "main"), "--launch wants key=value, got 'main'"),
-        (("--launcher", "slrum"), "no launcher called 'slrum'; did you mean 'slurm'?"),
     ):
-        refused = harness("study", str(study_file), *ON_SLURM, *options)
+        refused = here("study", str(study_file), *ON_SLURM, *options)
         assert refused.returncode == 2 and message in refused.stderr and refused.stderr.count("\n") == 1, refused.stderr
     assert slurm.jobs() == before and not runs(tmp_path / "runs" / "small")
 

@@ -85,8 +85,8 @@ def test_a_killed_study_goes_on_where_it_was_and_does_no_run_twice(
 def test_ctrl_c_ends_promptly_and_the_next_start_resumes(
     harness: Harness, start: Callable[..., subprocess.Popen[str]], study_file: Path, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "runs" / "small"
-    called = ("study", str(study_file), "--only", "max_turns=two turns", "--set", "verl.sleep_s=0.9")
+    folder, gate = tmp_path / "runs" / "small", tmp_path / "gate"
+    called = ("study", str(study_file), "--only", "max_turns=two turns", "--set", f"verl.gate={gate}")
     process = start(*called)
     assert process.stderr is not None
     assert any("step 0 of 3, accuracy " in line for line in process.stderr), "it never said how far the run is"
@@ -98,9 +98,8 @@ def test_ctrl_c_ends_promptly_and_the_next_start_resumes(
         f"0 of 2 runs are done, and what the others have is kept. Go on: {shlex.join(['harness', *called])}\n" in said
     )
     assert [record["status"] for record in records(folder)] == ["interrupted"]
-    done = harness(
-        "study", str(study_file), "--only", "max_turns=two turns", "--seeds", "0", "--set", "verl.sleep_s=0.9"
-    )
+    gate.touch()
+    done = harness(*called, "--seeds", "0")
     assert done.returncode == 0, done.stderr
     (record,) = records(folder)
     assert record["status"] == "finished" and len(record["launches"]) == 2  # type: ignore[arg-type]
@@ -135,12 +134,12 @@ def test_two_processes_never_run_one_study(study_file: Path, tmp_path: Path) -> 
 
 
 def test_a_baseline_that_names_no_arm_is_refused_before_anything_runs(
-    harness: Harness, study_file: Path, tmp_path: Path
+    here: Harness, study_file: Path, tmp_path: Path
 ) -> None:
     text = study_file.read_text()
     study_file.write_text(text.replace("baseline: two turns", "baseline: two turn"))
     for more in ((), ("--dry-run",)):
-        done = harness("study", str(study_file), *more)
+        done = here("study", str(study_file), *more)
         assert done.returncode == 2 and done.stderr.count("\n") == 1 and not (tmp_path / "runs").exists()
         assert "no arm called 'two turn'; did you mean 'two turns'? Arms: 'two turns', 'one turn'" in done.stderr
     study = read_study(study_file)
@@ -157,15 +156,15 @@ def test_a_baseline_that_names_no_arm_is_refused_before_anything_runs(
 
 
 def test_a_trainer_that_is_not_installed_is_told_before_anything_is_announced(
-    harness: Harness, study_file: Path, tmp_path: Path
+    here: Harness, study_file: Path, tmp_path: Path
 ) -> None:
     lacks = ("--set", "train.trainer=synthetic", "--set", "verl.not_installed=true")
     training = ("train", "--plugin", "reference_sql", "--preset", "cpu")
     for command in (("study", str(study_file)), training):
-        done = harness(*command, *lacks)
+        done = here(*command, *lacks)
         assert (done.returncode, done.stderr) == (2, "harness: synthetic is not installed: install it\n")
         assert not done.stdout and not (tmp_path / "runs").exists()
-        assert harness(*command, *lacks, "--dry-run").returncode == 0, "a plan needs no trainer"
+        assert here(*command, *lacks, "--dry-run").returncode == 0, "a plan needs no trainer"
 
 
 def test_arms_take_turns_at_being_first(study_file: Path) -> None:
@@ -249,17 +248,26 @@ def test_mistakes_in_a_study_file_are_told_in_a_line(text: str, message: str, tm
     ("section", "options", "message"),
     [
         ("{slrum: {partition: gpu}}", (), "no launcher called 'slrum'; did you mean 'slurm'?"),
-        ("{slurm: {partitoin: gpu}}", (), "launcher.slurm.partitoin: 'slurm' has no option of that name"),
+        (
+            "{slurm: {partitoin: gpu}}",
+            (),
+            "launcher.slurm.partitoin: 'slurm' has no option of that name; did you mean 'partition'?",
+        ),
         ("{}", ("--launch", "cpus=4"), "--launch.cpus: 'local' has no option of that name. Its options: none"),
-        ("{}", ("--launcher", "slurm", "--launch", "cpus=many"), "--launch.cpus of 'slurm'"),
+        ("{}", ("--launcher", "slrum"), "no launcher called 'slrum'; did you mean 'slurm'?"),
+        (
+            "{}",
+            ("--launcher", "slurm", "--launch", "cpus=many"),
+            "--launch.cpus of 'slurm': Input should be a valid integer",
+        ),
         ("{}", ("--launch", "cpus"), "--launch wants key=value, got 'cpus'"),
     ],
 )
 def test_mistakes_in_options_of_launchers_are_told_before_anything_runs(
-    section: str, options: tuple[str, ...], message: str, harness: Harness, study_file: Path, tmp_path: Path
+    section: str, options: tuple[str, ...], message: str, here: Harness, study_file: Path, tmp_path: Path
 ) -> None:
     study_file.write_text(f"{study_file.read_text()}launcher: {section}\n")
-    done = harness("study", str(study_file), *options)
+    done = here("study", str(study_file), *options)
     assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1, done.stderr
     assert not (tmp_path / "runs").exists()
 
@@ -354,14 +362,17 @@ def test_a_killed_study_waits_for_all_that_still_run(
     harness: Harness, start: Callable[..., subprocess.Popen[str]], study_file: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "runs" / "small"
-    arguments = ("study", str(study_file), "--jobs", "2", "--seeds", "0", "--set", "verl.sleep_s=4")
+    gate = tmp_path / "gate"
+    arguments = ("study", str(study_file), "--jobs", "2", "--seeds", "0", "--set", f"verl.gate={gate}")
     process = start(*arguments)
     wait_until(lambda: len(list(folder.glob("*/run.json"))) == 2)
     process.kill()
     process.communicate()
-    done = harness(*arguments)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("by an earlier launch") >= 1  # on a busy machine one may have ended meanwhile
+    again = start(*arguments)
+    wait_until(lambda: len(json.loads((folder / "study.json").read_text())["launches"]) == 2)  # it waits for both
+    gate.touch()
+    _, said = again.communicate(timeout=90)
+    assert again.returncode == 0 and said.count("by an earlier launch") == 2, said
     found = records(folder)
     assert [(record["status"], len(record["launches"])) for record in found] == [("finished", 1)] * 2  # type: ignore[arg-type]
 
@@ -371,7 +382,8 @@ def test_ctrl_c_ends_all_that_run_and_the_next_start_resumes_them(
     harness: Harness, start: Callable[..., subprocess.Popen[str]], study_file: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "runs" / "small"
-    arguments = ("study", str(study_file), "--jobs", "2", "--seeds", "0", "--set", "verl.sleep_s=2")
+    gate = tmp_path / "gate"
+    arguments = ("study", str(study_file), "--jobs", "2", "--seeds", "0", "--set", f"verl.gate={gate}")
     process = start(*arguments)
     wait_until(lambda: len(list(folder.glob("*/checkpoints/*.txt"))) == 2)
     process.send_signal(signal.SIGINT)
@@ -379,6 +391,7 @@ def test_ctrl_c_ends_all_that_run_and_the_next_start_resumes_them(
     assert process.returncode == 130
     assert [record["status"] for record in records(folder)] == ["interrupted"] * 2
     assert {job["state"] for job in json.loads((folder / "study.json").read_text())["jobs"]} == {"interrupted"}
+    gate.touch()
     done = harness(*arguments)
     assert done.returncode == 0, done.stderr
     found = records(folder)
@@ -507,16 +520,16 @@ def test_slots_share_cores_equally_and_gpus_in_turn(monkeypatch: pytest.MonkeyPa
 
 
 def test_runs_that_share_a_gpu_must_be_told_how_much_memory_to_take(
-    harness: Harness, study_file: Path, monkeypatch: pytest.MonkeyPatch
+    here: Harness, study_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     plan = ("study", str(study_file), "--dry-run", "--jobs", "2", "--set")
-    refused = harness(*plan, "device=cuda")
+    refused = here(*plan, "device=cuda")
     assert refused.returncode == 2 and "2 runs would share a GPU" in refused.stderr
     option = refused.stderr.rsplit("--set ", 1)[1].strip()
     assert option.endswith("kv_cache_memory_bytes=8000000000")
     for told in (["device=cuda", "--set", option], ["device=cpu"]):
-        done = harness(*plan, *told)
+        done = here(*plan, *told)
         assert done.returncode == 0, done.stderr
 
 

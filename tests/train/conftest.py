@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
-from collections.abc import Iterator, Mapping
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -13,16 +17,12 @@ from harness_verl.standby import ForkServer
 from harness_verl.trainer import VerlTrainer
 
 REPO = Path(__file__).parents[2]
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Those that may take longest come first: else one is left over while the other process has nothing to do."""
-
-    def limit_s(item: pytest.Item) -> float:
-        marker = item.get_closest_marker("timeout")
-        return marker.args[0] if marker else 0.0
-
-    items.sort(key=limit_s, reverse=True)
+SMALL = [
+    *("--set", "train.batch_size=4", "--set", "task.val_limit=8", "--set", "train.val_every=0"),
+    *("--set", "train.save_every=1"),
+]
+TWO_STEPS = ("--steps", "2", *SMALL, "--set", "train.val_every=1")
+"""Of a training that others are compared with."""
 
 
 @pytest.fixture(scope="session")
@@ -39,6 +39,34 @@ def server() -> Iterator[ForkServer]:
 def shared(server: ForkServer) -> Mapping[str, str]:
     """What a training that uses it is told: all of them but those that test their own."""
     return server.variables
+
+
+@pytest.fixture(scope="session")
+def left_alone(server: ForkServer, tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Path]:
+    """Gives the run of `TWO_STEPS` by the reference that nothing disturbs: twice the runners and agent-loop workers.
+
+    Made when first asked for, once for all processes that test. It is read only.
+    """
+
+    def run() -> Path:
+        root = tmp_path_factory.getbasetemp()
+        root = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "left-alone"
+        root.mkdir(exist_ok=True)
+        with (root / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not (root / "made").exists():
+                workers = ("rollout.runners=2", "verl.actor_rollout_ref.rollout.agent.num_workers=2")
+                settings = [word for one in workers for word in ("--set", one)]
+                command = [sys.executable, "-m", "harness", "train", "--agent", "reference_sql", *TWO_STEPS, *settings]
+                command += ["--runs-dir", str(root / "runs")]
+                variables = {**os.environ, **server.variables}
+                done = subprocess.run(command, capture_output=True, text=True, env=variables, timeout=600)
+                assert done.returncode == 0, done.stderr[-3000:]
+                (made,) = (root / "runs").iterdir()
+                (root / "made").write_text(str(made))
+            return Path((root / "made").read_text())
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -23,12 +23,11 @@ from harness.policies import resolve
 from harness.policies.roles import answerers
 from harness.results.folder import RunFolder
 
+from . import conftest
+
 pytestmark = [pytest.mark.train, pytest.mark.timeout(900)]
 
-SMALL = [
-    *("--set", "train.batch_size=4", "--set", "task.val_limit=8", "--set", "train.val_every=0"),
-    *("--set", "train.save_every=1", "--set", "rollout.timeout_s=60"),
-]
+SMALL = [*conftest.SMALL, "--set", "rollout.timeout_s=60"]
 
 
 def start(*arguments: str | Path, log: Path, variables: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
@@ -91,11 +90,12 @@ def all_gone(root: Path, within_s: float) -> bool:
 
 
 @pytest.mark.timeout(1800)  # three launches
-def test_a_killed_training_leaves_nothing_and_resumes(tmp_path: Path, shared: Mapping[str, str]) -> None:
+def test_a_killed_training_leaves_nothing_and_resumes(
+    tmp_path: Path, shared: Mapping[str, str], left_alone: Callable[[], Path]
+) -> None:
     runs, log = tmp_path / "runs", tmp_path / "log"
     runs.mkdir()
-    every = ("--set", "train.val_every=1")
-    process = start("--plugin", "langgraph_sql", "--steps", "2", "--runs-dir", runs, *SMALL, *every, log=log)
+    process = start("--plugin", "langgraph_sql", "--runs-dir", runs, *conftest.TWO_STEPS, log=log)
     wait_for(lambda: list(runs.glob("*/checkpoints/latest_checkpointed_iteration.txt")), process, log)
     needless = ("autoscaler/_private/monitor.py", "dashboard/dashboard.py", "ray::DashboardAgent")
     assert not [line for line in of_this_test(runs) if any(name in line for name in needless)]
@@ -137,18 +137,12 @@ def test_a_killed_training_leaves_nothing_and_resumes(tmp_path: Path, shared: Ma
     exported_answers_as_the_trainers_policy(
         run, [row for row in transitions if row["phase"] == "val" and row["step"] == 2]
     )
-    the_same_in_another_framework(run, tmp_path / "again", *every, variables=shared)
+    the_same_in_another_framework(run, left_alone())
 
 
-def the_same_in_another_framework(run: Path, runs: Path, *options: str, variables: Mapping[str, str]) -> None:
+def the_same_in_another_framework(run: Path, again: Path) -> None:
     """Another agent, twice the runners and agent-loop workers, never interrupted: bit for bit one training."""
-    runs.mkdir()
-    log = runs.with_suffix(".log")
-    workers = ("--set", "rollout.runners=2", "--set", "verl.actor_rollout_ref.rollout.agent.num_workers=2")
-    arguments = ("--plugin", "reference_sql", "--steps", "2", "--runs-dir", runs, *SMALL, *options, *workers)
-    other = start(*arguments, log=log, variables=variables)
-    assert other.wait(600) == 0, log.read_text()[-3000:]
-    (again,) = runs.iterdir()
+    assert RunFolder.open(again).read()["agent"] != RunFolder.open(run).read()["agent"]
     assert grad_norms(again) == grad_norms(run)
     assert answers(again) == answers(run)
     trained, expected = weights(again), weights(run)

@@ -1,4 +1,8 @@
+import pytest
+
 from harness.testing.contract import AgentContract
+
+pytestmark = pytest.mark.timeout(600)  # a long file, which is to begin among the first
 
 
 class TestStrict(AgentContract):

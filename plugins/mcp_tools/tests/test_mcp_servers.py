@@ -12,22 +12,23 @@ import time
 import tracemalloc
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+import sessions
 from harness.errors import ConfigError, EnvironmentFault, TaskSetError
-from harness.records import JSON, Problem, Task, ToolCall
+from harness.records import JSON, Task
 from harness.rollout import tools
-from harness.rollout.request import RolloutRequest
-from harness.rollout.tools import HostToolbox
 from harness.testing.data_contract import TaskSetContract
 from harness.testing.environment_contract import EnvironmentContract
 from harness_mcp_tools import connection
 from harness_mcp_tools.environment import McpEnvironment, McpSession
 from harness_mcp_tools.tasks import McpTasks
+from sessions import played
 
 SERVER = Path(__file__).with_name("mcp_server.py")
 KEY = "sk-a-key-that-nobody-may-see"
@@ -73,33 +74,7 @@ def task_of(server: Server, questions: Path) -> Task:
     return McpTasks(servers={"odd": server}, path=questions).load("val")[0]
 
 
-def toolbox(made: McpEnvironment, task: Task, timeout_s: float = 2.0) -> HostToolbox:
-    limits = {"timeout_s": timeout_s, "max_rows": 5, "max_chars": 400}
-    request = RolloutRequest(
-        Problem(task.id, task.question),
-        "tool_loop",
-        "mcp",
-        made.payload(task, limits),
-        "train",
-        1,
-        {},
-        timeout_s,
-        30.0,
-        0,
-    )
-    return HostToolbox(request, lambda role: "", "", "", None)  # type: ignore[arg-type]
-
-
-async def played(box: HostToolbox, *calls: tuple[str, dict[str, JSON]]) -> list[ToolCall]:
-    """The record of calls in a session, up to a fault."""
-    await box.open(f"test/{id(box)}")
-    try:
-        for call in calls:
-            await box.call(*call)
-    except EnvironmentFault:
-        assert box.fault
-    await box.close()
-    return box.tool_calls
+toolbox = partial(sessions.toolbox, name="mcp", program="tool_loop", timeout_s=2.0)
 
 
 def odd(how: str) -> tuple[str, dict[str, JSON]]:
@@ -128,25 +103,25 @@ def servers() -> list[psutil.Process]:
     return [one for one in psutil.Process().children() if str(SERVER) in one.cmdline()]
 
 
-@pytest.mark.parametrize(
-    ("how", "ok", "text"),
-    [
-        ("refuse", False, "Error executing tool misbehave: I would rather not."),
-        ("image", True, "[image, image/png, 7 bytes]\nand words"),
-        ("print", True, "print"),
-        ("key", True, "my key is [ODD_KEY]"),
-    ],
-)
-def test_what_a_tool_says_is_shown(
-    made: McpEnvironment, questions: Path, how: str, ok: bool, text: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+SAID = {
+    "refuse": (False, "Error executing tool misbehave: I would rather not.", ""),
+    "image": (True, "[image, image/png, 7 bytes]\nand words", ""),
+    "print": (True, "print", ""),
+    "key": (True, "my key is [ODD_KEY]", ""),
+}
+"""Whether a call went well, what is shown of it, and its fault, by what the tool does."""
+
+
+def test_what_a_tool_says_is_shown(made: McpEnvironment, questions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ODD_KEY", KEY)
     task = task_of(stdio(env=["ODD_KEY"]), questions)
     box = toolbox(made, task)
-    call, again = asyncio.run(played(box, odd(how), ECHO))
-    assert (call.ok, call.text, call.fault) == (ok, text, "") and again.ok and not box.fault
+    calls = asyncio.run(played(box, *(call for how in SAID for call in (odd(how), ECHO))))
+    assert [(call.ok, call.text, call.fault) for call in calls[::2]] == list(SAID.values())
+    assert [call.ok for call in calls[1::2]] == [True] * len(SAID) and not box.fault
+    said = [call.text for call in calls]
     assert KEY not in json.dumps(
-        [box.request.dump(), str(task), text, dict(McpTasks({"odd": stdio()}, questions).describe())]
+        [box.request.dump(), str(task), said, dict(McpTasks({"odd": stdio()}, questions).describe())]
     )
 
 
@@ -156,7 +131,7 @@ def test_a_server_that_dies_amid_a_call_is_no_failure_of_the_agent_and_is_starte
     task = task_of(stdio(), questions)
 
     async def play() -> None:
-        first, beside, later = (toolbox(made, task, 20.0) for _ in range(3))
+        first, beside, later = (toolbox(made, task, timeout_s=20.0) for _ in range(3))
         slow = asyncio.ensure_future(played(beside, odd("slow")))
         while beside._session is None:
             await asyncio.sleep(0.01)
@@ -178,7 +153,7 @@ def test_a_server_that_is_killed_between_calls_is_started_anew_where_attempts_sh
     task = task_of(stdio(), questions)
 
     async def play() -> None:
-        box = toolbox(made, task, 20.0)
+        box = toolbox(made, task, timeout_s=20.0)
         await box.open("killed")
         await box.call(*ECHO)
         (process,) = servers()
@@ -201,7 +176,7 @@ def test_a_tool_that_is_late_is_told_from_a_server_that_hangs(
     if not fault:
         monkeypatch.setattr(connection, "PING_S", 8.0)  # however busy the machine
     task = task_of(stdio(), questions)
-    box, later = toolbox(made, task, 1.0), toolbox(made, task, 10.0)
+    box, later = toolbox(made, task, timeout_s=1.0), toolbox(made, task, timeout_s=10.0)
 
     async def play() -> None:
         began = time.monotonic()
@@ -217,7 +192,7 @@ def test_a_tool_that_is_late_is_told_from_a_server_that_hangs(
 def test_a_hanging_server_that_outlasts_the_attempt_is_found_when_the_session_closes(
     made: McpEnvironment, questions: Path
 ) -> None:
-    box = toolbox(made, task_of(stdio(), questions), 30.0)
+    box = toolbox(made, task_of(stdio(), questions), timeout_s=30.0)
 
     async def play() -> None:
         await box.open("late")
@@ -232,7 +207,7 @@ def test_a_hanging_server_that_outlasts_the_attempt_is_found_when_the_session_cl
 
 
 def test_50_mib_are_an_observation_and_are_not_held(made: McpEnvironment, questions: Path) -> None:
-    box = toolbox(made, task_of(stdio(), questions), 30.0)
+    box = toolbox(made, task_of(stdio(), questions), timeout_s=30.0)
     tracemalloc.start()
     calls = asyncio.run(played(box, odd("big"), ECHO))
     _, peak = tracemalloc.get_traced_memory()
@@ -263,7 +238,7 @@ async def test_a_session_of_its_own_over_http_with_a_key_in_a_header(
 async def test_faults_over_http(made: McpEnvironment, questions: Path, form: str) -> None:
     async with served(form) as (server, process):
         task = await asyncio.to_thread(task_of, server, questions)
-        big, forgotten, killed, gone = (toolbox(made, task, limit_s) for limit_s in (60.0, 3.0, 3.0, 3.0))
+        big, forgotten, killed, gone = (toolbox(made, task, timeout_s=limit_s) for limit_s in (60.0, 3.0, 3.0, 3.0))
         calls = await played(big, odd("big"), ECHO)
         assert [call.ok for call in calls] == [False, True] and "more than 4 MiB" in calls[0].text and not big.fault
         await forgotten.open("forgotten")
@@ -379,6 +354,6 @@ def test_a_server_of_others_is_used_as_it_is(made: McpEnvironment, questions: Pa
     task = task_of({"command": sys.executable, "args": ["-m", "mcp_server_time"]}, questions)
     asked = {"source_timezone": "Europe/Berlin", "time": "12:00", "target_timezone": "Asia/Tokyo"}
     calls = asyncio.run(
-        played(toolbox(made, task, 20.0), ("convert_time", asked), ("get_current_time", {"timezone": "x"}))
+        played(toolbox(made, task, timeout_s=20.0), ("convert_time", asked), ("get_current_time", {"timezone": "x"}))
     )
     assert calls[0].ok and "Asia/Tokyo" in calls[0].text and not calls[1].ok, calls

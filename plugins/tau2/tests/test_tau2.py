@@ -9,12 +9,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+import sessions
 from harness import (
     Attempt,
     EnvironmentContract,
@@ -24,9 +26,8 @@ from harness import (
     TaskSetContract,
     TaskSetError,
 )
-from harness.records import JSON, Problem, ToolCall
+from harness.records import JSON
 from harness.rollout import tools
-from harness.rollout.request import RolloutRequest
 from harness.rollout.tools import HostToolbox
 from harness.testing.calls import transition
 from harness_dialogues.prompts import USER
@@ -37,6 +38,7 @@ from harness_tau2.environment import Tau2Environment
 from harness_tau2.process import SideProcess
 from harness_tau2.reward import Tau2Reward
 from harness_tau2.tasks import Tau2Tasks
+from sessions import played
 
 Called = tuple[str, Mapping[str, JSON]]
 GoldOf = Callable[[Task], list[Called]]
@@ -94,33 +96,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Tau2Environment:
     return made
 
 
-def toolbox(made: Tau2Environment, task: Task, timeout_s: float = 20.0, max_chars: int = 20_000) -> HostToolbox:
-    limits: dict[str, JSON] = {"timeout_s": timeout_s, "max_rows": 5, "max_chars": max_chars}
-    request = RolloutRequest(
-        Problem(task.id, task.question),
-        "dialogue",
-        "tau2",
-        made.payload(task, limits),
-        "train",
-        1,
-        {},
-        timeout_s,
-        60.0,
-        0,
-    )
-    return HostToolbox(request, lambda role: "", "", "", None)  # type: ignore[arg-type]
-
-
-async def played(box: HostToolbox, *calls: tuple[str, Mapping[str, JSON]]) -> list[ToolCall]:
-    """The record of calls in a session, up to a fault."""
-    await box.open(f"test/{id(box)}")
-    try:
-        for call in calls:
-            await box.call(*call)
-    except EnvironmentFault:
-        assert box.fault
-    await box.close()
-    return box.tool_calls
+toolbox = partial(sessions.toolbox, name="tau2", program="dialogue", max_chars=20_000)
 
 
 def do(what: str) -> tuple[str, Mapping[str, JSON]]:

@@ -134,8 +134,7 @@ def test_the_benchmarks_tools_are_listed(fetched: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("agent", FRAMEWORKS)
-@pytest.mark.parametrize("domain", ["retail", "airline"])
+@pytest.mark.parametrize(("domain", "agent"), zip(["retail", "airline"], FRAMEWORKS, strict=True))
 def test_the_benchmarks_gold_is_right_in_a_dialogue(
     fetched: Path, gold_of: GoldOf, tmp_path: Path, agent: str, domain: str
 ) -> None:

@@ -43,7 +43,7 @@ def trained_run(root: Path, agent: str, checkpoint: str, *settings: str) -> RunF
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunFolder:
-    return trained_run(tmp_path / "runs", "reference_sql", "pocket-probe", "task.val_limit=8")
+    return trained_run(tmp_path / "runs", "reference_sql", "pocket-probe", "task.val_limit=4")
 
 
 def told(*arguments: object) -> tuple[int, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -18,10 +19,20 @@ TASKSETS = Path(__file__).with_name("tasksets")
 
 @pytest.fixture(scope="session")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter that HARNESS_VERIFIERS_PYTHON names, or one that uv makes."""
+    """The interpreter that HARNESS_VERIFIERS_PYTHON names, or one that uv makes, once for all processes that test."""
     if named := os.environ.get(VARIABLE):
         return Path(named)
-    folder = tmp_path_factory.mktemp("verifiers") / "venv"
+    root = tmp_path_factory.getbasetemp()
+    folder = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "verifiers"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "made").exists():
+            _make(folder)
+            (folder / "made").touch()
+    return folder / "bin" / "python"
+
+
+def _make(folder: Path) -> None:
     packages = [
         VERIFIERS,
         "datasets==5.2.0",
@@ -29,13 +40,12 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     uv = find_uv() or pytest.skip("uv is not here, which makes the environment of verifiers")
     for words in (
-        ["venv", "--python", sys.executable, str(folder)],
+        ["venv", "--clear", "--python", sys.executable, str(folder)],
         ["pip", "install", "--python", str(folder), *packages],
     ):
         done = subprocess.run([uv, *words], capture_output=True, text=True)
         if done.returncode:
             pytest.skip(f"the environment of verifiers cannot be made: {done.stderr.strip()[-300:]}")
-    return folder / "bin" / "python"
 
 
 @pytest.fixture(scope="session")

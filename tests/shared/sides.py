@@ -1,4 +1,4 @@
-"""The sides of an evaluation as processes that a test starts, and what it comes to where they are left alone."""
+"""The sides of a run as processes that a test starts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
 
 from harness.results.folder import RunFolder
 from harness.scripted.server import ReceivedRequest, Reply
-from harness.testing.fixtures import StartServer
 
 TASKS = 24
 EVALUATION = (
@@ -34,10 +32,14 @@ class Sides:
         self.folder, self.endpoint = folder, endpoint
         self.key_file = folder / "cache" / "store.key"
         self.store_log = folder / "store.log"
-        with socket.socket() as free:  # the store comes back at its address, and others are told it before
+        self._all: list[subprocess.Popen[str]] = []
+        self.move()
+
+    def move(self) -> None:
+        """Another address of the store from now on: it comes back there, and others are told it before."""
+        with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.url = f"http://127.0.0.1:{free.getsockname()[1]}"
-        self._all: list[subprocess.Popen[str]] = []
 
     def start(self, *arguments: str | Path, log: str) -> subprocess.Popen[str]:
         """With its output in a file."""
@@ -83,7 +85,7 @@ class Sides:
         found = [
             (
                 (row["task_id"], row["session"]),
-                tuple(row[name] for name in ("outcome", "reward", "answer", "seed") if name in row),
+                (row["outcome"], row["reward"], row["answer"]),  # an answer of `seeded` tells the seed
             )
             for row in folder.rows("episodes")
         ]
@@ -101,7 +103,7 @@ class Sides:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        wait_for(lambda: not self.left(), 30)
+        wait_for(lambda: not self.left(), 60, lambda: f"left: {self.left()}")
 
     def left(self) -> list[psutil.Process]:
         """Processes that any of ours started."""
@@ -115,13 +117,14 @@ class Sides:
         return [one for one in found if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
 
 
-def wait_for(condition: Callable[[], Any], limit_s: float = 120) -> Any:
+def wait_for(condition: Callable[[], Any], limit_s: float = 240, said: Callable[[], str] = str) -> Any:
+    """What a condition gives, once it holds; after the limit, `said` tells what was heard meanwhile."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
         if found := condition():
             return found
         time.sleep(0.05)
-    raise AssertionError(f"not in {limit_s} s")
+    raise AssertionError(f"not in {limit_s} s: {said()[-3000:]}")
 
 
 def seeded(request: ReceivedRequest) -> Reply | str:
@@ -134,16 +137,3 @@ def seeded(request: ReceivedRequest) -> Reply | str:
 
     gold = next((task.gold for task in PocketTasks().load("val") if task.question in question), "SELECT 1")
     return f"```sql\n{gold if (int(request.body['seed']) + len(question)) % 2 else 'SELECT 1'}\n```"
-
-
-@pytest.fixture(scope="module")
-def undisturbed(
-    tmp_path_factory: pytest.TempPathFactory, scripted_server_factory: StartServer
-) -> dict[tuple[str, int], tuple[Any, ...]]:
-    """Rows of an evaluation in the usual way: its store and its runner are its own."""
-    sides = Sides(tmp_path_factory.mktemp("undisturbed"), scripted_server_factory(seeded, token_ids=False).base_url)
-    assert sides.evaluation(runners=1, apart=False).wait(300) == 0, sides.said("eval")
-    rows = sides.rows()
-    sides.end()
-    assert len(rows) == TASKS and {reward for _, reward, *_ in rows.values()} == {0.0, 1.0}
-    return rows
