@@ -16,7 +16,6 @@ from harness.records import Task
 from harness.testing.data_contract import TaskSetContract
 from harness_sql.sqlite.environment import database_of
 from harness_sql.sqlite.schema import schema_text
-from harness_sql.tasks import pocket
 from harness_sql.tasks.pocket import DATA, PocketTasks
 from recipes.pocket.generate import bundled_domains
 
@@ -127,7 +126,7 @@ def test_damaged_files_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     for file in DATA.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     (tmp_path / "val.jsonl").write_text("{}\n")
-    monkeypatch.setattr(pocket, "DATA", tmp_path)
+    monkeypatch.setattr(PocketTasks, "data", tmp_path)
     with pytest.raises(TaskSetError, match=r"val\.jsonl"):
         PocketTasks(cache_dir=str(tmp_path / "cache")).load("val")
 
