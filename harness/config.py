@@ -215,7 +215,7 @@ class TrainConfig(Section):
     to them, the baseline over all scored rollouts of a task. `verl`: as verl does it, in order of arrival."""
     failed_rollouts: Literal["zero", "leave_out"] = "zero"
     """What training makes of rollouts that the agent itself ended (error, deadline, overlong prompt, no call): reward 0
-    in their group, or left out of it. Their verdict is 0 either way."""
+    in their group, or left out of it. Their verdict is 0 either way, or the lowest of the reward's range below it."""
     credit: Literal["shared", "turn", "role"] = "shared"
     """What a trained call is paid. `shared`: its rollout's reward. `turn`: what the answer of its own turn is worth.
     `role`: what the reward says of its role, else, of a check, whether it was right, and of others as `turn`."""

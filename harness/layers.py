@@ -189,6 +189,14 @@ def digest(data: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
 
 
+def has_hash(file: Path, known: str) -> bool:
+    """Whether a file can be read and is what it was."""
+    try:
+        return file_hash(file) == known
+    except OSError:
+        return False
+
+
 def file_hash(file: str | Path) -> str:
     """SHA-256 of a file's content, in hexadecimal digits; read anew whatever its times say.
 

@@ -73,11 +73,11 @@ class Scorer:
     async def judge(self, task: Task, attempt: Attempt) -> tuple[Attempt, Verdict]:
         """The attempt and the verdict on it, however it ended.
 
-        What the agent itself brought about is wrong; what it could not help has no verdict, and where the reward is to
-        blame for that, the attempt is returned with this outcome.
+        What the agent itself brought about is wrong: 0, or the lowest value below. What it could not help has no
+        verdict, and where the reward is to blame for that, the attempt is returned with this outcome.
         """
         if attempt.outcome != "ok":
-            value = 0.0 if attempt.outcome in AGENT_OUTCOMES else None
+            value = min(0.0, self._spec.low) if attempt.outcome in AGENT_OUTCOMES else None
             return attempt, Verdict(value, f"{attempt.outcome}: {attempt.detail}")
         try:
             return attempt, await self.score(task, attempt)

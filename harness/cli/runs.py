@@ -12,7 +12,7 @@ import typer
 
 from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results, table
-from harness.errors import UserError, nearest
+from harness.errors import UserError, how_to_install, nearest
 from harness.layers import flatten
 from harness.monitor import so_far, steps_of
 from harness.python.loaded import one_run
@@ -152,6 +152,14 @@ def diff(
 for _point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
     with suppress(Exception):  # `harness plugins` says what is broken
         app.command(_point.name)(_point.load())
+
+if not entry_points(group=GROUP, name="export"):
+
+    @app.command("export", hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+    def no_export() -> None:
+        """Say what brings the command."""
+        raise UserError(f"`harness runs export` is the plugin harness-trackers'. Install it: {how_to_install('cpu')}")
+
 
 _ABSENT = "(absent)"
 

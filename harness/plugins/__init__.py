@@ -195,7 +195,7 @@ def reward_of(config: Config) -> RewardSpec:
         return spec
     if not spec.ranged:
         raise ConfigError(
-            f"reward.range: {spec.name} gives {spec.low:g} to {spec.high:g} whatever the tasks. Leave it out"
+            f"reward.range: {spec.name} gives {spec.low:g} to {spec.high:g} with all tasks: leave it out, or set null"
         )
     return replace(spec, low=config.reward.range[0], high=config.reward.range[1])
 

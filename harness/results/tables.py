@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -29,17 +28,27 @@ def conclude(folder: RunFolder, record: RunRecord) -> str:
 
     Returns:
         Why something of it is missing, where the disk takes no more; empty if all is written.
+
+    Raises:
+        Exception: The rows make no table. The record is written, and says so.
     """
-    folder.release()
+    fault: Exception | None = None
+    reason = ""
     try:
         write_tables(folder)
+    except Exception as error:
+        fault = error
+        said = error.strerror if isinstance(error, OSError) else error
+        reason = f"the tables of {folder.path} cannot be written: {said}"
+        record = {**record, "status": "failed", "reason": record.get("reason") or reason}
+    folder.release()  # the record has room kept for it
+    try:
         folder.write(record)
     except OSError as error:
-        reason = f"the tables of {folder.path} cannot be written: {error.strerror}"
-        with suppress(OSError):
-            folder.write({**record, "status": "failed", "reason": record.get("reason") or reason})
-        return f"{reason}. Its rows are whole in logs/"
-    return ""
+        reason = reason or f"the record of {folder.path} cannot be written: {error.strerror}"
+    if fault is not None and not isinstance(fault, OSError):
+        raise fault
+    return f"{reason}. Its rows are whole in logs/" if reason else ""
 
 
 def write_tables(folder: RunFolder) -> None:

@@ -160,7 +160,7 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
             jobs += [_evaluation(job, agent) for agent in study.evaluate]
     if len({job.key for job in jobs}) < len(jobs):
         raise ConfigError(f"study {study.name!r} asks for the same run twice; label its values apart")
-    for spec in {job.config.reward.name: reward_of(job.config) for job in jobs}.values():
+    for spec in {reward_of(job.config): None for job in jobs}:
         if study.margin is not None and study.margin >= (width := spec.high - spec.low):
             raise ConfigError(
                 f"margin: {study.margin:g} is not less than {width:g}, the most that {spec.name} can differ by (0.05 "

@@ -307,6 +307,15 @@ def test_what_says_finished_has_its_tables(tmp_path: Path, monkeypatch: pytest.M
     assert tables == [True]
 
 
+def test_rows_that_make_no_table_leave_a_record_that_says_so(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    RowLog(folder, "episodes").add([row(1, 1.0) | {"step": "one"}])
+    with pytest.raises(Exception, match="one"):
+        conclude(folder, {"id": folder.id, "status": "finished"})
+    record = json.loads((folder.path / "run.json").read_text())
+    assert record["status"] == "failed" and "cannot be written" in record["reason"]
+
+
 def test_a_run_for_which_there_is_no_room_is_not_started(small_disk: Callable[[str], Path]) -> None:
     disk = small_disk("2m")
     folder = RunFolder.create(disk, "x")

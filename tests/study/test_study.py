@@ -276,7 +276,7 @@ def test_a_margin_is_in_units_of_the_reward(tmp_path: Path, monkeypatch: pytest.
     path = tmp_path / "points.yaml"
     path.write_text("margin: 5\nset: {reward.name: points}\n")
     points = RewardSpec("points", "nowhere:Points", "0 to 100", high=100.0)
-    monkeypatch.setattr("harness.study.plan.reward_spec", lambda name: {"points": points}[name])
+    monkeypatch.setattr("harness.plugins.reward_spec", lambda name: {"points": points}[name])
     assert len(jobs_of(read_study(path))) == 1
     path.write_text("margin: 100\nset: {reward.name: points}\n")
     with pytest.raises(ConfigError, match="100 is not less than 100"):
@@ -464,7 +464,7 @@ record |= {"agent": config["agent"], "agent_match": config["agent_match"], "laun
 def test_runs_count_as_of_the_same_code_only_where_nothing_that_decides_them_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from harness import run_record as record
+    from harness import provenance as record
     from harness.study.state import same_code
 
     def git(*arguments: str) -> None:

@@ -19,7 +19,7 @@ import pytest
 from harness.compare.runs import read_run
 from harness.results.folder import RunFolder
 from harness_trackers.contents import contents
-from harness_trackers.reach import ADDRESSES, silent, without_keys
+from harness_trackers.reach import ADDRESSES, one_line, silent, without_keys
 
 ROOT = Path(__file__).resolve().parents[3]
 RUN = ROOT / "results" / "gpu-probe" / "seed0"
@@ -111,6 +111,8 @@ def test_a_server_that_is_not_wandbs_is_one_line(foreign: str, tmp_path: Path) -
 def test_addresses_are_shown_without_keys() -> None:
     assert without_keys("https://me:key@host:1/path@2") == "https://host:1/path@2"
     assert without_keys("mlruns@2") == "mlruns@2"
+    assert without_keys("me:key@host:8080") == "host:8080" and without_keys("http://me:k/ey@host/a") == "http://host/a"
+    assert one_line(OSError("API request to http://me:k/ey@host/a failed")) == "API request to http://host/a failed"
     assert silent("nonsense") == "nonsense is no address; write http://HOST:PORT"
 
 
@@ -138,7 +140,11 @@ def test_a_training_goes_on_without_a_wrong_server_and_one_that_is_killed(
 
         def first_step() -> bool:
             found = client.search_runs([one.experiment_id for one in client.search_experiments()])
-            return any(run.data.metrics.get("training/global_step", 0) >= 1 for run in found)
+            if not any(run.data.metrics.get("training/global_step", 0) >= 1 for run in found):
+                return False
+            (run,) = found  # one run, which has the configuration, too, and is not ended
+            assert run.data.params and run.info.status == "RUNNING"
+            return True
 
         deadline = time.monotonic() + 600
         while not first_step():

@@ -23,7 +23,7 @@ from harness import (
 )
 from harness.config import Config
 from harness.plugins import reward_of
-from harness.scoring import checked
+from harness.scoring import Scorer, checked
 from harness_verifiers import reward as rewards
 from harness_verifiers.environment import VerifiersEnvironment
 from harness_verifiers.process import Answer, Source, kept
@@ -155,10 +155,12 @@ def test_a_sum_beyond_one_is_stated_and_never_clipped() -> None:
     verdict = rewards.verdict_of(said)
     wide = Config.model_validate({"reward": {"name": "verifiers", "range": [-0.5, 1.5]}})
     assert checked(verdict, reward_of(wide)).value == 1.5
+    ended = Attempt("ro-1", "at-1", "agent_error", "it raised", None, (), (), (), 0.0, 1.0)
+    assert asyncio.run(Scorer(wide).judge(Task("t", "verifiers", "all", "q", ""), ended))[1].value == -0.5  # below any answer
     unstated = Config.model_validate({"reward": {"name": "verifiers"}})
     with pytest.raises(ValueError, match=r"1\.5, outside of its range 0 to 1\. Say .* reward\.range=\[LOW, HIGH\]"):
         checked(verdict, reward_of(unstated))
-    with pytest.raises(ConfigError, match=r"execution_accuracy gives 0 to 1 whatever the tasks"):
+    with pytest.raises(ConfigError, match=r"execution_accuracy gives 0 to 1 with all tasks"):
         reward_of(Config.model_validate({"reward": {"range": [0, 2]}}))
     with pytest.raises(ValidationError, match="does not go from a number to a greater one"):
         Config.model_validate({"reward": {"range": [2, 0]}})

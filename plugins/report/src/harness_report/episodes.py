@@ -170,9 +170,15 @@ def _episode(arm: str, run: Run, row: Episode) -> Shown:
         "reason": _cut(row["reward_reason"]),
         "parts": json.loads(_text(row.get("reward_parts")) or "{}"),
         "by_role": json.loads(_text(row.get("reward_by_role")) or "{}"),
-        "verdict": "unscored" if reward is None else "right" if reward >= 1 else "wrong" if reward <= 0 else "partly",
+        "verdict": _verdict(reward, *run.record["identity"].get("reward_range", (0.0, 1.0))),
         "rewrite": "" if reward is None or first is None or reward == first else "helped" if reward > first else "hurt",
     }
+
+
+def _verdict(reward: float | None, low: float, high: float) -> str:
+    if reward is None:
+        return "unscored"
+    return "right" if reward >= high else "wrong" if reward <= low else "partly"
 
 
 def _steps(tools: list[Shown], calls: Sequence[Call], texts: dict[str, int]) -> list[Shown]:

@@ -113,8 +113,8 @@ class Slurm(Launcher):
     ) -> None:
         if isinstance(time, int):
             raise ConfigError(
-                f"launcher.slurm.time is the number {time}, which YAML makes of 12:00:00, too: write it in quotes, "
-                'time: "12:00:00" (or "60", minutes)'
+                f"launcher.slurm.time is the number {time}; YAML reads 12:00:00 without quotes as one, too. Write it "
+                'in quotes: time: "12:00:00" (or "60", minutes)'
             )
         self._asked = {"partition": partition, "time": time, "cpus-per-task": cpus, "mem": mem}
         self._gpus, self._more, self._poll_s = gpus, shlex.split(sbatch), poll_s

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from harness import EnvironmentFault, TaskSetError
 from harness.config import cache_dir
 from harness.errors import find_uv, last_line
-from harness.layers import file_hash
+from harness.layers import file_hash, has_hash
 from harness_tau2.process import SideProcess
 from harness_tau2.side.messages import Definition, Told
 
@@ -87,7 +87,7 @@ class Manifest:
     def changed(self, folder: Path) -> list[str]:
         """Files that are not there, or not what they were."""
         there = {name: folder / name for name in self.files}
-        return [one for one, file in there.items() if not file.is_file() or file_hash(file) != self.files[one]]
+        return [one for one, file in there.items() if not has_hash(file, self.files[one])]
 
     def checked(self, folder: Path) -> Manifest:
         """Itself, where all files are what they were.

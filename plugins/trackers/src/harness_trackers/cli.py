@@ -36,11 +36,11 @@ def export(
             f"--to {to}: there is no such tracker{nearest(to, known, '.')} One of: {', '.join(sorted(known))}"
         )
     asked = {name: value for name, value in (("push", push), ("licence", licence)) if value is not None}
-    exporter = known[to].load()
-    if foreign := sorted(asked.keys() - signature(exporter).parameters.keys()):
-        raise UserError(f"--{foreign[0]}: --to {to} has no such option")
-    one = one_run(run, runs_dir)
     try:
+        exporter = known[to].load()
+        if foreign := sorted(asked.keys() - signature(exporter).parameters.keys()):
+            raise UserError(f"--{foreign[0]}: --to {to} has no such option")
+        one = one_run(run, runs_dir)
         place = exporter(one, where, **asked)
     except ImportError as error:
         raise UserError(f"--to {to}: {error}. Install harness-trackers[{to}]") from error

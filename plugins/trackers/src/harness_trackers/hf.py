@@ -32,6 +32,8 @@ TABLES = {
 LICENCE = re.compile(r"[a-z0-9][a-z0-9.+-]*")
 """As the Hub writes them: apache-2.0, cc-by-sa-4.0, other."""
 PATH = "(a local path)"
+LOCAL = re.compile(r"(?<![^\s'\"(=:])[~/][^\s'\"):,;]*/[^\s'\"):,;]*")
+ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://[^\s'\")]+")
 
 
 def export(run: Run, where: str, *, push: str | None = None, licence: str | None = None) -> str:
@@ -84,12 +86,12 @@ def _splits(table: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
 
 
 def _portable(value: object) -> object:
-    """The same without names of folders of this machine."""
+    """The same without names of folders of this machine and addresses of servers."""
     if isinstance(value, dict):
         return {key: _portable(one) for key, one in value.items()}
     if isinstance(value, list):
         return [_portable(one) for one in value]
-    return PATH if isinstance(value, str) and value.startswith(("/", "~")) else value
+    return LOCAL.sub(PATH, ADDRESS.sub("(an address)", value)) if isinstance(value, str) else value
 
 
 def _card(run: Run, rows: dict[str, dict[str, int]], licence: str | None) -> str:
@@ -160,13 +162,14 @@ _TEXT = """---
 |---|---|---|
 {tables}
 
-Split `train` are rollouts of training, `validation` those of validation; `step` says of which step. Columns are
-described in harness's `docs/records.md`.
+Of episodes and calls the split `train` has those of training, `validation` those of validation, each with its `step`.
+Steps are in `train`, with what was validated after them. Columns are described in harness's `docs/records.md`.
 
 ```python
 from datasets import load_dataset
 
-episodes = load_dataset("...")            # of the splits, or: load_dataset("...", "steps")
+episodes = load_dataset("...")
+steps = load_dataset("...", "steps")
 ```
 
 **What is in it.** Questions, the agent's answers, its tool calls with what they returned, the rewards with their

@@ -31,6 +31,8 @@ def lost(tracker: str) -> str:
     """Why a tracker's server cannot be used, in a line; empty where it answers, or its variable names none."""
     variable = ADDRESSES.get(tracker, "")
     address = os.environ.get(variable, "")
+    if tracker == "wandb" and os.environ.get("WANDB_MODE") in ("offline", "disabled", "dryrun"):
+        return ""
     if tracker == "mlflow" and not address.startswith("http"):  # a folder or a database
         return ""
     fault = silent(address) if address else ""
@@ -44,7 +46,8 @@ def silent(address: str) -> str:
         parts = urlsplit(address)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             return f"{shown} is no address; write http://HOST:PORT"
-        httpx.get(address, timeout=LIMIT_S)
+        # Only whether something is there: whom to trust the trackers know, and the key is theirs.
+        httpx.get(shown, timeout=LIMIT_S, verify=False)
     except httpx.TimeoutException:
         return f"{shown} did not answer within {LIMIT_S:g} s"
     except (httpx.HTTPError, httpx.InvalidURL, ValueError, UnicodeError) as error:
@@ -59,14 +62,19 @@ def left_off(tracker: str, fault: str) -> str:
 
 
 def without_keys(address: str) -> str:
-    """An address as it may be shown: without user and password."""
-    head, separator, rest = address.partition("://")
+    """An address as it may be shown: without user and password, however they are written."""
+    head, separator, rest = address.partition("://") if "://" in address else ("", "", address)
     host, slash, path = rest.partition("/")
-    return f"{head}{separator}{host.rpartition('@')[2]}{slash}{path}" if separator else address
+    if "@" in host and (separator or ":" in host):
+        host = host.rpartition("@")[2]
+    elif "@" in path and re.search(r":\D", host):  # a password with a slash in it
+        host, slash, path = rest.rpartition("@")[2].partition("/")
+    return f"{head}{separator}{host}{slash}{path}"
 
 
 def one_line(error: Exception, address: str = "") -> str:
     """An error's text as one line; `address` stands in it as it may be shown."""
     text = str(error).replace(address, without_keys(address)) if address else str(error)
+    text = re.sub(r"//[^\s@]*@", "//", text)
     text = re.sub(r"<[^<>]*>", " ", text)  # of a page that a server answers with
     return " ".join(text.split())[:300].rstrip(".") or type(error).__name__

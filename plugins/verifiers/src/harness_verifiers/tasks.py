@@ -10,7 +10,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from harness import EnvironmentFault, Task, TaskSetError
-from harness.layers import digest, file_hash
+from harness.layers import digest, has_hash
 from harness.tasks import check_split
 from harness_verifiers.process import LOAD_S, VERIFIERS, Definition, Source, Told, checked, default_python, kept
 
@@ -146,4 +146,4 @@ class VerifiersTasks:
     def check(self) -> list[str]:
         """Files of the taskset's package that are not what they were."""
         there = self._loaded.files
-        return [name for name, known in there.items() if not Path(name).is_file() or file_hash(name) != known]
+        return [name for name, known in there.items() if not has_hash(Path(name), known)]

@@ -93,8 +93,10 @@ def begun(name: str, project_name: str, experiment_name: str, config: object) ->
         RuntimeError: verl gave it up.
     """
     alone = object.__new__(Tracking)
-    alone._finished = True  # it is ours to end
-    _init(alone, project_name, experiment_name, [name], config)
+    try:
+        _init(alone, project_name, experiment_name, [name], config)
+    finally:
+        alone._finished = True  # it is ours to end: else it would end its trackers as it is collected
     if name not in alone.logger:
         raise RuntimeError("its server refused the run, or did not answer")
     tracker: Tracker = alone.logger[name]

@@ -25,7 +25,7 @@ from harness.plugins import program, program_of
 from harness.results.folder import RunFolder
 from harness.rollout.processes import RUN_MARK, end_group, no_orphans, stop_process
 from harness.trainers import Standby, Trainer
-from harness_trackers.reach import left_off, lost
+from harness_trackers.reach import left_off, lost, without_keys
 from harness_verl import forks
 from harness_verl.checkpoints import check, checkpoints, drop_broken
 from harness_verl.compose import chosen, verl_settings, write_agent_loop
@@ -113,9 +113,11 @@ class VerlTrainer(Trainer):
             "VERL_FILE_LOGGER_PATH": str(folder.logs / f"steps-{time.time_ns()}-verl.jsonl"),
             "TENSORBOARD_DIR": str(folder.path / "tensorboard"),
             "WANDB_DIR": os.environ.get("WANDB_DIR") or str(folder.path),
-            "MLFLOW_TRACKING_URI": os.environ.get("MLFLOW_TRACKING_URI") or (folder.path / "mlruns").as_uri(),
             "MLFLOW_ALLOW_FILE_STORE": "true",
         }
+        address = os.environ.get("MLFLOW_TRACKING_URI") or (folder.path / "mlruns").as_uri()
+        if without_keys(address) == address:  # these may be written down
+            variables["MLFLOW_TRACKING_URI"] = address
         settings = _settings(run)
         _leave_off(settings["trainer"]["logger"])
         if config.ray_address:  # nodes that were started by hand do not inherit from here

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ class Hybrid:
     def __init__(self, *, parts: dict[str, dict[str, Any]] | None = None, judge: dict[str, Any] | None = None) -> None:
         self._parts = []
         for name, part in _resolved(parts, judge).items():
-            spec = reward_spec(part["reward"])
+            spec = replace(reward_spec(part["reward"]), ranged=False)  # `reward.range` would be the sum's
             reward_version(spec)
             made = make(spec, part["options"], f"reward.options.parts.{name}.options")
             self._parts.append((name, part["weight"], spec, made))
