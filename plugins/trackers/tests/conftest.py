@@ -41,6 +41,7 @@ class Mlflow:
         command += ["--artifacts-destination", str(self.folder / "artifacts"), "--workers", "1"]
         command += ["--host", "127.0.0.1", "--port", str(self.port)]
         environment = {"PATH": f"{self.python.parent}{os.pathsep}{os.environ['PATH']}", "HOME": str(self.folder)}
+        environment |= {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # its queues are seven processes
         with log.open("ab") as output:
             self.process = subprocess.Popen(
                 command, stdout=output, stderr=output, env=environment, start_new_session=True
