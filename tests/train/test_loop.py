@@ -111,7 +111,7 @@ def test_a_rollout_that_raises_says_so_beside_the_run(tmp_path: Path) -> None:
     assert said == "a rollout of task t was lost: AssertionError: response 7 was recorded for another one"
     run = VerlRun.__new__(VerlRun)
     run._live, run._session_file, run._log = SimpleNamespace(poll=lambda: None), loop._session_file, tmp_path / "log"  # type: ignore[assignment]
-    run._scratch, run._begins, run._seen = tmp_path, 0, {}
+    run._scratch, run._begins, run._seen, run._warned = tmp_path, 0, {}, set()
     run._log.touch()
     with pytest.raises(RunFailed, match=said):
         run._look()
