@@ -105,7 +105,7 @@ class Machines(Sides):
     def policy(self) -> None:
         """A scripted one, which only the machine of the evaluation reaches."""
         served = [sys.executable, "-m", "harness.scripted.server", "--script", "sides:seeded", "--plain", "--forget"]
-        path = f"PYTHONPATH={Path(__file__).parent}"
+        path = f"PYTHONPATH={Path(__file__).parents[1] / 'shared'}"  # where `sides` is
         self.on("eval", ["env", path, *served], "policy")
         line = wait_for(lambda: (self.folder / "policy").read_text())
         self.endpoint = f"http://127.0.0.1:{json.loads(line)['port']}/v1"
