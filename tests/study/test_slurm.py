@@ -160,7 +160,7 @@ def cancelled(slurm: Cluster, number: str) -> None:
 
 
 def timed_out(slurm: Cluster, number: str) -> None:
-    slurm.ask("scontrol", "update", f"JobId={number}", "EndTime=now")  # a limit is a minute or more
+    slurm.ask("scontrol", "update", f"JobId={number}", "TimeLimit=1")  # minutes, the least there is
 
 
 def lost_its_node(slurm: Cluster, number: str) -> None:
