@@ -156,7 +156,9 @@ def test_a_sum_beyond_one_is_stated_and_never_clipped() -> None:
     wide = Config.model_validate({"reward": {"name": "verifiers", "range": [-0.5, 1.5]}})
     assert checked(verdict, reward_of(wide)).value == 1.5
     ended = Attempt("ro-1", "at-1", "agent_error", "it raised", None, (), (), (), 0.0, 1.0)
-    assert asyncio.run(Scorer(wide).judge(Task("t", "verifiers", "all", "q", ""), ended))[1].value == -0.5  # below any answer
+    assert (
+        asyncio.run(Scorer(wide).judge(Task("t", "verifiers", "all", "q", ""), ended))[1].value == -0.5
+    )  # below any answer
     unstated = Config.model_validate({"reward": {"name": "verifiers"}})
     with pytest.raises(ValueError, match=r"1\.5, outside of its range 0 to 1\. Say .* reward\.range=\[LOW, HIGH\]"):
         checked(verdict, reward_of(unstated))
