@@ -7,7 +7,9 @@ import os
 import shlex
 import signal
 import sys
+from contextlib import suppress
 from functools import cache
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from harness.wording import printable, printable_json
@@ -15,6 +17,16 @@ from harness.wording import printable, printable_json
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from typer import Typer
+
+
+def add_commands(app: Typer, group: str) -> list[str]:
+    """Give a command the subcommands that plugins bring as entry points; their names, broken ones among them."""
+    points = sorted(entry_points(group=group), key=lambda point: point.name)
+    for point in points:
+        with suppress(Exception):  # `harness plugins` says what is broken
+            app.command(point.name)(point.load())
+    return [point.name for point in points]
 
 
 @cache

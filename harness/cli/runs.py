@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from harness.cli import complete
-from harness.cli.common import emit_json, progress_console, results, table
+from harness.cli.common import add_commands, emit_json, progress_console, results, table
 from harness.errors import UserError, how_to_install, nearest
 from harness.layers import flatten
 from harness.monitor import so_far, steps_of
@@ -20,8 +18,6 @@ from harness.python.summaries import by_role, facts, overview
 from harness.wording import duration, mean
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
-GROUP = "harness.runs"
-"""Entry points of plugins' own subcommands."""
 STATUSES = ("finished", "failed", "interrupted", "running")
 RunsDir = Annotated[Path, typer.Option(help="The folder of runs; studies inside it are searched too.")]
 
@@ -149,11 +145,7 @@ def diff(
         out.print("Comparable: everything that must be identical is.")
 
 
-for _point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
-    with suppress(Exception):  # `harness plugins` says what is broken
-        app.command(_point.name)(_point.load())
-
-if not entry_points(group=GROUP, name="export"):
+if "export" not in add_commands(app, "harness.runs"):
 
     @app.command("export", hidden=True, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
     def no_export() -> None:

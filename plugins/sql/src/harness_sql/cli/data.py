@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from harness.cli import complete
-from harness.cli.common import emit_json, say
+from harness.cli.common import add_commands, emit_json, say
 from harness.errors import TaskSetError
 from harness_sql.cli.prepared import layouts, prepared, state
 from harness_sql.cli.progress import progress_bar
@@ -295,9 +293,7 @@ def verify(
         raise typer.Exit(1)
 
 
-for _point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
-    with suppress(Exception):  # `harness plugins` says what is broken
-        app.command(_point.name)(_point.load())
+add_commands(app, GROUP)
 
 
 def _print_report(report: Report, as_json: bool) -> None:
