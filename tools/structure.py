@@ -20,7 +20,14 @@ PLUGINS = ROOT / "plugins"
 LONG_MODULE = 350
 LONG_FUNCTION = 60
 MANY_PARAMETERS = 8
-COMMANDS = ("harness/cli", "harness_sql/cli", "harness_teams/cli", "harness_report/command", "harness_power/command")
+COMMANDS = (
+    "harness/cli",
+    "harness_sql/cli",
+    "harness_teams/cli",
+    "harness_report/command",
+    "harness_power/command",
+    "harness_study/command",
+)
 """Where a function's parameters are a command's options."""
 LAYOUT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 

@@ -37,7 +37,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "tasks": ("harness.cli.tasks", "List task sets and describe one."),
     "config": ("harness.cli.config", "Show presets and resolved configurations."),
     "runs": ("harness.cli.runs", "List, show and diff runs."),
-    "study": ("harness.cli.study", "Run a matrix of trainings."),
     "compare": ("harness.cli.compare", "Compare runs, with confidence intervals."),
     "doctor": ("harness.cli.doctor", "Check this machine."),
 }
@@ -45,7 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 GROUP = "harness.commands"
 """Entry points of plugins' own commands: modules with a `COMMANDS` like this one's."""
 
-OF_PLUGINS = {"report": "analysis", "power": "analysis", "watch": "cpu"}
+OF_PLUGINS = {"report": "analysis", "power": "analysis", "study": "analysis", "watch": "cpu"}
 """Commands that pages and messages name, by the extra that brings them."""
 
 ADDRESSES = 3 * 2**29

@@ -15,8 +15,8 @@ from harness.compare.runs import find_all, read_run, select
 from harness.config import load_config
 from harness.errors import ConfigError, UserError
 from harness.results.folder import RunFolder
-from harness.study.plan import jobs_of, read_study
-from harness.study.state import StudyFolder
+from harness_study.plan import jobs_of, read_study
+from harness_study.state import StudyFolder
 from harness_verl.trainer import VerlTrainer
 
 from .synthetic import write_run

@@ -9,7 +9,7 @@ import pytest
 from harness.compare.runs import select
 from harness.config import Config, load_config, presets, validate
 from harness.errors import ConfigError, UserError
-from harness.study.plan import read_study
+from harness_study.plan import read_study
 
 
 def test_layers_override_each_other_in_order(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 REPO = Path(__file__).resolve().parents[2]
 HARNESS = REPO / "harness"
 SQL = REPO / "plugins" / "sql" / "src" / "harness_sql"
+STUDY = REPO / "plugins" / "study" / "src" / "harness_study"
 ROOMS = (
     *(
         "__init__",
@@ -42,7 +43,7 @@ ROOMS = (
         "run_record",
         "run",
     ),
-    *("compare", "evaluation", "study", "diagnosis", "testing", "python", "cli", "__main__"),
+    *("compare", "evaluation", "diagnosis", "testing", "python", "cli", "__main__"),
 )
 """From the bottom up: a room may import those before it, also inside functions and for types alone."""
 SHARED = (
@@ -58,7 +59,6 @@ SHARED = (
     "ledger",
     "results",
     "compare",
-    "study",
     "run",
 )
 SHARED_PARTS = ("parity/recorder", "parity/comparison", "parity/tap", "parity/certificate", "run_record", "evaluation")
@@ -67,7 +67,7 @@ WORDS = re.compile(
 )
 
 BOUNDS = {
-    "code lines of the core": 16_400,
+    "code lines of the core": 15_200,
     "code lines of core and plugins": 35_100,
     "floors of the core": 15,
     "circles of rooms": 0,
@@ -129,13 +129,15 @@ def test_the_core_knows_no_plugin_not_even_for_types() -> None:
 
 def test_shared_rooms_know_no_task() -> None:
     wrong = []
+    files = []
     for file in _modules():
-        place = file.relative_to(HARNESS).as_posix()
-        if place.split("/")[0].removesuffix(".py") not in SHARED and place.removesuffix(".py") not in SHARED_PARTS:
-            continue
+        place = file.relative_to(HARNESS).as_posix().removesuffix(".py")
+        if place.split("/")[0] in SHARED or place in SHARED_PARTS:
+            files.append(file)
+    for file in [*files, *sorted(STUDY.glob("*.py"))]:
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
             if WORDS.search(line.replace("parts.query", "")):
-                wrong.append(f"harness/{place}:{number}: {line.strip()}")
+                wrong.append(f"{file.relative_to(REPO)}:{number}: {line.strip()}")
     assert not wrong, "\n".join(wrong)
 
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from harness.cli import study_display
-from harness.cli.study_display import StudyDisplay
 from harness.config import load_config
 from harness.python.console import PlainConsole
-from harness.study.execute import Standing
-from harness.study.plan import Job
 from harness.trainers import Progress
+from harness_study import display as study_display
+from harness_study.display import StudyDisplay
+from harness_study.execute import Standing
+from harness_study.plan import Job
 
 ARMS = ("langgraph_sql with the schema in its prompt", "langgraph_sql with the schema as a tool", "short")
 

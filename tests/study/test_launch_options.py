@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from harness.errors import ConfigError
-from harness.study.launchers import launcher, options
+from harness_study.launchers import launcher, options
 
 
 def test_a_time_that_yaml_makes_a_number_of_is_refused_with_what_to_write(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from harness.compare.runs import select
 from harness.errors import ConfigError
 from harness.hookspecs import RewardSpec
 from harness.results.folder import RunFolder
-from harness.study.plan import jobs_of, read_study
+from harness_study.plan import jobs_of, read_study
 
 Harness = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -125,7 +125,7 @@ def test_a_run_whose_ray_did_not_start_is_started_again(harness: Harness, study_
 
 def test_two_processes_never_run_one_study(study_file: Path, tmp_path: Path) -> None:
     from harness.errors import UserError
-    from harness.study.state import StudyFolder
+    from harness_study.state import StudyFolder
 
     study = read_study(study_file)
     first, second = (StudyFolder(tmp_path / "runs" / "small", study, jobs_of(study)) for _ in range(2))
@@ -180,7 +180,7 @@ SHIPPED = sorted(path.stem for path in (Path(__file__).parents[2] / "configs" / 
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_shipped_studies_resolve_and_vary_only_what_they_say(name: str) -> None:
-    from harness.study.plan import differences
+    from harness_study.plan import differences
 
     study = read_study(Path(name))
     jobs = jobs_of(study)
@@ -400,9 +400,9 @@ def test_ctrl_c_ends_all_that_run_and_the_next_start_resumes_them(
 
 def test_an_evaluation_waits_for_the_training_of_its_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four jobs at a time, a command that only writes records: evaluations of two policies look alike."""
-    from harness.study import execute
-    from harness.study.slots import Slot
-    from harness.study.state import StudyFolder
+    from harness_study import execute
+    from harness_study.slots import Slot
+    from harness_study.state import StudyFolder
 
     command = tmp_path / "command.py"
     command.write_text(f"RECORD = {str(RECORD)!r}\n{COMMAND}")
@@ -465,7 +465,7 @@ def test_runs_count_as_of_the_same_code_only_where_nothing_that_decides_them_cha
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from harness import provenance as record
-    from harness.study.state import same_code
+    from harness_study.state import same_code
 
     def git(*arguments: str) -> None:
         who = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
@@ -501,7 +501,7 @@ def test_runs_count_as_of_the_same_code_only_where_nothing_that_decides_them_cha
 
 def test_slots_share_cores_equally_and_gpus_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     from harness.errors import UserError
-    from harness.study import slots
+    from harness_study import slots
 
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(10)))
     monkeypatch.setattr(slots, "_place", lambda core: (0, core % 5, core))  # cores 0 and 5 are threads of one
@@ -534,7 +534,7 @@ def test_runs_that_share_a_gpu_must_be_told_how_much_memory_to_take(
 
 
 def test_a_container_s_quota_bounds_the_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from harness.study import slots
+    from harness_study import slots
 
     (tmp_path / "cpu.max").write_text("400000 100000\n")
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)))
@@ -545,6 +545,6 @@ def test_a_container_s_quota_bounds_the_cores(monkeypatch: pytest.MonkeyPatch, t
 
 
 def test_time_left_knows_how_many_run_at_once() -> None:
-    from harness.study.timing import makespan_s
+    from harness_study.timing import makespan_s
 
     assert makespan_s([3, 3, 3, 3], 2) == 6 and makespan_s([5, 1, 1, 1], 2) == 5 and makespan_s([], 3) == 0

@@ -17,9 +17,9 @@ from pathlib import Path
 
 from harness.compare.keys import Entry
 from harness.errors import ConfigError, EnvironmentProblem, RunFailed, UserError, last_line
-from harness.study.launchers import Launched, Launcher
-from harness.study.plan import Job
-from harness.study.slots import Slot
+from harness_study.launchers import Launched, Launcher
+from harness_study.plan import Job
+from harness_study.slots import Slot
 
 ENDED_BY = {
     "CANCELLED": "was cancelled",

@@ -21,8 +21,8 @@ from harness.policies.export import checkpoint_dir
 from harness.python.evaluating import Wanted
 from harness.results.folder import RunFolder, held, replace_text
 from harness.run_record import role_models
-from harness.study.plan import config_hash
 from harness.wording import measured
+from harness_study.plan import config_hash
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -10,16 +10,16 @@ import typer
 
 from harness.cli import complete
 from harness.cli.common import as_called, emit_json, interruptible, progress_console, results, table
-from harness.cli.study_display import Plan, PlannedJob, StudyDisplay, sharing
 from harness.errors import RunFailed, UserError
 from harness.layers import at, nested
 from harness.wording import duration
+from harness_study.display import Plan, PlannedJob, StudyDisplay, sharing
 
 if TYPE_CHECKING:
-    from harness.study.execute import Standing, StudyRun
-    from harness.study.plan import Job
-    from harness.study.slots import Slot
-    from harness.study.state import Step
+    from harness_study.execute import Standing, StudyRun
+    from harness_study.plan import Job
+    from harness_study.slots import Slot
+    from harness_study.state import Step
 
 app = typer.Typer(add_completion=False)
 
@@ -48,10 +48,10 @@ def study(
 ) -> None:
     """Run a matrix of trainings: what is missing runs, what was interrupted goes on, what is finished stays."""
     from harness.run import check
-    from harness.study import launchers
-    from harness.study.execute import StudyRun
-    from harness.study.plan import jobs_of, read_study, study_path
-    from harness.study.state import StudyFolder
+    from harness_study import launchers
+    from harness_study.execute import StudyRun
+    from harness_study.plan import jobs_of, read_study, study_path
+    from harness_study.state import StudyFolder
 
     described = read_study(file)
     if seeds is not None:
@@ -127,8 +127,8 @@ def _refuse_shared_measuring(jobs: list[Job], slots: list[Slot]) -> None:
 
 def _plan(name: str, steps: list[Step], runs_dir: Path, slots: list[Slot]) -> Plan:
     from harness.compare.runs import find_all
-    from harness.study.plan import differences
-    from harness.study.timing import makespan_s, measured, steps_of, timing_for
+    from harness_study.plan import differences
+    from harness_study.timing import makespan_s, measured, steps_of, timing_for
 
     known = measured(find_all(runs_dir)) if runs_dir.is_dir() else []
     counted: dict[str, int | None] = {}

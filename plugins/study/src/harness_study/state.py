@@ -26,8 +26,8 @@ from harness.parity.certificate import fingerprint
 from harness.provenance import changes, commit
 from harness.results.folder import held, replace_text
 from harness.results.schema import RunRecord
-from harness.study.launchers import Launched, Launcher, Local, launcher
-from harness.study.plan import Job, Study, config_hash, varied_keys
+from harness_study.launchers import Launched, Launcher, Local, launcher
+from harness_study.plan import Job, Study, config_hash, varied_keys
 
 Action = Literal["run", "resume", "skip", "wait"]
 

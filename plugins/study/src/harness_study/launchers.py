@@ -18,8 +18,8 @@ from harness.errors import ConfigError, PluginError, nearest
 from harness.hookspecs import Spec
 from harness.plugins import make
 from harness.run import check_device, check_machine
-from harness.study.plan import Job
-from harness.study.slots import Slot, make_slots
+from harness_study.plan import Job
+from harness_study.slots import Slot, make_slots
 
 GROUP = "harness.launchers"
 """Entry points of classes that follow `Launcher`, by the name that `--launcher` is given; `local` is here."""

@@ -20,12 +20,12 @@ from harness.monitor import Follower
 from harness.plugins import make_trainer
 from harness.results.folder import RunFolder, now, undisturbed
 from harness.run_record import STUDY_VARIABLE
-from harness.study.launchers import Launched
-from harness.study.plan import Job
-from harness.study.slots import Slot, nearest
-from harness.study.state import Step, StudyFolder
-from harness.study.told import job_of, last_line_of, outcome_of
 from harness.trainers import Progress, Standby
+from harness_study.launchers import Launched
+from harness_study.plan import Job
+from harness_study.slots import Slot, nearest
+from harness_study.state import Step, StudyFolder
+from harness_study.told import job_of, last_line_of, outcome_of
 
 POLL_S = 0.5
 STOP_S = 45.0

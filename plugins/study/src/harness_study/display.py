@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from harness.study.execute import Standing
+    from harness_study.execute import Standing
 
 
 class PlannedJob(TypedDict):
@@ -129,7 +129,7 @@ class StudyDisplay:
         return fitted([_cells(one) for one in standings], self._title(standings), self._console.width)
 
     def _left_s(self, standings: list[Standing]) -> float | None:
-        from harness.study.timing import makespan_s
+        from harness_study.timing import makespan_s
 
         left: list[float] = []
         for one in standings:

@@ -1,1 +1,0 @@
-"""Studies: a matrix of trainings that share everything but what is varied on purpose."""
