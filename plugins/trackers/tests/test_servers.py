@@ -26,7 +26,7 @@ RUN = ROOT / "results" / "gpu-probe" / "seed0"
 KEY = "0123456789abcdef" * 2 + "01234567"
 SMALL = (
     *("--agent", "reference_sql", "--preset", "cpu", "--steps", "4", "--set", "train.batch_size=4"),
-    *("--set", "task.val_limit=8", "--set", "train.val_every=0", "--set", "train.loggers=[wandb, mlflow]"),
+    *("--set", "task.val_limit=8", "--set", "train.val_every=0", "--set", "train.loggers=[wandb, mlflow, swanlab]"),
 )
 
 
@@ -128,6 +128,7 @@ def test_a_training_goes_on_without_a_wrong_server_and_one_that_is_killed(
         "MLFLOW_TRACKING_URI": server.url,
         "WANDB_BASE_URL": foreign,
         "WANDB_API_KEY": KEY,
+        "SWANLAB_MODE": "offline",
         "HOME": str(tmp_path),
         "COLUMNS": "1000",
         "HARNESS_CACHE_DIR": str(tmp_path / "cache"),
@@ -161,6 +162,8 @@ def test_a_training_goes_on_without_a_wrong_server_and_one_that_is_killed(
     (path,) = (tmp_path / "runs").iterdir()
     run = read_run(path)
     assert run.finished and run.steps["step"].to_list() == [0, 1, 2, 3, 4]
+    (kept,) = path.glob("swanlog/*/backup.swanlab")
+    assert b"training/global_step" in kept.read_bytes()
     assert not any(KEY.encode() in file.read_bytes() for file in path.rglob("*") if file.is_file())
     server.start()
     done = harness("runs", "export", path, "--to", "mlflow", "--where", server.url)

@@ -76,7 +76,33 @@ def test_wandb_writes_a_run_that_it_can_sync(tmp_path: Path) -> None:
     assert b"val/reward" in text and b"grpo" in text and b"val_accuracy_final" in text
 
 
+def test_swanlab_writes_a_run_that_it_can_sync(run: Run, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "harness", "runs", "export", str(RUN), "--to", "swanlab", "--where", str(tmp_path)]
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "COLUMNS": "1000"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=300)
+    assert done.returncode == 0, done.stderr
+    folder = Path(done.stdout.split("swanlab sync ")[1].strip())
+    from swanlab.data.porter.datastore import DataStore
+
+    store = DataStore()
+    store.open_for_scan(str(folder / "backup.swanlab"))
+    kept: dict[str, dict[int, float]] = {}
+    for record in map(json.loads, store):
+        if record["model_type"] == "Scalar":
+            kept.setdefault(record["data"]["key"], {})[record["data"]["step"]] = record["data"]["metric"]["data"]
+    told = contents(run)
+    assert kept.keys() == told.curves.keys()
+    for name, values in told.curves.items():
+        assert kept[name] == pytest.approx(values), name
+    assert "train.algorithm" in (folder / "files" / "config.yaml").read_text(encoding="utf-8")
+    (table,) = folder.glob("media/*/echarts-*.json")
+    assert told.episodes["task_id"][0] in table.read_text(encoding="utf-8")
+
+
 def test_an_unknown_tracker_is_told_with_those_there_are() -> None:
     command = [sys.executable, "-m", "harness", "runs", "export", str(RUN), "--to", "tensorbord"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 2 and "did you mean 'tensorboard'? One of: hf, mlflow, tensorboard, wandb" in done.stderr
+    assert (
+        done.returncode == 2
+        and "did you mean 'tensorboard'? One of: hf, mlflow, swanlab, tensorboard, wandb" in done.stderr
+    )

@@ -19,7 +19,7 @@ GROUP = "harness.trackers"
 
 def export(
     run: Annotated[Path, typer.Argument(help="A run's folder or id.", autocompletion=complete.runs)],
-    to: Annotated[str, typer.Option(help="A tracker, for example tensorboard, wandb or mlflow; or hf.")],
+    to: Annotated[str, typer.Option(help="A tracker, for example tensorboard, wandb, mlflow or swanlab; or hf.")],
     where: Annotated[str, typer.Option(help="A folder or address of the tracker's; it has a default.")] = "",
     push: Annotated[str | None, typer.Option(help="Of hf: the data set on the Hub that it becomes, USER/NAME.")] = None,
     licence: Annotated[str | None, typer.Option(help="Of hf: the data set's licence, as the Hub names it.")] = None,

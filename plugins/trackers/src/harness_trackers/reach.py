@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
-ADDRESSES = {"wandb": "WANDB_BASE_URL", "mlflow": "MLFLOW_TRACKING_URI"}
+ADDRESSES = {"wandb": "WANDB_BASE_URL", "mlflow": "MLFLOW_TRACKING_URI", "swanlab": "SWANLAB_API_HOST"}
 """The variable in which a tracker's own library looks for its server."""
 LIMIT_S = 5.0
 PATIENCE = {
@@ -31,7 +31,7 @@ def lost(tracker: str) -> str:
     """Why a tracker's server cannot be used, in a line; empty where it answers, or its variable names none."""
     variable = ADDRESSES.get(tracker, "")
     address = os.environ.get(variable, "")
-    if tracker == "wandb" and os.environ.get("WANDB_MODE") in ("offline", "disabled", "dryrun"):
+    if os.environ.get(f"{tracker.upper()}_MODE") in ("offline", "disabled", "dryrun", "local"):
         return ""
     if tracker == "mlflow" and not address.startswith("http"):  # a folder or a database
         return ""

@@ -113,6 +113,7 @@ class VerlTrainer(Trainer):
             "VERL_FILE_LOGGER_PATH": str(folder.logs / f"steps-{time.time_ns()}-verl.jsonl"),
             "TENSORBOARD_DIR": str(folder.path / "tensorboard"),
             "WANDB_DIR": os.environ.get("WANDB_DIR") or str(folder.path),
+            "SWANLAB_LOG_DIR": os.environ.get("SWANLAB_LOG_DIR") or str(folder.path / "swanlog"),
             "MLFLOW_ALLOW_FILE_STORE": "true",
         }
         address = os.environ.get("MLFLOW_TRACKING_URI") or (folder.path / "mlruns").as_uri()

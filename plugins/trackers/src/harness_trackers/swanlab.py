@@ -1,0 +1,62 @@
+"""SwanLab: offline files, or a server."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from pathlib import Path
+
+from harness.compare.runs import Run
+from harness.errors import RunFailed
+from harness_trackers.contents import Contents, contents
+from harness_trackers.reach import lost, one_line
+
+
+def export(run: Run, where: str) -> str:
+    """Send a run to SwanLab where `SWANLAB_API_KEY` is set (`SWANLAB_API_HOST`: to your own), else write it offline.
+
+    Args:
+        where: Folder of SwanLab's own files; by default `swanlog`.
+
+    Returns:
+        How to go on.
+
+    Raises:
+        RunFailed: The server refused it, or did not answer.
+    """
+    if fault := lost("swanlab"):
+        raise RunFailed(f"SwanLab: {fault}")
+    try:
+        return _logged(contents(run), Path(where or "swanlog"), online="SWANLAB_API_KEY" in os.environ)
+    except ImportError:
+        raise
+    except Exception as error:  # its own errors have no class in common
+        raise RunFailed(f"SwanLab: {one_line(error)}") from error
+
+
+def _logged(told: Contents, where: Path, online: bool) -> str:
+    os.environ.setdefault("SWANLAB_LOG_LEVEL", "error")  # of its own lines; how to go on is said here
+    import swanlab
+
+    where.mkdir(parents=True, exist_ok=True)
+    begun = swanlab.init(
+        project=os.environ.get("SWANLAB_PROJ_NAME", "harness"),
+        experiment_name=told.name,
+        group=told.agent,
+        logdir=str(where),
+        config={**told.config, **{f"final/{name}": value for name, value in told.figures.items()}},
+        mode="cloud" if online else "offline",
+        settings=swanlab.Settings(metadata_collect=False, requirements_collect=False, log_proxy_type="none"),
+    )
+    by_step: dict[int, dict[str, float]] = defaultdict(dict)
+    for name, values in told.curves.items():
+        for step, value in values.items():
+            by_step[step][name] = value
+    for step in sorted(by_step):
+        begun.log(by_step[step], step=step)
+    table = swanlab.echarts.Table()
+    table.add(list(told.episodes), [list(row) for row in zip(*told.episodes.values(), strict=True)])
+    begun.log({"episodes": table}, step=max(by_step, default=0))
+    place = str(swanlab.get_url() if online else begun.public.run_dir)
+    begun.finish()
+    return place if online else f"swanlab sync {place}"
