@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from harness.rollout.request import Phase
     from harness.rollout.session import Session
     from harness.rollout.stack import RolloutWork
-    from harness.run import validation_due
+    from harness.run.launch import validation_due
     from harness.scripted.completion import Reply
     from harness.tasks import TaskSet
     from harness.testing.contract import AgentContract
@@ -158,7 +158,7 @@ _HOMES = {
     "harness.rollout.request": "Phase",
     "harness.rollout.session": "Session",
     "harness.rollout.stack": "RolloutWork",
-    "harness.run": "validation_due",
+    "harness.run.launch": "validation_due",
     "harness.scripted.completion": "Reply",
     "harness.tasks": "TaskSet",
     "harness.testing.contract": "AgentContract",

@@ -19,11 +19,13 @@ from harness.policies.roles import Answerer, answerers, answering
 from harness.records import Task
 from harness.results.folder import RunFolder
 from harness.results.readings import write_down
-from harness.results.schema import Accuracy, Episode, Parent, RunRecord, Scores
+from harness.results.rows import Episode
+from harness.results.schema import Accuracy, Parent, RunRecord, Scores
 from harness.results.signal import mixed_tasks
 from harness.rollout.session import Session
 from harness.rollout.stack import RolloutWork
-from harness.run import StartedRun, load_tasks, recorded
+from harness.run.data import load_tasks
+from harness.run.launch import StartedRun, recorded
 from harness.run_record import agent_failures
 from harness.wording import is_graded
 

@@ -12,7 +12,8 @@ from typing import Any, Self
 from harness.errors import RunFailed
 from harness.records import AGENT_OUTCOMES
 from harness.results.folder import Kind, RunFolder
-from harness.results.schema import Episode, LoggedStep, RunRecord
+from harness.results.rows import Episode, LoggedStep
+from harness.results.schema import RunRecord
 from harness.results.signal import least_to_train, teaches
 from harness.trainers import Progress
 from harness.wording import duration, is_graded, mean, measured, most_often, unread

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, cast
 
 import harness
-from harness.config import Config, EvalConfig
+from harness.config import Config
 from harness.environments import Environment
 from harness.hookspecs import RewardSpec
 from harness.layers import digest
@@ -33,19 +33,12 @@ from harness.policies.roles import Answerer
 from harness.provenance import available_cores, commit, hardware, library_versions, model_hash
 from harness.records import AGENT_OUTCOMES, Task
 from harness.results.folder import RunFolder, now
-from harness.results.schema import (
-    SCHEMA_VERSION,
-    Episode,
-    Identity,
-    Launch,
-    Result,
-    RunRecord,
-    Sampling,
-    Scores,
-)
+from harness.results.rows import Episode
+from harness.results.schema import SCHEMA_VERSION, Identity, Launch, Result, RunRecord, Sampling, Scores
 from harness.results.signal import least_to_train, mixed_groups, share_mixed, why_flat
 from harness.results.tables import step_rows
 from harness.rollout.request import sampling_of
+from harness.sections import EvalConfig
 from harness.tasks import TaskSet
 from harness.wording import is_graded, most_often
 

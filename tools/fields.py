@@ -7,14 +7,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from harness.compare import keys
-from harness.results import schema
+from harness.compare import keys, references, states
+from harness.results import checked, rows, schema
+from harness_power.planning import Plan
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 RECORDS = f"""\
 # What a run leaves behind
 
-Made of `harness/results/schema.py` by `python tools/fields.py`; a test compares.
+Made of `harness/results/schema.py` and `rows.py` by `python tools/fields.py`; a test compares.
 
 A run's folder has `run.json` (schema version {schema.SCHEMA_VERSION}), `config.yaml` (runs again as it stands), and
 three tables:
@@ -23,7 +24,7 @@ three tables:
 COMPARISONS = f"""\
 # What a comparison and a study hold
 
-Made of `harness/compare/keys.py` by `python tools/fields.py`; a test compares.
+Made of `harness/compare/keys.py` and modules beside it by `python tools/fields.py`; a test compares.
 
 `harness compare --format json` prints a comparison (schema version {keys.SCHEMA_VERSION}), `harness power --json`
 plans. A study's folder has `study.json`. What a run leaves is on [a page of its own](records.md)."""
@@ -69,27 +70,27 @@ OF_COMPARISONS = (
     keys.Exempt,
     keys.Failed,
     keys.Identified,
-    keys.Reference,
-    keys.Plan,
-    keys.StudyState,
-    keys.Entry,
-    keys.StudyLaunch,
+    references.Reference,
+    Plan,
+    states.StudyState,
+    states.Entry,
+    states.StudyLaunch,
 )
 
 
 def records() -> str:
     """`docs/records.md`: every field and column."""
     lines = [RECORDS, *tables(OF_RECORDS, {schema.RunRecord: "`run.json`"})]
-    for name, row in (("episodes.parquet", schema.Episode), ("transitions.parquet", schema.Call)):
+    for name, row in (("episodes.parquet", rows.Episode), ("transitions.parquet", rows.Call)):
         lines += ["", f"## `{name}`", "", "| column | type | meaning |", "|---|---|---|"]
         meanings = {column: meaning for column, _, meaning in fields(row)}
-        lines += [f"| `{column}` | {kind} | {meanings[column]} |" for column, kind in schema.columns(row).items()]
+        lines += [f"| `{column}` | {kind} | {meanings[column]} |" for column, kind in checked.columns(row).items()]
     return "\n".join(lines) + "\n"
 
 
 def comparisons() -> str:
     """`docs/comparisons.md`: every field."""
-    return "\n".join([COMPARISONS, *tables(OF_COMPARISONS, {keys.StudyState: "`study.json`"})]) + "\n"
+    return "\n".join([COMPARISONS, *tables(OF_COMPARISONS, {states.StudyState: "`study.json`"})]) + "\n"
 
 
 def tables(parts: Iterable[type], names: Mapping[type, str]) -> Iterator[str]:
@@ -103,7 +104,7 @@ def tables(parts: Iterable[type], names: Mapping[type, str]) -> Iterator[str]:
 
 def fields(part: type) -> Iterator[tuple[str, str, str]]:
     """Name, type in words and meaning of every field."""
-    for name, (kind, needed, more) in schema.described(part).items():
+    for name, (kind, needed, more) in checked.described(part).items():
         yield name, _named(kind) + ("" if needed else ", may be missing"), more[0]
 
 

@@ -34,7 +34,9 @@ from harness.compare.comparison import compare
 from harness.compare.formats import render
 from harness.compare.measures import framework_s
 from harness.compare.references import reference_rows
-from harness.compare.runs import STUDY_FILE, Run, read_run, select
+from harness.compare.runs import Run, read_run
+from harness.compare.selection import select
+from harness.compare.states import STUDY_FILE
 from harness.errors import HarnessError
 from harness.trainers import MEASURES
 from harness_report.episodes import shown

@@ -29,7 +29,7 @@ from harness.compare.comparison import compare
 from harness.compare.formats import markdown_tables
 from harness.compare.keys import Comparison
 from harness.compare.layout import tables
-from harness.compare.runs import select
+from harness.compare.selection import select
 from harness.compare.sentences import sentences
 from harness.compare.statistics import cluster_bootstrap
 from harness.errors import HarnessError

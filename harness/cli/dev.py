@@ -41,7 +41,7 @@ def dev(
     from harness.order import validation_order
     from harness.plugins import make_task_set
     from harness.rollout.request import RolloutRequest
-    from harness.run import check
+    from harness.run.checks import check
 
     here = to_serve(model, endpoint)
     preset, file = preset_of(here, task)
@@ -78,7 +78,7 @@ def dev(
 async def _judged(config: Config, ended: list[tuple[Task, Attempt]]) -> list[tuple[Attempt, Verdict]]:
     """The verdicts that a run would reach."""
     from harness.plugins import roles_of
-    from harness.run import refusals
+    from harness.run.data import refusals
     from harness.scoring import Scorer
 
     scorer = Scorer(config, roles=roles_of(config.agent))

@@ -17,10 +17,11 @@ import typer
 
 from harness.cli import complete
 from harness.cli.common import emit_json, interruptible, progress_console, results
-from harness.config import Config, PolicyConfig, load_config, resolve_device
+from harness.config import Config, load_config, resolve_device
 from harness.errors import RunFailed, UserError
 from harness.python.asking import default_preset, environment_endpoint, parser_of
 from harness.results.folder import RunFolder
+from harness.sections import PolicyConfig
 from harness.wording import answered_by
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def serving(
     from harness.policies import fetched, longest
     from harness.policies.export import checkpoint_dir, checkpoint_model
     from harness.policies.servers import server
-    from harness.run import check_device
+    from harness.run.checks import check_device
 
     check_device(config)
     if isinstance(here, RunFolder):

@@ -41,7 +41,7 @@ def compare(
     from harness.compare.compared import Compared
     from harness.compare.comparison import compare as of_selection
     from harness.compare.references import reference_rows
-    from harness.compare.runs import select
+    from harness.compare.selection import select
 
     paths = [Path(path) for one in runs for path in ([one] if isinstance(one, str | os.PathLike) else one)]
     found = of_selection(select(paths, Path(runs_dir)), baseline, allow, margin)

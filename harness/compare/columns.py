@@ -8,9 +8,9 @@ from operator import itemgetter
 from typing import TypeVar
 
 from harness.compare.by_role import ROLE_FIGURES
-from harness.compare.keys import Arm, ByRole, Comparison, Pair, Reference, RoleFigure
+from harness.compare.keys import Arm, ByRole, Comparison, Pair, RoleFigure
 from harness.compare.numbers import formed, interval, number, points
-from harness.compare.references import reference_note
+from harness.compare.references import Reference, reference_note
 
 Row = TypeVar("Row")
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from harness.compare.formats import html_tables, inline, render
 from harness.compare.forms import known_format
-from harness.compare.keys import Comparison, Reference
+from harness.compare.keys import Comparison
 from harness.compare.layout import tables
+from harness.compare.references import Reference
 from harness.compare.sentences import sentences
 from harness.wording import printable
 

@@ -29,16 +29,17 @@ from harness.compare.keys import (
 )
 from harness.compare.learning import learn
 from harness.compare.measures import measure
-from harness.compare.runs import named_arm, other_names
 from harness.compare.sampled import sampled
 from harness.compare.scores import paired_differences, scores, span_of, worst_cases
+from harness.compare.selection import named_arm, other_names
 from harness.compare.views import views
 from harness.errors import UserError
 
 if TYPE_CHECKING:
     import polars as pl
 
-    from harness.compare.runs import Run, Selection
+    from harness.compare.runs import Run
+    from harness.compare.selection import Selection
 
 ALPHA = 0.05
 POWER = 0.8

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Literal
 
 from harness.compare.columns import Table
 from harness.compare.forms import Format
-from harness.compare.keys import Comparison, EstimateData, Reference
+from harness.compare.keys import Comparison, EstimateData
 from harness.compare.layout import tables
+from harness.compare.references import Reference
 from harness.compare.sentences import sentences
 from harness.layers import digest
 from harness.wording import printable

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, get_args
 from harness.compare.keys import Exempt
 from harness.errors import NotComparable, PluginError
 from harness.layers import flatten
-from harness.results.schema import Certificate, Group, Launch, keys
+from harness.results.checked import keys
+from harness.results.schema import Certificate, Group, Launch
 from harness.wording import with_cores
 
 if TYPE_CHECKING:

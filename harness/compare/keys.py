@@ -311,23 +311,6 @@ class Identified(TypedDict):
     parity: Annotated[Certificate | None, "the agent's certificate; None where it has none"]
 
 
-class Reference(TypedDict):
-    """A figure published by others."""
-
-    task_set: Annotated[str, "that it was measured on"]
-    label: Annotated[str, "what was trained"]
-    source: Annotated[str, "where it was published"]
-    agent_match: NotRequired[Annotated[str, "roles that were trained, as a pattern"]]
-    accuracy_initial: NotRequired[Annotated[float, "before training"]]
-    accuracy_final: NotRequired[Annotated[float, "at the end of training"]]
-    accuracy_best: NotRequired[Annotated[float, "of the best checkpoint"]]
-    step_s: NotRequired[Annotated[float, "seconds of a step"]]
-    rollout_share: NotRequired[Annotated[float, "of a step's time"]]
-    update_share: NotRequired[Annotated[float, "of a step's time"]]
-    remark: NotRequired[Annotated[str, "what must be known to read it"]]
-    checked: NotRequired[Annotated[bool, "whether the figure was read in its source"]]
-
-
 class Comparison(TypedDict):
     """The whole of it."""
 
@@ -361,58 +344,3 @@ class Comparison(TypedDict):
     missing: Annotated[list[str], "what a study asked for and no run stands for"]
     failed: Annotated[list[Failed], "runs that ended early"]
     identity: Annotated[dict[str, Identified], "by run"]
-
-
-class Plan(TypedDict):
-    """What an effect takes with one validation set, as `harness power` says."""
-
-    clusters: Annotated[int, "groups of alike questions in it"]
-    questions: Annotated[int, "of the validation set"]
-    seeds: Annotated[int | None, "None where no number is enough"]
-    runs: Annotated[int | None, "of two arms"]
-    machine_s: Annotated[float | None, "by the measured time of a run"]
-
-
-class Entry(TypedDict):
-    """One job in `study.json`."""
-
-    key: Annotated[str, "unique in the study; names its configuration and its log"]
-    arm: Annotated[str, "that it is of"]
-    seed: Annotated[int, "its own"]
-    run: Annotated[str | None, "name of its folder"]
-    state: NotRequired[Annotated[str, "`planned`, `running`, `finished`, `failed` or `interrupted`"]]
-    kind: NotRequired[Annotated[Kind, "training or evaluation"]]
-    parent: NotRequired[Annotated[str | None, "of an evaluation: key of the training"]]
-    config_hash: NotRequired[Annotated[str, "of its configuration"]]
-    launcher: NotRequired[Annotated[str | None, "that carries it out; None where none does"]]
-    pid: NotRequired[Annotated[int | None, "of the process that runs it; None where none does here"]]
-    pid_started: NotRequired[Annotated[float | None, "when that process began, seconds since 1970"]]
-
-
-class StudyLaunch(TypedDict):
-    """One start of a study."""
-
-    started: Annotated[str, "UTC, ISO 8601"]
-    ended: NotRequired[Annotated[str, "UTC, ISO 8601; missing while it runs"]]
-    runs_at_once: Annotated[int, "runs side by side"]
-    slots: Annotated[list[dict[str, Any]], "what of the machine each of them has"]
-
-
-class Asked(TypedDict):
-    """What a study asks; empty where runs are compared that are of none."""
-
-    question: NotRequired[Annotated[str, "in words"]]
-    baseline: NotRequired[Annotated[str | None, "an arm, or its agent"]]
-    margin: NotRequired[Annotated[float | None, "differences smaller than this do not matter"]]
-    checkpoint: NotRequired[Annotated[int | None, "step whose validation is compared; None: the last"]]
-    varied: NotRequired[Annotated[list[str], "configuration keys that differ on purpose"]]
-    evaluate: NotRequired[Annotated[list[str], "agents in which trained policies are evaluated"]]
-
-
-class StudyState(Asked):
-    """The whole of `study.json`."""
-
-    schema_version: NotRequired[Annotated[int, "of `study.json`"]]
-    name: Annotated[str, "of the study"]
-    jobs: Annotated[list[Entry], "its runs, planned ones too"]
-    launches: NotRequired[Annotated[list[StudyLaunch], "its starts"]]

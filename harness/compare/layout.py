@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from harness.compare.columns import ROLE_NOTE, Table, behaviour, cost, evidence, references_of, role_tables
-from harness.compare.keys import Arm, Comparison, Reference, View
+from harness.compare.keys import Arm, Comparison, View
 from harness.compare.numbers import interval, number, p_value, points, with_interval
+from harness.compare.references import Reference
 from harness.compare.sampled import title
 from harness.compare.verdicts import measure_text, verdict_text
 from harness.wording import measured

@@ -4,8 +4,26 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Annotated, NotRequired
 
-from harness.compare.keys import Reference
+from typing_extensions import TypedDict
+
+
+class Reference(TypedDict):
+    """A figure published by others."""
+
+    task_set: Annotated[str, "that it was measured on"]
+    label: Annotated[str, "what was trained"]
+    source: Annotated[str, "where it was published"]
+    agent_match: NotRequired[Annotated[str, "roles that were trained, as a pattern"]]
+    accuracy_initial: NotRequired[Annotated[float, "before training"]]
+    accuracy_final: NotRequired[Annotated[float, "at the end of training"]]
+    accuracy_best: NotRequired[Annotated[float, "of the best checkpoint"]]
+    step_s: NotRequired[Annotated[float, "seconds of a step"]]
+    rollout_share: NotRequired[Annotated[float, "of a step's time"]]
+    update_share: NotRequired[Annotated[float, "of a step's time"]]
+    remark: NotRequired[Annotated[str, "what must be known to read it"]]
+    checked: NotRequired[Annotated[bool, "whether the figure was read in its source"]]
 
 
 def reference_rows(task_set: str | None = None) -> list[Reference]:

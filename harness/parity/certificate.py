@@ -24,8 +24,9 @@ from harness.errors import PluginError, last_line
 from harness.hookspecs import AgentSpec
 from harness.layers import digest
 from harness.plugins import agent_spec, framework_versions, program, program_of, registry
+from harness.results.checked import fault
 from harness.results.folder import now, replace_text
-from harness.results.schema import Certificate, Fingerprint, fault
+from harness.results.schema import Certificate, Fingerprint
 from harness.rollout.environments import python_for
 
 if TYPE_CHECKING:

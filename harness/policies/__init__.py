@@ -9,10 +9,10 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from harness.config import PolicyConfig
 from harness.errors import ConfigError, EnvironmentProblem, nearest
 from harness.policies.catalogue import by_name, find
 from harness.policies.weights import KINDS, damage
+from harness.sections import PolicyConfig
 
 
 def resolve(name_or_path: str) -> str:

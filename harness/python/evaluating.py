@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.config import Config, PolicyConfig, load_config, resolve_device
+from harness.config import Config, load_config, resolve_device
 from harness.errors import UserError
 from harness.python.asking import (
     PathLike,
@@ -30,6 +30,7 @@ from harness.python.loaded import LoadedRun
 from harness.python.loops import interruptible, own_loop
 from harness.python.training import say_what_is_awaited
 from harness.results.folder import RunFolder
+from harness.sections import PolicyConfig
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -120,7 +121,8 @@ class Wanted:
         """The evaluation, refused here where it cannot be carried out."""
         from harness.plugins import make_task_set
         from harness.policies.roles import answerers
-        from harness.run import check, load_tasks
+        from harness.run.checks import check
+        from harness.run.data import load_tasks
 
         trained = RunFolder.open(Path(self.run)) if self.run is not None else None
         resolved = self._resolved(trained)
@@ -212,7 +214,7 @@ class Evaluation:
         from harness.policies import fetched
         from harness.policies.export import checkpoint_dir, checkpoint_model
         from harness.policies.servers import server
-        from harness.run import check_device
+        from harness.run.checks import check_device
 
         config, label = self.config, f"eval-{self.config.agent}"
         parent: Parent | None = None

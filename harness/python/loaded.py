@@ -129,7 +129,7 @@ def one_run(path: Path, runs_dir: Path) -> Run:
     Raises:
         UserError: There is none, or there are several.
     """
-    from harness.compare.runs import select
+    from harness.compare.selection import select
 
     found = select([path], runs_dir).runs
     if len(found) != 1:

@@ -23,7 +23,7 @@ from harness.wording import duration
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from harness.run import Data
+    from harness.run.data import Data
     from harness.trainers import Progress
 
 Beside = Callable[[RunFolder], AbstractContextManager[Any]]
@@ -110,7 +110,7 @@ class Wanted:
     def asked(self) -> Training:
         """The training, refused here where it cannot be carried out."""
         from harness.plugins import trained_by
-        from harness.run import check
+        from harness.run.checks import check
 
         store = named_store(self.store)
         asked = self._new(store) if self.resume is None else self._resumed(Path(self.resume), store)
@@ -133,7 +133,7 @@ class Wanted:
         return Training(load_config(preset, path(self.config), overrides, **named), Path(self.runs_dir))
 
     def _resumed(self, resume: Path, store: str | None) -> Training:
-        from harness.run import RESUMABLE, same_run
+        from harness.run.data import RESUMABLE, same_run
 
         folder = RunFolder.open(resume)
         before = folder.read()
@@ -186,7 +186,8 @@ class Training:
             panel: Whether to draw one.
             beside: Entered around all that is written to the run's folder.
         """
-        from harness.run import check_machine, load_data
+        from harness.run.checks import check_machine
+        from harness.run.data import load_data
 
         if self.before is not None and self.finished:
             console.print(self.finished)
@@ -211,7 +212,7 @@ class Training:
         console.print(f"{folder.path}: {agent}; {config.train.trainer} is being started{last}")
         say_what_is_awaited(console, config, folder)
         title = f"{config.agent} · train {config.agent_match!r} · seed {config.seed}"
-        from harness import run  # takes a second
+        from harness.run import launch  # takes a second
 
         view = TrainingDisplay(console, title, took, _advice(config), panel=panel)
 
@@ -221,7 +222,7 @@ class Training:
 
         try:
             with view:
-                run.train(config, folder, data, resume=self.before is not None, on_progress=show)
+                launch.train(config, folder, data, resume=self.before is not None, on_progress=show)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(_kept(config, folder)) from None
         finally:

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from harness.records import Attempt, Task, Verdict
-from harness.results.schema import Call, Episode
+from harness.results.rows import Call, Episode
 
 TEXT_CHARS = 100_000
 """Of an answer or a reply that a row keeps; an agent or an endpoint may give millions."""

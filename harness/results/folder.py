@@ -32,7 +32,9 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args, overload
 
 from harness.errors import EnvironmentProblem, UserError
 from harness.layers import parse_json
-from harness.results.schema import SCHEMA_VERSION, Call, Episode, LoggedStep, RunRecord, fault
+from harness.results.checked import fault
+from harness.results.rows import Call, Episode, LoggedStep
+from harness.results.schema import SCHEMA_VERSION, RunRecord
 
 if TYPE_CHECKING:
     from harness.config import Config

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from harness.errors import UserError
 from harness.layers import parse_json
+from harness.results.checked import fault
 from harness.results.folder import RunFolder, now
-from harness.results.schema import Reading, RunRecord, fault
+from harness.results.schema import Reading, RunRecord
 
 FILE = "readings.jsonl"
 _COMPARED = ("task_set", "split", "agent", "model", "max_turns")

@@ -6,22 +6,15 @@ Plain dictionaries with types: they are JSON as they stand, and nothing has to b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cache
-from types import UnionType
 from typing import (
     Annotated,
     Any,
     Literal,
     NamedTuple,
     NotRequired,  # pydantic reads those of `typing` from Python 3.12 on only
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
 )
 
-from typing_extensions import TypedDict, is_typeddict
+from typing_extensions import TypedDict
 
 SCHEMA_VERSION = 1
 """Raised when a reader of today could misread a record; older ones are then brought up to it where they are read."""
@@ -317,146 +310,3 @@ class RunRecord(TypedDict):
     agent_distribution: Annotated[Distribution | None, "where the agent comes from"]
     config: Annotated[dict[str, Any], "the resolved configuration, which runs again as it stands"]
     result: Annotated[Result | None, "None until the run ends"]
-
-
-class Episode(TypedDict):
-    """A row of `episodes.parquet`: a rollout."""
-
-    step: Annotated[int, "training step; of a validation, the steps trained before it"]
-    phase: Annotated[str, "`train` or `val`"]
-    session: Annotated[int, "number within the task's group, from 0"]
-    rollout_id: Annotated[str, "of the store"]
-    attempt_id: Annotated[str, "of the attempt that counted"]
-    task_id: Annotated[str, "the task's"]
-    cluster: Annotated[str, "what tasks share, so that statistics do not take them as independent"]
-    difficulty: Annotated[str | None, "as the task set has it"]
-    question: Annotated[str, "as the agent saw it"]
-    agent: Annotated[str, "its name"]
-    outcome: Annotated[str, "how the attempt ended: `ok`, or which failure"]
-    detail: Annotated[str, "of a failure, in a line"]
-    answer: Annotated[str | None, "null where there is none"]
-    reward: Annotated[float | None, "the verdict, null when unscored"]
-    used_reward: Annotated[
-        float | None, "what training was given; differs in the shuffled control and for `failed_rollouts`"
-    ]
-    reward_reason: Annotated[str, "why this value, or why none"]
-    reward_flags: Annotated[list[str], "documented deviations met while scoring"]
-    reward_version: Annotated[str, "name and version of the reward"]
-    reward_parts: Annotated[str | None, "JSON: named parts of the value; null where there are none"]
-    reward_by_role: Annotated[str | None, "JSON: values by role; null where there are none"]
-    meaning: Annotated[
-        str | None, "hash of what the answer comes to, for a vote; null where a task has one rollout, or it has no vote"
-    ]
-    first_answer: Annotated[
-        str | None, "what the agent would have answered without a revision; null where the program has no drafts"
-    ]
-    first_reward: Annotated[float | None, "the verdict on it"]
-    calls: Annotated[int, "calls of the model, failed ones included"]
-    failed_calls: Annotated[int, "of them, without an answer"]
-    unread_calls: Annotated[int, "calls whose reply holds a tool call that the server did not read as one"]
-    rewrites: Annotated[int, "calls whose reply replaced an earlier answer"]
-    transitions: Annotated[int, "calls with an answer"]
-    trained_transitions: Annotated[int, "of them, given to the trainer"]
-    trained_tokens: Annotated[int, "tokens of their replies"]
-    prompt_tokens: Annotated[int, "of all calls"]
-    response_tokens: Annotated[int, "of all calls"]
-    overridden_calls: Annotated[int, "calls that asked for sampling which the run did not grant"]
-    call_roles: Annotated[list[str], "roles in order of the calls"]
-    by_role: Annotated[str | None, "JSON: what each role did, by `harness.results.episodes.roles`; null in older runs"]
-    tool_calls: Annotated[str, "JSON: tool, arguments, text, ok, times and fault of each"]
-    cut: Annotated[list[str] | None, "columns of which only the beginning is kept; null in older runs"]
-    started_s: Annotated[float, "Unix time"]
-    elapsed_s: Annotated[float, "seconds of the attempt"]
-
-
-class Call(TypedDict):
-    """A row of `transitions.parquet`: a call of the model that was answered."""
-
-    step: Annotated[int, "as of its episode"]
-    phase: Annotated[str, "as of its episode"]
-    rollout_id: Annotated[str, "as of its episode"]
-    attempt_id: Annotated[str, "as of its episode"]
-    index: Annotated[int, "position within the attempt, from 0, in order of arrival"]
-    role: Annotated[str, "who called"]
-    trained: Annotated[bool, "whether the trainer was given it"]
-    paid: Annotated[float | None, "with what value, by `train.credit`; null where it was not"]
-    response_id: Annotated[str, "of the engine; belongs to one rollout only"]
-    messages: Annotated[str, "JSON: the prompt's messages as sent"]
-    response_text: Annotated[str, "the reply"]
-    cut: Annotated[list[str] | None, "columns of which only the beginning is kept; null in older runs"]
-    finish_reason: Annotated[str | None, "`stop`, `length` or `tool_calls`"]
-    prompt_ids: Annotated[Sequence[int] | None, "token ids of the prompt, by the engine; null where it reports none"]
-    response_ids: Annotated[Sequence[int] | None, "token ids of the reply, by the engine"]
-    logprobs: Annotated[Sequence[float] | None, "log-probability of each under the sampling distribution"]
-    started_s: Annotated[float, "Unix time at which the gateway received the call"]
-    latency_s: Annotated[float, "seconds until the answer was whole"]
-    gateway_s: Annotated[float, "of them, in the gateway itself, queueing included"]
-
-
-class LoggedStep(TypedDict):
-    """What a trainer logged of a step, before it is a row of `steps.parquet`."""
-
-    step: Annotated[int, "training step"]
-    data: Annotated[dict[str, Any], "by the trainer's own names; what is no number is in no table"]
-
-
-_UNIONS = (Union, UnionType)
-_ARROW: dict[Any, str] = {
-    int: "int64",
-    float: "double",
-    str: "string",
-    bool: "bool",
-    list[str]: "list<string>",
-    Sequence[int]: "list<int32>",
-    Sequence[float]: "list<float>",
-}
-
-
-@cache
-def columns(part: type) -> dict[str, str]:
-    """Name and Arrow type of every column of a table whose rows are of this type."""
-    kinds = {name: kind for name, (kind, _, _) in described(part).items()}
-    return {name: _ARROW[get_args(kind)[0] if get_origin(kind) in _UNIONS else kind] for name, kind in kinds.items()}
-
-
-@cache
-def keys() -> dict[str, Key]:
-    """Every key of the identity: the table that comparing, `runs diff` and reports go by."""
-    return {name: more[1] for name, (_, _, more) in described(Identity).items()}
-
-
-def fault(data: Any, part: type) -> str | None:
-    """Dotted name of the first field that is missing or of the wrong kind; None if all are right."""
-    for name, (kind, needed, _) in described(part).items():
-        if name not in data:
-            if needed:
-                return name
-        elif not _fits(data[name], kind):
-            below = fault(data[name], kind) if is_typeddict(kind) and isinstance(data[name], dict) else None
-            return f"{name}.{below}" if below else name
-    return None
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    if is_typeddict(kind):
-        return isinstance(value, dict) and fault(value, kind) is None
-    outer, inner = get_origin(kind), get_args(kind)
-    if kind is Any or outer is Literal:
-        return kind is Any or value in inner
-    if outer in _UNIONS:
-        return any(_fits(value, one) for one in inner)
-    if outer is list:
-        return isinstance(value, list) and all(_fits(one, inner[0]) for one in value)
-    return isinstance(value, (int, float) if kind is float else outer or kind)
-
-
-@cache
-def described(part: type) -> dict[str, tuple[Any, bool, tuple[Any, ...]]]:
-    """Of every field its type, whether it is needed, and what else its annotation says."""
-    found = {}
-    for name, hint in get_type_hints(part, include_extras=True).items():
-        needed = get_origin(hint) is not NotRequired
-        kind = hint if needed else get_args(hint)[0]
-        said = get_args(kind) if get_origin(kind) is Annotated else (kind,)
-        found[name] = (said[0], needed, said[1:])
-    return found

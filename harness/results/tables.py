@@ -8,8 +8,10 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from harness.results.checked import columns
 from harness.results.folder import ROWS, Kind, RunFolder
-from harness.results.schema import Call, Episode, LoggedStep, RunRecord, columns
+from harness.results.rows import Call, Episode, LoggedStep
+from harness.results.schema import RunRecord
 from harness.results.signal import mixed_groups
 
 _TYPES: dict[str, pa.DataType] = {

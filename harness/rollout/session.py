@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from harness.config import Config, EvalConfig
+from harness.config import Config
 from harness.deadlines import DeadlinePassed, Raised, within
 from harness.gateway.answers import SeenIds
 from harness.gateway.client import GatewayControl
@@ -29,6 +29,7 @@ from harness.rollout.client import RolloutClient
 from harness.rollout.credit import kinds, payments
 from harness.rollout.request import Phase, RolloutRequest
 from harness.scoring import Scorer
+from harness.sections import EvalConfig
 
 if TYPE_CHECKING:
     from agentlightning.store.base import LightningStore

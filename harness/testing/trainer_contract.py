@@ -24,9 +24,10 @@ from harness.errors import RunFailed
 from harness.plugins import make_trainer
 from harness.policies.export import checkpoint_dir, checkpoint_model
 from harness.results.folder import RunFolder
-from harness.results.schema import Episode
+from harness.results.rows import Episode
 from harness.results.tables import logged_table
-from harness.run import check, train
+from harness.run.checks import check
+from harness.run.launch import train
 from harness.testing.data_contract import Contract
 from harness.trainers import Progress, Trainer
 

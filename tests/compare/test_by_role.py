@@ -20,7 +20,8 @@ from harness.compare.comparison import compare
 from harness.compare.keys import RoleFigures
 from harness.compare.layout import tables
 from harness.compare.numbers import formed
-from harness.compare.runs import Run, read_run, select
+from harness.compare.runs import Run, read_run
+from harness.compare.selection import select
 from harness.records import Attempt, CallFailure, Verdict
 from harness.results.episodes import roles
 from harness.testing.calls import transition

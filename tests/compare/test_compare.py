@@ -23,7 +23,7 @@ from harness.compare.formats import render, show
 from harness.compare.keys import Arm, Comparison, Pair
 from harness.compare.layout import tables
 from harness.compare.references import reference_rows
-from harness.compare.runs import select
+from harness.compare.selection import select
 from harness.errors import NotComparable, UserError
 
 from .synthetic import certificate

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.compare.runs import find_all, read_run, select
+from harness.compare.runs import find_all, read_run
+from harness.compare.selection import select
 from harness.config import load_config
 from harness.errors import ConfigError, UserError
 from harness.results.folder import RunFolder

@@ -24,7 +24,9 @@ from harness.compare.comparison import compare
 from harness.compare.formats import markdown_tables, render
 from harness.compare.layout import tables
 from harness.compare.references import reference_rows
-from harness.compare.runs import read_run, read_state, select
+from harness.compare.runs import read_run
+from harness.compare.selection import select
+from harness.compare.states import read_state
 from harness_report.episodes import sample
 from harness_report.page import write_report
 

@@ -17,8 +17,8 @@ from harness.compare import keys
 from harness.compare.comparison import compare
 from harness.compare.formats import render
 from harness.compare.layout import tables
-from harness.compare.runs import select
 from harness.compare.sampled import agreed, best_of, by_task, lines, measures, summary, worst_of
+from harness.compare.selection import select
 from harness.errors import ConfigError, NotComparable
 
 Write = Callable[..., Any]

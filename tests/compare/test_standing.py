@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from harness.compare.runs import read_run, select
+from harness.compare.runs import read_run
+from harness.compare.selection import select
 from harness.order import validation_order
 from harness.plugins import load, task_set_spec
 from harness.results.folder import RowLog, RunFolder

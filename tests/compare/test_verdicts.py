@@ -16,7 +16,7 @@ from harness.compare.comparison import compare
 from harness.compare.formats import render
 from harness.compare.keys import Comparison, Decision
 from harness.compare.layout import tables
-from harness.compare.runs import Selection, select
+from harness.compare.selection import Selection, select
 from harness.compare.sentences import sentences
 from harness.compare.verdicts import CLAIMS, conclusions, verdict_text
 from harness.errors import UserError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.compare.runs import select
+from harness.compare.selection import select
 from harness.config import Config, load_config, presets, validate
 from harness.errors import ConfigError, UserError
 from harness_study.plan import read_study

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import ConfigDict, TypeAdapter, with_config
 
-from harness.results import schema
+from harness.results import checked, rows, schema
 from harness.results.folder import RunFolder
 from harness.results.tables import _TYPES
 
@@ -45,7 +45,7 @@ def test_a_field_that_is_not_documented_is_seen(strict: TypeAdapter[Any]) -> Non
 
 
 def test_every_column_and_field_says_what_it_is() -> None:
-    for row in (schema.Episode, schema.Call):
-        assert set(schema.columns(row).values()) <= set(_TYPES)
-    for part in (*PAGE["OF_RECORDS"], schema.Episode, schema.Call, schema.LoggedStep):
+    for row in (rows.Episode, rows.Call):
+        assert set(checked.columns(row).values()) <= set(_TYPES)
+    for part in (*PAGE["OF_RECORDS"], rows.Episode, rows.Call, rows.LoggedStep):
         assert part.__doc__ and all(meaning for _, _, meaning in PAGE["fields"](part)), part

@@ -24,7 +24,7 @@ from harness.hookspecs import (
     hookimpl,
 )
 from harness.plugins import KINDS, Registry, check_fit, is_reference, load, make_reward, registry
-from harness.run import check
+from harness.run.checks import check
 
 OWN = EntryPoint("_own", "harness_sql.plugin", "harness")
 """A plugin that is always there, and comes first."""

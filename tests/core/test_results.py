@@ -15,9 +15,11 @@ import pytest
 from harness.errors import EnvironmentProblem, RunFailed, UserError
 from harness.monitor import Monitor
 from harness.records import Attempt, Task, Transition, Verdict
+from harness.results.checked import columns
 from harness.results.episodes import episode_row
 from harness.results.folder import RowLog, RunFolder
-from harness.results.schema import Episode, RunRecord, columns
+from harness.results.rows import Episode
+from harness.results.schema import RunRecord
 from harness.results.signal import least_to_train, mixed_groups, share_mixed, why_flat
 from harness.results.tables import conclude, step_rows, write_tables
 from harness.testing.calls import transition

@@ -16,7 +16,8 @@ from harness.errors import UserError
 from harness.plugins import make_task_set
 from harness.policies import resolve
 from harness.results.folder import RowLog, RunFolder
-from harness.run import StartedRun, same_parts, validated, validation_due
+from harness.run.data import same_parts
+from harness.run.launch import StartedRun, validated, validation_due
 from harness.run_record import run_record
 from harness_sql.tasks.pocket import PocketTasks
 

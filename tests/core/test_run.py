@@ -23,7 +23,8 @@ from harness.provenance import model_hash
 from harness.records import Task
 from harness.results.folder import RowLog, RunFolder
 from harness.results.schema import RunRecord, Scores
-from harness.run import StartedRun, load_tasks, recorded
+from harness.run.data import load_tasks
+from harness.run.launch import StartedRun, recorded
 from harness.run_record import identity, tools_hash
 from harness_sql.tasks.pocket import PocketTasks
 

@@ -23,6 +23,7 @@ ROOMS = (
         "serving",
         "layers",
         "wording",
+        "sections",
         "config",
         "records",
         "branches",

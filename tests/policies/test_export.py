@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from harness.config import PolicyConfig, load_config
+from harness.config import load_config
 from harness.errors import ConfigError, RunFailed, UserError
 from harness.policies import fetched, resolve
 from harness.policies.export import checkpoint_dir
 from harness.results.folder import RunFolder
+from harness.sections import PolicyConfig
 from harness_verl.models import export, trained_policy
 from harness_verl.trainer import VerlTrainer
 from harness_weights.proof import compare_answers, refuse_other_answers

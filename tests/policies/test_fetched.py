@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from harness.config import PolicyConfig, load_config
+from harness.config import load_config
 from harness.errors import ConfigError
 from harness.policies import fetched, resolve, revision_of
 from harness.provenance import model_hash
 from harness.results.folder import RunFolder
-from harness.run import load_data
+from harness.run.data import load_data
 from harness.run_record import run_record
+from harness.sections import PolicyConfig
 from harness_sql.tasks.pocket import PocketTasks
 
 pytest.importorskip("huggingface_hub", reason="needs the extra cpu or gpu")

@@ -18,7 +18,8 @@ from harness.policies import resolve
 from harness.policies.roles import Answerer, answerers, answering
 from harness.results.folder import RunFolder
 from harness.rollout.stack import RolloutWork
-from harness.run import check, load_data, same_parts
+from harness.run.checks import check
+from harness.run.data import load_data, same_parts
 from harness.run_record import identity, role_models, run_record
 from harness_study.plan import Study, differences, jobs_of, varied_keys
 

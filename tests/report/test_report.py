@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from harness.compare.runs import Selection, select
+from harness.compare.selection import Selection, select
 from harness.errors import UserError
 from harness_report.charts import by_group, training_curve
 from harness_report.page import write_report

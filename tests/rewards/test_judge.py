@@ -27,7 +27,7 @@ from harness.plugins import make_reward, reward_identity, reward_spec
 from harness.policies import resolve
 from harness.records import Task
 from harness.results.folder import RowLog, RunFolder
-from harness.run import same_parts, same_run
+from harness.run.data import same_parts, same_run
 from harness.run_record import run_record
 from harness.scripted.server import Reply
 from harness.testing.fixtures import StartServer

@@ -15,7 +15,7 @@ from harness.errors import ConfigError, UserError
 from harness.plugins import task_set_spec
 from harness.results.folder import RunFolder
 from harness.results.readings import FILE, write_down
-from harness.run import check
+from harness.run.checks import check
 from harness.testing.fixtures import StartServer
 
 ON_TEST = ("task.val_split=test",)

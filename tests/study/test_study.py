@@ -18,7 +18,7 @@ import pytest
 
 from harness.compare.comparison import compare
 from harness.compare.formats import render
-from harness.compare.runs import select
+from harness.compare.selection import select
 from harness.errors import ConfigError
 from harness.hookspecs import RewardSpec
 from harness.results.folder import RunFolder

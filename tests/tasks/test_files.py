@@ -25,7 +25,7 @@ from harness.plugins import environment, make_task_set
 from harness.policies import resolve
 from harness.results.folder import RunFolder
 from harness.rollout.request import RolloutRequest
-from harness.run import load_tasks
+from harness.run.data import load_tasks
 from harness.run_record import run_record
 from harness.scripted.server import ReceivedRequest
 from harness.testing.data_contract import TaskSetContract

@@ -12,7 +12,7 @@ import pytest
 from harness.config import load_config
 from harness.errors import ConfigError
 from harness.layers import differing, flatten
-from harness.run import check
+from harness.run.checks import check
 from harness_verl.compose import verl_settings
 from harness_verl.limits import micro_batch
 from harness_verl.names import CROSS_ENTROPY

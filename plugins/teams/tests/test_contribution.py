@@ -13,13 +13,15 @@ from typer.testing import CliRunner
 from harness import UserError
 from harness.cli import app
 from harness.compare.comparison import compare
-from harness.compare.runs import read_run, read_state, select
+from harness.compare.runs import read_run
+from harness.compare.selection import select
+from harness.compare.states import read_state
 from harness.config import load_config
 from harness.policies import resolve
 from harness.provenance import model_hash
 from harness.results.folder import RunFolder
 from harness.results.tables import conclude
-from harness.run import load_data
+from harness.run.data import load_data
 from harness.run_record import closed, run_record
 from harness.scripted.server import ScriptedServer
 from harness_teams.cli import app as command

@@ -9,7 +9,7 @@ import typer
 
 from harness.cli import complete
 from harness.cli.common import emit_json, results, table
-from harness.compare.runs import select
+from harness.compare.selection import select
 from harness.errors import UserError
 from harness.wording import duration, mean
 from harness_power.planning import Planned, planned

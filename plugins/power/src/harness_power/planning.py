@@ -5,24 +5,35 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import numpy as np
 import polars as pl
+from typing_extensions import TypedDict
 
 from harness.compare.comparison import CEILING
 from harness.compare.estimates import seeds_for_equivalence
 from harness.compare.power import Variances
-from harness.compare.runs import named_arm, other_names
 from harness.compare.scores import paired_differences, scores, span_of
+from harness.compare.selection import named_arm, other_names
 from harness.compare.variances import codes
 from harness.errors import UserError
 
 if TYPE_CHECKING:
-    from harness.compare.keys import Plan
-    from harness.compare.runs import Run, Selection
+    from harness.compare.runs import Run
+    from harness.compare.selection import Selection
 
 MOST_SEEDS = 1000
+
+
+class Plan(TypedDict):
+    """What an effect takes with one validation set, as `harness power` says."""
+
+    clusters: Annotated[int, "groups of alike questions in it"]
+    questions: Annotated[int, "of the validation set"]
+    seeds: Annotated[int | None, "None where no number is enough"]
+    runs: Annotated[int | None, "of two arms"]
+    machine_s: Annotated[float | None, "by the measured time of a run"]
 
 
 @dataclass(frozen=True, slots=True)

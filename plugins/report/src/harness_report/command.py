@@ -9,7 +9,8 @@ import typer
 
 from harness.cli import complete
 from harness.cli.common import one_thread, results
-from harness.compare.runs import STUDY_FILE, select
+from harness.compare.selection import select
+from harness.compare.states import STUDY_FILE
 from harness.errors import UserError
 from harness_report.page import EPISODES, write_report
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from harness.compare.runs import Run
-    from harness.results.schema import Call, Episode
+    from harness.results.rows import Call, Episode
 
 log = logging.getLogger(__name__)
 

@@ -29,8 +29,10 @@ from harness_report.charts import charts
 if TYPE_CHECKING:
     from jinja2 import Template
 
-    from harness.compare.keys import Comparison, Reference
-    from harness.compare.runs import Run, Selection
+    from harness.compare.keys import Comparison
+    from harness.compare.references import Reference
+    from harness.compare.runs import Run
+    from harness.compare.selection import Selection
 
 HERE = Path(__file__).parent
 DIGITS = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;/=>?@^_`{|}~"

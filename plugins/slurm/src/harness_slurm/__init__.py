@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.compare.keys import Entry
+from harness.compare.states import Entry
 from harness.errors import ConfigError, EnvironmentProblem, RunFailed, UserError, last_line
 from harness_study.launchers import Launched, Launcher
 from harness_study.plan import Job

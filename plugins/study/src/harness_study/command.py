@@ -47,7 +47,7 @@ def study(
     json_: Annotated[bool, typer.Option("--json", help="The plan, or what came of it, as JSON on stdout.")] = False,
 ) -> None:
     """Run a matrix of trainings: what is missing runs, what was interrupted goes on, what is finished stays."""
-    from harness.run import check
+    from harness.run.checks import check
     from harness_study import launchers
     from harness_study.execute import StudyRun
     from harness_study.plan import jobs_of, read_study, study_path

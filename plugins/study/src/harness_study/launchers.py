@@ -13,11 +13,11 @@ from typing import Protocol
 
 import psutil
 
-from harness.compare.keys import Entry
+from harness.compare.states import Entry
 from harness.errors import ConfigError, PluginError, nearest
 from harness.hookspecs import Spec
 from harness.plugins import make
-from harness.run import check_device, check_machine
+from harness.run.checks import check_device, check_machine
 from harness_study.plan import Job
 from harness_study.slots import Slot, make_slots
 

@@ -13,11 +13,12 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from harness.compare.runs import named_arm
-from harness.config import Config, Section, load_config, presets_dir
+from harness.compare.selection import named_arm
+from harness.config import Config, load_config, presets_dir
 from harness.errors import ConfigError, NoSuchArm, nearest
 from harness.layers import differing, digest, flatten, parse_yaml
 from harness.plugins import reward_of, trained_by
+from harness.sections import Section
 from harness.wording import shown
 
 Values = list[Any] | dict[str, Any]

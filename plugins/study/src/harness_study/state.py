@@ -19,8 +19,8 @@ from pathlib import Path
 from subprocess import SubprocessError
 from typing import Literal
 
-from harness.compare.keys import Entry, StudyLaunch, StudyState
-from harness.compare.runs import STUDY_FILE, Run, read_run, read_state, readable
+from harness.compare.runs import Run, read_run, readable
+from harness.compare.states import STUDY_FILE, Entry, StudyLaunch, StudyState, read_state
 from harness.errors import PluginError
 from harness.parity.certificate import fingerprint
 from harness.provenance import changes, commit

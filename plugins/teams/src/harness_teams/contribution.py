@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, TypedDict
 from harness import UserError
 from harness.compare.columns import Table
 from harness.compare.comparison import compare
-from harness.compare.keys import Comparison, Entry, EstimateData, StudyState
+from harness.compare.keys import Comparison, EstimateData
 from harness.compare.numbers import with_interval
-from harness.compare.runs import STUDY_FILE, read_state, select
+from harness.compare.selection import select
+from harness.compare.states import STUDY_FILE, Entry, StudyState, read_state
 from harness.errors import nearest
 from harness.plugins import roles_of
 from harness.policies.export import checkpoint_dir

@@ -74,7 +74,7 @@ def _place(target: Path | None, runs_dir: Path) -> tuple[Path, str]:
     Raises:
         UserError: There is nothing to look at.
     """
-    from harness.compare.runs import located
+    from harness.compare.selection import located
 
     if target is not None:
         folder = located(target, runs_dir)

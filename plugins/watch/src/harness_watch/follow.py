@@ -16,7 +16,7 @@ from harness.errors import UserError
 from harness.layers import parse_json
 from harness.monitor import Follower
 from harness.results.folder import Kind, RunFolder
-from harness.results.schema import Call, Episode, LoggedStep
+from harness.results.rows import Call, Episode, LoggedStep
 from harness.results.tables import episodes_table, step_rows, steps_table
 from harness.trainers import Progress
 

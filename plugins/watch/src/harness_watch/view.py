@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness.compare.runs import STUDY_FILE, Run, Selection, name_arms, read_state, select
+from harness.compare.runs import Run
+from harness.compare.selection import Selection, name_arms, select
+from harness.compare.states import STUDY_FILE, read_state
 from harness.errors import UserError
 from harness.monitor import standing
 from harness_report.episodes import newest, opened

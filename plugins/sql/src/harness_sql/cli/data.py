@@ -79,7 +79,7 @@ def check(
     """
     from harness.config import load_config
     from harness.plugins import make, task_set_spec
-    from harness.run import refusals
+    from harness.run.data import refusals
     from harness_sql.tasks.files.checking import check, place
 
     named = [] if file is None else [f"task.options.path={json.dumps(str(file))}"]

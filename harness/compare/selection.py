@@ -1,0 +1,166 @@
+"""Which runs a comparison is of, and what its arms are called."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from harness.compare.runs import Run, read_run, readable
+from harness.compare.states import STUDY_FILE, Asked, Entry, read_state
+from harness.errors import NoSuchArm, UserError, nearest
+from harness.layers import differing, flatten, parse_yaml
+
+_OF_THE_DEVICE = (
+    "gpus",
+    "nodes",
+    "rollout.runners",
+    "rollout.concurrency",
+    "rollout.host",
+    "rollout.store",
+    "reward.concurrency",
+    "train.micro_batch",
+    "verl",
+)
+
+
+@dataclass
+class Selection:
+    """The runs of one comparison.
+
+    Attributes:
+        study: The study's description where the runs come from one.
+        arms: Those that a study has, whether they ran or not.
+        jobs: Of a study, planned ones too.
+        missing: What a study asked for and no run stands for, in words.
+        varied: Configuration keys that the study varies on purpose.
+    """
+
+    runs: list[Run]
+    name: str = ""
+    study: Asked = field(default_factory=Asked)
+    arms: list[str] = field(default_factory=list)
+    jobs: list[Entry] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    varied: list[str] = field(default_factory=list)
+
+
+def select(paths: Iterable[Path], runs_dir: Path = Path("runs")) -> Selection:
+    """The runs that paths name: run folders, run ids, folders of runs, a study's folder or its YAML file.
+
+    Of a folder of runs those whose record cannot be read are left out, with a remark on stderr.
+
+    Raises:
+        UserError: A path is none of these, a study has no run yet, or the record of a run or study that is
+            named cannot be read.
+    """
+    chosen = Selection([])
+    empty = []
+    for path in paths:
+        found = located(path, runs_dir)
+        if (found / STUDY_FILE).is_file():
+            _add_study(chosen, found)
+        elif (found / "run.json").is_file():
+            chosen.runs.append(replace(read_run(found), name=str(path)))
+        else:
+            below = sorted(found.glob("*/run.json"))
+            empty += [] if below else [path]
+            chosen.runs += readable(one.parent for one in below)
+            chosen.name = chosen.name or found.name
+    unique = {run.folder.path: run for run in chosen.runs}
+    chosen.runs = list(unique.values())
+    if not chosen.runs:
+        raise UserError("there is no run yet to look at. `harness runs list` shows what there is")
+    if empty:
+        raise UserError(f"{empty[0]} holds no run: no run.json is in it or a folder below. Restore it, or leave it out")
+    if not all(run.arm for run in chosen.runs):
+        name_arms(chosen.runs)
+    chosen.name = chosen.name or (chosen.runs[0].id if len(chosen.runs) == 1 else f"{len(chosen.runs)} runs")
+    return chosen
+
+
+def name_arms(runs: Sequence[Run]) -> None:
+    """Name arms by what sets them apart: always the agent, and every other configuration key that differs.
+
+    What presets set otherwise on another device is named by the device.
+    """
+    configs = [flatten(run.record["config"]) for run in runs]
+    devices = [str(run.record.get("device")) for run in runs]
+
+    def goes_with_device(key: str) -> bool:
+        values = {(device, str(config.get(key))) for device, config in zip(devices, configs, strict=True)}
+        return key.startswith(_OF_THE_DEVICE) and len(values) == len(set(devices))
+
+    own = ("agent", "seed", "device")
+    keys = [key for key in differing(configs) if key not in own and not goes_with_device(key)]
+    kinds = {run.record["kind"] for run in runs}
+    for run, config, device in zip(runs, configs, devices, strict=True):
+        rest = [f"on {device}"] if len(set(devices)) > 1 else []
+        rest += [f"{key.rpartition('.')[2]}={config.get(key)}" for key in keys]
+        run.arm = run.arm or " ".join([str(config["agent"]), *rest, *([run.record["kind"]] if len(kinds) > 1 else [])])
+
+
+def named_arm(name: str, arms: Mapping[str, Collection[str]]) -> str:
+    """The arm that a baseline means: its name, or another that no other arm has.
+
+    Args:
+        arms: Other names of every arm: its agent, its runs.
+
+    Raises:
+        NoSuchArm: There is none, or there are several; another one is never taken instead.
+    """
+    if name in arms:
+        return name
+    matching = [arm for arm, others in arms.items() if name in others]
+    if len(matching) == 1:
+        return matching[0]
+    all_of_them = ", ".join(map(repr, matching or arms))
+    if matching:
+        raise NoSuchArm(f"{name!r} is in {len(matching)} arms. Name one of them as the baseline: {all_of_them}")
+    known = dict.fromkeys([*arms, *(other for others in arms.values() for other in others)])
+    raise NoSuchArm(f"no arm called {name!r}{nearest(name, known, '.')} Arms: {all_of_them}")
+
+
+def other_names(runs: Iterable[Run]) -> dict[str, set[str]]:
+    """What the arms of runs may be called besides their names."""
+    found: dict[str, set[str]] = {}
+    for run in runs:
+        found.setdefault(run.arm, set()).update((run.record["agent"], run.id, run.name))
+    return found
+
+
+def located(path: Path, runs_dir: Path) -> Path:
+    """The folder that is meant: its path, a run's id, or a study's file."""
+    if path.is_dir():
+        return path
+    if path.suffix in (".yaml", ".yml") and path.is_file():
+        try:
+            described = parse_yaml(path.read_bytes())
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path} is no study that can be read: {error}. Correct it there") from error
+        folder: Path = runs_dir / str(described.get("name", path.stem) if isinstance(described, dict) else path.stem)
+        if not (folder / STUDY_FILE).is_file():
+            raise UserError(f"study {path} has no runs under {folder} yet. Start it: harness study {path}")
+        return folder
+    if (runs_dir / path).is_dir():
+        return runs_dir / path
+    close = [run for run in runs_dir.glob(f"*{path.name}*") if (run / "run.json").is_file()]
+    if len(close) == 1:
+        return close[0]
+    raise UserError(f"{path} is neither a run, a study nor a folder of runs. `harness runs list` shows those found")
+
+
+def _add_study(chosen: Selection, folder: Path) -> None:
+    data = read_state(folder)
+    chosen.study, chosen.name = data, data["name"]
+    chosen.jobs += data["jobs"]
+    chosen.varied += [key for key in data.get("varied", []) if key not in chosen.varied]
+    for job in data["jobs"]:
+        if data.get("evaluate") and job.get("kind") != "eval":
+            continue  # what a policy is worth elsewhere is asked; its training is only the means
+        chosen.arms.append(job["arm"])
+        path = folder / job["run"] if job["run"] else None
+        if path is None or not (path / "run.json").is_file():
+            chosen.missing.append(f"{job['arm']} seed {job['seed']}: {job.get('state', 'not run')}")
+            continue
+        chosen.runs.append(replace(read_run(path), arm=job["arm"], name=f"{job['arm']} seed {job['seed']}"))

@@ -1,0 +1,76 @@
+"""What `study.json` has: the jobs of a study, what came of each, and its starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, NotRequired, cast
+
+from typing_extensions import TypedDict
+
+from harness.compare.keys import Kind
+from harness.errors import UserError
+from harness.results.checked import fault
+from harness.results.folder import read_json
+
+STUDY_FILE = "study.json"
+
+
+class Entry(TypedDict):
+    """One job in `study.json`."""
+
+    key: Annotated[str, "unique in the study; names its configuration and its log"]
+    arm: Annotated[str, "that it is of"]
+    seed: Annotated[int, "its own"]
+    run: Annotated[str | None, "name of its folder"]
+    state: NotRequired[Annotated[str, "`planned`, `running`, `finished`, `failed` or `interrupted`"]]
+    kind: NotRequired[Annotated[Kind, "training or evaluation"]]
+    parent: NotRequired[Annotated[str | None, "of an evaluation: key of the training"]]
+    config_hash: NotRequired[Annotated[str, "of its configuration"]]
+    launcher: NotRequired[Annotated[str | None, "that carries it out; None where none does"]]
+    pid: NotRequired[Annotated[int | None, "of the process that runs it; None where none does here"]]
+    pid_started: NotRequired[Annotated[float | None, "when that process began, seconds since 1970"]]
+
+
+class StudyLaunch(TypedDict):
+    """One start of a study."""
+
+    started: Annotated[str, "UTC, ISO 8601"]
+    ended: NotRequired[Annotated[str, "UTC, ISO 8601; missing while it runs"]]
+    runs_at_once: Annotated[int, "runs side by side"]
+    slots: Annotated[list[dict[str, Any]], "what of the machine each of them has"]
+
+
+class Asked(TypedDict):
+    """What a study asks; empty where runs are compared that are of none."""
+
+    question: NotRequired[Annotated[str, "in words"]]
+    baseline: NotRequired[Annotated[str | None, "an arm, or its agent"]]
+    margin: NotRequired[Annotated[float | None, "differences smaller than this do not matter"]]
+    checkpoint: NotRequired[Annotated[int | None, "step whose validation is compared; None: the last"]]
+    varied: NotRequired[Annotated[list[str], "configuration keys that differ on purpose"]]
+    evaluate: NotRequired[Annotated[list[str], "agents in which trained policies are evaluated"]]
+
+
+class StudyState(Asked):
+    """The whole of `study.json`."""
+
+    schema_version: NotRequired[Annotated[int, "of `study.json`"]]
+    name: Annotated[str, "of the study"]
+    jobs: Annotated[list[Entry], "its runs, planned ones too"]
+    launches: NotRequired[Annotated[list[StudyLaunch], "its starts"]]
+
+
+def read_state(folder: Path) -> StudyState:
+    """The content of a study's `study.json`.
+
+    Raises:
+        UserError: It cannot be read or lacks what its runs are found by.
+    """
+    path = folder / STUDY_FILE
+    advice = "Restore it, or move it away and start the study again: finished runs are found by their configuration"
+    data = read_json(path, advice)
+    if name := fault(data, StudyState):
+        raise UserError(
+            f"{path} is no complete record of a study: its {name} is missing or of the wrong kind. {advice}"
+        )
+    return cast(StudyState, data)

@@ -1,0 +1,97 @@
+"""What is refused before a run begins: settings that do not fit, and what this machine lacks."""
+
+from __future__ import annotations
+
+import re
+
+from harness.config import Config, resolve_device
+from harness.errors import ConfigError, EnvironmentProblem
+from harness.plugins import (
+    agent_spec,
+    check_fit,
+    checked_options,
+    make_reward,
+    make_trainer,
+    task_set_spec,
+    trained_by,
+    trainer_spec,
+)
+from harness.policies.roles import check as check_roles
+
+ROWS_BYTES = {"train": 64 * 2**20, "eval": 4 * 2**20}
+"""Room that the rows, logs and tables of a small run take; without it none is started."""
+
+
+def check(config: Config, *, trains: bool = True, reads_reserved: bool = False) -> None:
+    """Refuse before anything is started what could only fail later.
+
+    Args:
+        trains: Whether the trainer is to be used on the device, not just the agent; what only measures needs no
+            training split and no trained role.
+        reads_reserved: Whether the validation split may be one that is reserved for one reading at the end.
+
+    Raises:
+        PluginError: A part that the configuration names is not installed or does not import.
+        ConfigError: An option of task set, reward or trainer is unknown or does not fit, the task set has no such
+            split, the trainer does not train on the device, `agent_match` is no regular expression or matches none
+            of the agent's roles, or as `policies.roles.check`.
+    """
+    spec = agent_spec(config.agent)
+    task_set = task_set_spec(config.task.name)
+    asked = {"train_split": config.task.train_split} if trains else {}
+    for key, split in (asked | {"val_split": config.task.val_split}).items():
+        if split not in task_set.splits:
+            raise ConfigError(
+                f"task.{key}: {task_set.name!r} has no split {split!r}. Use one of: {', '.join(task_set.splits)}"
+            )
+        if split in task_set.reserved and not reads_reserved:
+            free = ", ".join(name for name in task_set.splits if name not in task_set.reserved)
+            raise ConfigError(
+                f"task.{key}: {split!r} of {task_set.name!r} is for one reading at the end, when nothing is chosen by "
+                f"it any more: `harness eval --read-reserved`, which writes it down. Until then use one of: {free}"
+            )
+    check_fit(spec.name, task_set.name)
+    checked_options(task_set, config.task.options, "task.options")
+    make_reward(config)
+    if trains:
+        trainer, device = trainer_spec(config.train.trainer), resolve_device(config.device)
+        if device not in trainer.devices:
+            raise ConfigError(
+                f"device: {trainer.name!r} does not train on {device!r}. Use one of: {', '.join(trainer.devices)}"
+            )
+    pattern = trained_by(config.agent, config.agent_match)
+    try:
+        matched = [role for role in spec.roles if re.search(pattern, role)]
+    except re.error as error:
+        raise ConfigError(f"agent_match {pattern!r} is not a regular expression: {error}") from error
+    if trains and not matched:
+        raise ConfigError(
+            f"agent_match {pattern!r} matches none of the roles of {spec.name}: {', '.join(spec.roles)}. "
+            "Name what finds one, for example all: --set agent_match=."
+        )
+    check_roles(config, matched if trains else ())
+    if trains:
+        make_trainer(config).check(config)
+
+
+def check_device(config: Config) -> None:
+    """Refuse a GPU where this machine shows none; in a cluster that is joined, others may have it.
+
+    Raises:
+        EnvironmentProblem: There is none.
+    """
+    if config.device == "cuda" and config.ray_address is None and resolve_device("auto") != "cuda":
+        raise EnvironmentProblem(
+            "device is 'cuda', but no CUDA GPU is visible on this machine: use --preset cpu, "
+            "or see what `harness doctor` says of it"
+        )
+
+
+def check_machine(config: Config) -> None:
+    """Refuse a training that this machine cannot carry out, before it is announced and its folder is made.
+
+    Raises:
+        EnvironmentProblem: As `check_device`, or what the trainer needs is not installed.
+    """
+    check_device(config)
+    make_trainer(config).check_machine(config)
