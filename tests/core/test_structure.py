@@ -68,14 +68,14 @@ WORDS = re.compile(
 )
 
 BOUNDS = {
-    "code lines of the core": 15_200,
-    "code lines of core and plugins": 35_100,
+    "code lines of the core": 15_260,
+    "code lines of core and plugins": 35_220,
     "floors of the core": 15,
     "circles of rooms": 0,
     "circles of modules": 0,
     "dict[str, Any]": 161,
     "mentions of Any": 592,
-    "modules over 350 lines": 9,
+    "modules over 350 lines": 4,
     "functions over 60 lines or 8 parameters": 11,
 }
 
