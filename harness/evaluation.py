@@ -26,7 +26,7 @@ from harness.rollout.session import Session
 from harness.rollout.stack import RolloutWork
 from harness.run.data import load_tasks
 from harness.run.launch import StartedRun, recorded
-from harness.run_record import agent_failures
+from harness.run.record import agent_failures
 from harness.wording import is_graded
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from harness.policies.roles import Answerer, answerers
 from harness.provenance import model_hash
 from harness.records import Task
 from harness.results.folder import RunFolder
-from harness.run_record import role_models
+from harness.run.record import role_models
 from harness.tasks import TaskSet
 
 RESUMABLE = (

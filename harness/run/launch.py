@@ -24,7 +24,7 @@ from harness.results.signal import least_to_train
 from harness.results.tables import conclude
 from harness.run.checks import ROWS_BYTES
 from harness.run.data import Data, load_data, same_run
-from harness.run_record import changed_data, closed, graded, run_record, training_result
+from harness.run.record import changed_data, closed, graded, run_record, training_result
 from harness.sections import TrainConfig
 from harness.tasks import TaskSet
 from harness.trainers import Progress

@@ -20,7 +20,7 @@ from harness.results.episodes import episode_row, transition_rows
 from harness.results.folder import RowLog, RunFolder
 from harness.results.schema import Certificate, Fingerprint, Scores
 from harness.results.tables import conclude
-from harness.run_record import closed, run_record, training_result
+from harness.run.record import closed, run_record, training_result
 
 
 def certificate(scenarios: str = "s", prompts: str = "p") -> Certificate:

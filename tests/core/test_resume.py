@@ -18,7 +18,7 @@ from harness.policies import resolve
 from harness.results.folder import RowLog, RunFolder
 from harness.run.data import same_parts
 from harness.run.launch import StartedRun, validated, validation_due
-from harness.run_record import run_record
+from harness.run.record import run_record
 from harness_sql.tasks.pocket import PocketTasks
 
 

@@ -25,7 +25,7 @@ from harness.results.folder import RowLog, RunFolder
 from harness.results.schema import RunRecord, Scores
 from harness.run.data import load_tasks
 from harness.run.launch import StartedRun, recorded
-from harness.run_record import identity, tools_hash
+from harness.run.record import identity, tools_hash
 from harness_sql.tasks.pocket import PocketTasks
 
 

@@ -17,7 +17,7 @@ from harness.policies import fetched, resolve, revision_of
 from harness.provenance import model_hash
 from harness.results.folder import RunFolder
 from harness.run.data import load_data
-from harness.run_record import run_record
+from harness.run.record import run_record
 from harness.sections import PolicyConfig
 from harness_sql.tasks.pocket import PocketTasks
 

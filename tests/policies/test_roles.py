@@ -20,7 +20,7 @@ from harness.results.folder import RunFolder
 from harness.rollout.stack import RolloutWork
 from harness.run.checks import check
 from harness.run.data import load_data, same_parts
-from harness.run_record import identity, role_models, run_record
+from harness.run.record import identity, role_models, run_record
 from harness_study.plan import Study, differences, jobs_of, varied_keys
 
 LOCAL = "http://127.0.0.1:8000/v1"

@@ -28,7 +28,7 @@ from harness.policies import resolve
 from harness.records import Task
 from harness.results.folder import RowLog, RunFolder
 from harness.run.data import same_parts, same_run
-from harness.run_record import run_record
+from harness.run.record import run_record
 from harness.scripted.server import Reply
 from harness.testing.fixtures import StartServer
 from harness_sql.rewards import asking

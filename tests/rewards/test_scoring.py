@@ -26,7 +26,7 @@ from harness.hookspecs import RewardSpec, hookimpl
 from harness.plugins import Registry, make_reward, reward_spec
 from harness.records import Attempt, Task, Verdict
 from harness.results.folder import RunFolder
-from harness.run_record import run_record
+from harness.run.record import run_record
 from harness.scoring import Scorer
 from harness.testing.fixtures import StartServer
 from harness_sql.sqlite.environment import DATABASE

@@ -26,7 +26,7 @@ from harness.policies import resolve
 from harness.results.folder import RunFolder
 from harness.rollout.request import RolloutRequest
 from harness.run.data import load_tasks
-from harness.run_record import run_record
+from harness.run.record import run_record
 from harness.scripted.server import ReceivedRequest
 from harness.testing.data_contract import TaskSetContract
 from harness.testing.fixtures import StartServer

@@ -22,7 +22,7 @@ from harness.provenance import model_hash
 from harness.results.folder import RunFolder
 from harness.results.tables import conclude
 from harness.run.data import load_data
-from harness.run_record import closed, run_record
+from harness.run.record import closed, run_record
 from harness.scripted.server import ScriptedServer
 from harness_teams.cli import app as command
 from harness_teams.contribution import TRAINED, arms_of, groups_of

@@ -19,7 +19,7 @@ from harness.errors import UserError
 from harness.monitor import Follower
 from harness.plugins import make_trainer
 from harness.results.folder import RunFolder, now, undisturbed
-from harness.run_record import STUDY_VARIABLE
+from harness.run.record import STUDY_VARIABLE
 from harness.trainers import Progress, Standby
 from harness_study.launchers import Launched
 from harness_study.plan import Job

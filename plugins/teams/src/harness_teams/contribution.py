@@ -21,7 +21,7 @@ from harness.plugins import roles_of
 from harness.policies.export import checkpoint_dir
 from harness.python.evaluating import Wanted
 from harness.results.folder import RunFolder, held, replace_text
-from harness.run_record import role_models
+from harness.run.record import role_models
 from harness.wording import measured
 from harness_study.plan import config_hash
 
