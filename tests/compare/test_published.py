@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from typing_extensions import is_typeddict
 
 from harness.cli import app
-from harness.compare import keys
+from harness.compare import keys, references, states
 from harness.compare.agreement import answer_hashes
 from harness.compare.comparison import compare
 from harness.compare.formats import markdown_tables, render
@@ -27,6 +27,7 @@ from harness.compare.references import reference_rows
 from harness.compare.runs import read_run
 from harness.compare.selection import select
 from harness.compare.states import read_state
+from harness_power import planning
 from harness_report.episodes import sample
 from harness_report.page import write_report
 
@@ -62,7 +63,10 @@ def test_tables_in_the_documents_are_those_of_the_records() -> None:
 
 @pytest.fixture(scope="module")
 def parts() -> list[type]:
-    return [one for one in vars(keys).values() if is_typeddict(one) and one.__module__ == keys.__name__]
+    rooms = (keys, planning, references, states)
+    return [
+        one for room in rooms for one in vars(room).values() if is_typeddict(one) and one.__module__ == room.__name__
+    ]
 
 
 def test_every_key_says_what_it_is_on_a_page_that_is_made_of_the_model(parts: list[type]) -> None:
