@@ -63,4 +63,4 @@ def test_two_frameworks_train_on_a_taskset_and_are_compared(python: Path, tmp_pa
     assert compared["task_set"] == "verifiers" and not compared["exceptions"] and not compared["failed"]
     harness("report", "runs/glossary", "--out", "report.html")
     page = (tmp_path / "report.html").read_text()
-    assert all(agent in page for agent in AGENTS) and "facts_lookup" in page
+    assert all(agent in page for agent in AGENTS) and "looked_up" in page, "the part of the reward"
