@@ -197,6 +197,30 @@ async def test_a_framework_asks_the_policy_the_same_in_either_protocol(attempt: 
     assert seen[0] == seen[1]
 
 
+async def test_what_claude_code_adds_is_no_part_of_the_conversation(attempt: Attempt) -> None:
+    marked = {"cache_control": {"type": "ephemeral"}}
+    system = [{"type": "text", "text": "You are an agent.", **marked}, {"type": "text", "text": SYSTEM, **marked}]
+    shown = {"name": "query", "description": "Run a query.", "input_schema": PARAMETERS}
+    hidden = {"name": "DeferredToolPlaceholder", "input_schema": {"type": "object"}, "defer_loading": True}
+    wishes = {"thinking": {"type": "adaptive", "display": "updates"}, "output_config": {"effort": "high"}}
+    said = [{"role": "user", "content": QUESTION}, {"role": "system", "content": [{"type": "text", "text": "Note."}]}]
+    body = {"model": "scripted", "max_tokens": 64, "stream": True, "metadata": {"user_id": "{}"}, "messages": said}
+    with ScriptedServer(["Drei.", "Vier."]) as server:
+        opened = await attempt.open(server)
+        for tools in ([hidden, shown], [hidden]):
+            answer = await opened.http.post(
+                f"{opened.url}/messages?beta=true",
+                json={**body, "system": system, "tools": tools, **wishes},
+                headers={"authorization": f"Bearer {opened.gateway.key}", "anthropic-beta": "effort-2025-11-24"},
+            )
+            assert answer.status_code == 200, answer.text
+        transitions, failures = await opened.close()
+    assert not failures and [transition.overridden for transition in transitions] == [wishes, wishes]
+    one, other = (request.body for request in server.requests)
+    assert [message["content"] for message in one["messages"]] == [f"You are an agent.\n{SYSTEM}", QUESTION, "Note."]
+    assert one["tools"] == [{"type": "function", "function": TOOL}] and "tools" not in other
+
+
 @pytest.mark.parametrize(
     ("path", "body", "named"),
     [
@@ -210,6 +234,7 @@ async def test_a_framework_asks_the_policy_the_same_in_either_protocol(attempt: 
         ("messages", {"messages": "x"}, "string indices"),
         ("messages", {"messages": [], "thinking": {"type": "enabled"}}, "thinking"),
         ("messages", {"messages": [], "tools": [{"type": "bash_20250124", "name": "bash"}]}, "bash_20250124"),
+        ("messages", {"messages": [{"role": "user", "content": [{"type": "tool_reference"}]}]}, "tool_reference"),
     ],
 )
 async def test_what_chat_completions_cannot_say_is_the_agents_bad_request(

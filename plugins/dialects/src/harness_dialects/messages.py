@@ -11,6 +11,8 @@ from harness_dialects.words import assistant, call, function, pieces, rest, text
 
 MAPPED = ("messages", "system", "tools", "tool_choice", "stop_sequences", "stream", "metadata", "thinking")
 TEXT = ("text",)
+NOT_ASKED = ("disabled", "adaptive")
+"""Of `thinking`: the second leaves it to the model, and these think in their text or not at all."""
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 ERRORS = {
     "bad_request": "invalid_request_error",
@@ -28,20 +30,23 @@ class Messages:
     """`POST /v1/messages`.
 
     Arguments of tool calls travel as objects here; what a client sends back is put into the policy's spelling again.
+    A tool with `defer_loading` is one that the model is not shown until a search at the provider's finds it; there is
+    no such search here, so that it is left out.
     """
 
     def asked(self, body: Given, written: Written) -> Json:
         """See `harness.gateway.dialects.Dialect`."""
-        if (body.get("thinking") or {}).get("type", "disabled") != "disabled":
-            raise ValueError("thinking has no chat completion here; leave it out")
+        thinking = body.get("thinking") or {}
+        if (kind := thinking.get("type", "disabled")) not in NOT_ASKED:
+            raise ValueError(f"thinking of type {kind!r} has no chat completion here; leave it out, or send 'disabled'")
         messages: list[Json] = []
         if system := body.get("system"):
             messages.append({"role": "system", "content": text_of(system, TEXT)})
         for message in body["messages"]:
             messages += _messages(message["role"], message["content"], written)
         chat: Json = {"messages": messages}
-        if tools := body.get("tools"):
-            chat["tools"] = [_tool(tool) for tool in tools]
+        if tools := [_tool(tool) for tool in body.get("tools") or () if not tool.get("defer_loading")]:
+            chat["tools"] = tools
         if choice := body.get("tool_choice"):
             named = {"type": "function", "function": {"name": choice.get("name")}}
             chat["tool_choice"] = named if choice["type"] == "tool" else CHOICES[choice["type"]]
@@ -49,6 +54,8 @@ class Messages:
                 chat["parallel_tool_calls"] = False
         if stops := body.get("stop_sequences"):
             chat["stop"] = stops
+        if kind == "adaptive":
+            chat["thinking"] = thinking  # a wish as any other: forced away, and recorded
         return chat | rest(body, MAPPED)
 
     def reply(self, body: Given, completion: Given) -> Json:
