@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import TypeVar
 
@@ -20,13 +20,17 @@ ROLE_NOTE = "Of the last validation; credit, what trained calls were paid, of al
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table: a title, column heads, and cells as text, [rows, columns]. `key` names it in files."""
+    """One table: a title, column heads, and cells as text, [rows, columns]. `key` names it in files.
+
+    The first `named` columns say what a row is of; a terminal too narrow for all of them repeats these.
+    """
 
     key: str
     title: str
     heads: list[str]
     rows: list[list[str]]
     note: str = ""
+    named: int = 1
 
 
 def behaviour(comparison: Comparison) -> Table:
@@ -70,7 +74,8 @@ def role_tables(found: ByRole, baseline: str = "", note: str = ROLE_NOTE) -> lis
         shown = [(names[arm], role, of) for arm in names for role, of in found[arm].items()]
         forms = [(name, form) for name, (_, form) in ROLE_FIGURES.items()]
         rows = [[arm, role, *(cell(of[name], form) for name, form in forms)] for arm, role, of in shown if several]
-        return _from_cells(key, title, {head: itemgetter(at) for at, head in enumerate(heads)}, rows, said)
+        made = _from_cells(key, title, {head: itemgetter(at) for at, head in enumerate(heads)}, rows, said)
+        return replace(made, named=1 + ("arm" in made.heads))
 
     against = "Paired by seed. Intervals are not corrected, and no verdict rests on them."
     return [

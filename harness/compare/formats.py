@@ -77,18 +77,20 @@ def show_table(console: Console, table: Table) -> None:
 
 
 def _fitting(table: Table, width: int) -> list[list[int]]:
-    """The columns in groups that fit a width, each with the first column; cells of more than half of it are folded."""
+    """The columns in groups that fit a width, each with those that name a row; cells of more than half are folded."""
     from rich.cells import cell_len
 
     sizes = [
         min(max(map(cell_len, (head, *(row[index] for row in table.rows)))), width // 2) + 3
         for index, head in enumerate(table.heads)
     ]
-    groups, left = [[0]], width - sizes[0] - 1
-    for index, size in enumerate(sizes[1:], 1):
-        if size > left and len(groups[-1]) > 1:
-            groups.append([0])
-            left = width - sizes[0] - 1
+    names = list(range(table.named))
+    room = width - sum(sizes[: table.named]) - 1
+    groups, left = [[*names]], room
+    for index, size in enumerate(sizes[table.named :], table.named):
+        if size > left and len(groups[-1]) > table.named:
+            groups.append([*names])
+            left = room
         groups[-1].append(index)
         left -= size
     return groups

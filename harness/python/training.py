@@ -285,7 +285,11 @@ def _kept(config: Config, folder: RunFolder) -> str:
     if not (folder.path / "run.json").is_file():
         return "nothing was started yet, and nothing is kept"
     step = max(make_trainer(config).checkpoints(folder), default=0)
-    kept = f"step {step} and all before it are kept. Go on" if step else "no checkpoint was saved yet. Begin anew"
+    kept = (
+        f"step {step} and all before it are kept. Go on"
+        if step
+        else "no checkpoint was saved yet (train.save_every). Start over"
+    )
     return f"{kept}: harness train --resume {folder.path}"
 
 

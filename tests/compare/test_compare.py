@@ -18,8 +18,9 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from harness.compare.columns import Table
 from harness.compare.comparison import compare
-from harness.compare.formats import render, show
+from harness.compare.formats import render, show, show_table
 from harness.compare.keys import Arm, Comparison, Pair
 from harness.compare.layout import tables
 from harness.compare.references import reference_rows
@@ -424,6 +425,14 @@ def test_tables_fit_the_terminal(compared: Comparison, width: int) -> None:
     for table in tables(compared):
         assert table.title[:20] in words
         assert len(table.heads[-1].split()) > 1 or table.heads[-1] in words  # the last column too
+
+
+def test_a_table_that_is_too_wide_says_again_what_its_rows_are_of() -> None:
+    heads, cells = ["arm", "role", "calls", "tokens"], ["plain", "write_query", "1" * 30, "2" * 30]
+    out = io.StringIO()
+    show_table(Console(file=out, width=60), Table("roles", "By role", heads, [cells], named=2))
+    parts = out.getvalue().split("arm")[1:]
+    assert len(parts) == 2 and all("role" in part and "write_query" in part for part in parts)
 
 
 @pytest.mark.parametrize("form", ["md", "csv", "json", "latex", "html"])

@@ -199,7 +199,10 @@ def test_a_training_returns_the_run_also_inside_an_event_loop(
 
 def test_an_interrupted_training_ends_as_the_command_does(idle: dict[str, Any], tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt, match="no checkpoint was saved yet. Begin anew: harness train --resume"):
+    with pytest.raises(
+        KeyboardInterrupt,
+        match=r"no checkpoint was saved yet \(train.save_every\). Start over: harness train --resume",
+    ):
         harness.train("reference_sql", preset="cpu", seed=1, steps=1, settings=idle, runs_dir=tmp_path, progress=False)
     (folder,) = tmp_path.glob("2*")
     assert harness.load_run(folder).record["status"] == "interrupted"
