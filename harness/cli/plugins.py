@@ -28,6 +28,7 @@ BESIDE = {
     "harness.runs": "runs {}",
     "harness.prepared": "prepared data of {}",
     "harness.servers": "server of policies on {}",
+    "harness.policies": "policies of {}",
     "harness.dialects": "dialect {}",
     "harness.trackers": "tracker {}",
     "harness.launchers": "launcher {}",

@@ -6,6 +6,8 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from harness.config import cache_dir
 from harness.errors import ConfigError, nearest
 from harness.layers import parse_yaml
 
+GROUP = "harness.policies"
+"""Entry points whose packages have a `catalogue.yaml` of their own; packages are found, not imported."""
 MANIFEST = "manifest.json"
 """Written last: a folder that has it is whole."""
 PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -89,9 +93,7 @@ class Named:
     @property
     def state(self) -> str:
         """`bundled`, `cached`, `to fetch` or `to make`."""
-        if self.bundled is not None:
-            return "bundled"
-        return "cached" if self.there else "to fetch" if self.package is not None else "to make"
+        return "bundled" if self.bundled else "cached" if self.there else "to fetch" if self.package else "to make"
 
     @property
     def how(self) -> str:
@@ -108,18 +110,19 @@ class Named:
         """
         file = self.folder / MANIFEST
         try:
-            read: dict[str, object] = json.loads(file.read_text(encoding="utf-8")) if self.there else {}
+            return dict(json.loads(file.read_text(encoding="utf-8"))) if self.there else {}
         except (OSError, ValueError) as error:
             raise ConfigError(f"{file} cannot be read ({error}): remove {file.parent}, and fetch it again") from error
-        return read
 
 
 def _known() -> dict[str, Named]:
-    """Those that this release names, from the file beside this module."""
-    here = Path(__file__).parent
-    reads = TypeAdapter(list[Named])
-    rows = reads.validate_python(parse_yaml((here / "catalogue.yaml").read_bytes()))
-    return {one.name: replace(one, bundled=one.bundled and here / one.bundled) for one in rows}
+    """Those that this release names, from the file beside this module, and those that plugins bring."""
+    specs = [find_spec(name) for name in (__package__, *(point.value for point in entry_points(group=GROUP)))]
+    found: dict[str, Named] = {}
+    for home in (Path(spec.origin).parent for spec in specs if spec and spec.origin):
+        for one in TypeAdapter(list[Named]).validate_python(parse_yaml((home / "catalogue.yaml").read_bytes())):
+            found.setdefault(one.name, replace(one, bundled=one.bundled and home / one.bundled))
+    return found
 
 
 KNOWN = _known()
@@ -146,8 +149,7 @@ def named(name: str) -> Named:
     Raises:
         ConfigError: There is none.
     """
-    found = find(name)
-    if found is None:
+    if (found := find(name)) is None:
         names = list(by_name())
         hint = nearest(name, names, f"; there are {', '.join(names)}")
         raise ConfigError(f"no policy is called {name!r}{hint}")
@@ -155,12 +157,10 @@ def named(name: str) -> Named:
 
 
 def _own() -> Iterator[Named]:
-    for file in sorted(cached_dir("").glob(f"*/{MANIFEST}")):
-        name = file.parent.name
-        if name in KNOWN or not PLAIN.fullmatch(name):
-            continue
+    there = {file.parent.name for file in cached_dir("").glob(f"*/{MANIFEST}")} - KNOWN.keys()
+    for name in sorted(filter(PLAIN.fullmatch, there)):
         try:
-            manifest = json.loads(file.read_text(encoding="utf-8"))
+            manifest = json.loads((cached_dir(name) / MANIFEST).read_text(encoding="utf-8"))
             summary = f"converted here from {manifest['source']['file']}"
             yield Named(name, summary, manifest["licence"], manifest["parameters"])
         except (OSError, ValueError, KeyError, TypeError):  # not by `harness policy fetch`, but a policy all the same

@@ -3,7 +3,8 @@
 `python -m recipes.finetune --on COURSE [--base NAME] [--agents A,B,...] [--until 0.30] [--minutes M] [--device cuda]`
 
 `--on` is a course: `pocket`, `pocket_probe` (random databases), `pocket_split` (members of teams, random databases),
-`medical` (transcripts of its tool-calling agents) or `spider` (split `train_a` in ever new variations). With `--agents`
+`medical` (transcripts of its tool-calling agents), `pocket_puzzles` (two data sets of reasoning_gym) or `spider` (split
+`train_a` in ever new variations). With `--agents`
 it is any task set with gold queries: each of these agents plays its questions against a teacher who knows gold, and all
 have equal shares; `--preset` and `--set` say, as for `harness train`, what the prompts of the run are like for which
 the policy is made.
@@ -48,6 +49,7 @@ COURSES = {
     "spider": "recipes.spider_sql.course",
     "medical": "recipes.medical.course",
     "pocket_split": "recipes.pocket_split.course",
+    "pocket_puzzles": "recipes.pocket_puzzles.course",
 }
 PLAYED = ("medical",)
 """Courses that have a teacher of their own for agents."""

@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 
 from harness.errors import find_uv  # noqa: E402
 from harness.layers import file_hash  # noqa: E402
-from harness.policies import resolve  # noqa: E402
+from harness.policies import catalogue, resolve  # noqa: E402
 from harness.policies.catalogue import KNOWN, Hub, Named, Package, named  # noqa: E402
 from harness_weights import convert, download  # noqa: E402
 
@@ -351,6 +352,22 @@ def test_a_file_of_ones_own_gets_a_name_that_everything_takes(command: Command, 
     taken = command("policy", "fetch", tiny, "--name", "mine")
     assert taken.returncode == 2 and "is there already" in taken.stderr
     assert "did you mean 'mine'" in command("policy", "show", "mines").stderr
+
+
+def test_plugins_bring_policies_without_being_imported_and_take_no_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "brings_policies"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('imported')")
+    row = "- {name: %s, summary: ours, licence: MIT, parameters: 1, bundled: here/model}\n"
+    (package / "catalogue.yaml").write_text(row % "theirs" + row % "pocket-sql")
+    monkeypatch.syspath_prepend(tmp_path)
+    points = [EntryPoint(name, name, catalogue.GROUP) for name in ("brings_policies", "gone_since")]
+    monkeypatch.setattr(catalogue, "entry_points", lambda group: points if group == catalogue.GROUP else [])
+    found = catalogue._known()
+    assert found["theirs"].folder == package / "here" / "model" and not found["theirs"].there
+    assert found["pocket-sql"] == KNOWN["pocket-sql"] and "pocket-puzzles" not in found
 
 
 @pytest.mark.parametrize(
