@@ -53,7 +53,7 @@ def test_an_agent_is_asked_what_the_course_teaches_and_a_worked_answer_is_right(
         done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)["result"]
-    assert result["outcomes"] == {"ok": MANY} and result["reward"] == 1.0, result
+    assert result["outcomes"] == {"ok": MANY} and result["accuracy"] == 1.0, result
     requests = [request.messages for request in model.requests]
     assert sorted(map(str, requests)) == sorted(str(asked(question)) for question in replies)
     assert not any(request.body.get("tools") for request in model.requests)
