@@ -172,7 +172,7 @@ def _source_hash(module: str) -> str:
 
 
 def _is_source(file: Path) -> bool:
-    made = file.suffix == ".pyc" or file.name in ("py.typed", ".DS_Store") or file.name.endswith("~")
+    made = "__pycache__" in file.parts or file.name in ("py.typed", ".DS_Store") or file.name.endswith("~")
     return not made and file.is_file()
 
 

@@ -319,7 +319,8 @@ def test_a_certificate_depends_on_every_file_of_the_agents_package(
             (folder / name).write_text("# other")
             found.add(_source_hash(f"{package}.agent"))
         (folder / "__pycache__").mkdir()
-        (folder / "__pycache__" / "agent.cpython-311.pyc").write_text("made of it")
+        for name in ("agent.cpython-311.pyc", "agent.cpython-311.pyc.140234872"):  # the second while it is written
+            (folder / "__pycache__" / name).write_text("made of it")
         found.add(_source_hash(f"{package}.agent"))
         assert len(found) == 3 and "missing" not in found
     assert _source_hash("nowhere_at_all.agent") == "missing"
