@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 
 import polars as pl
@@ -34,6 +35,18 @@ class Contents:
     config: dict[str, Scalar]
     figures: dict[str, Scalar]
     episodes: dict[str, list[str]]
+
+    def by_step(self) -> dict[int, dict[str, float]]:
+        """The curves the other way round, steps in order."""
+        found: dict[int, dict[str, float]] = defaultdict(dict)
+        for name, values in self.curves.items():
+            for step, value in values.items():
+                found[step][name] = value
+        return dict(sorted(found.items()))
+
+    def rows(self) -> list[list[str]]:
+        """The sample, a list a row."""
+        return [list(row) for row in zip(*self.episodes.values(), strict=True)]
 
 
 def contents(run: Run) -> Contents:

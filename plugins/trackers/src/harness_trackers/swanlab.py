@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from pathlib import Path
 
 from harness.compare.runs import Run
@@ -48,14 +47,11 @@ def _logged(told: Contents, where: Path, online: bool) -> str:
         mode="cloud" if online else "offline",
         settings=swanlab.Settings(metadata_collect=False, requirements_collect=False, log_proxy_type="none"),
     )
-    by_step: dict[int, dict[str, float]] = defaultdict(dict)
-    for name, values in told.curves.items():
-        for step, value in values.items():
-            by_step[step][name] = value
-    for step in sorted(by_step):
-        begun.log(by_step[step], step=step)
+    by_step = told.by_step()
+    for step, values in by_step.items():
+        begun.log(values, step=step)
     table = swanlab.echarts.Table()
-    table.add(list(told.episodes), [list(row) for row in zip(*told.episodes.values(), strict=True)])
+    table.add(list(told.episodes), told.rows())
     begun.log({"episodes": table}, step=max(by_step, default=0))
     place = str(swanlab.get_url() if online else begun.public.run_dir)
     begun.finish()

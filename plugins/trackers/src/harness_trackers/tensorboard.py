@@ -26,8 +26,7 @@ def export(run: Run, where: str) -> str:
     for name, values in told.curves.items():
         for step, value in values.items():
             write(step, Summary(value=[Summary.Value(tag=name, simple_value=value)]))
-    rows = list(zip(*told.episodes.values(), strict=True))
-    table = [list(told.episodes), ["---"] * len(told.episodes), *rows]
+    table = [list(told.episodes), ["---"] * len(told.episodes), *told.rows()]
     sample = "\n".join("| " + " | ".join(_cell(text) for text in row) + " |" for row in table)
     for name, text in (("config", _block(told.config)), ("figures", _block(told.figures)), ("episodes", sample)):
         write(0, text_pb(name, text))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 
 from harness.compare.runs import Run
 from harness.errors import RunFailed
@@ -50,14 +49,11 @@ def _logged(told: Contents, where: str, online: bool) -> str:
         resume="never" if online else None,
         settings=wandb.Settings(silent=True, disable_git=True, save_code=False, x_disable_stats=True, console="off"),
     )
-    by_step: dict[int, dict[str, float]] = defaultdict(dict)
-    for name, values in told.curves.items():
-        for step, value in values.items():
-            by_step[step][name] = value
-    for step in sorted(by_step):
-        begun.log(by_step[step], step=step)
-    rows = [list(row) for row in zip(*told.episodes.values(), strict=True)]
-    begun.log({"episodes": wandb.Table(columns=list(told.episodes), data=rows)}, step=max(by_step, default=0))
+    by_step = told.by_step()
+    for step, values in by_step.items():
+        begun.log(values, step=step)
+    table = wandb.Table(columns=list(told.episodes), data=told.rows())
+    begun.log({"episodes": table}, step=max(by_step, default=0))
     begun.summary.update(told.figures)
     place = str(begun.url) if online else os.path.dirname(begun.dir)
     begun.finish()
