@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache, partial
@@ -12,6 +11,7 @@ from typing import Any
 from harness.errors import ConfigError, EnvironmentProblem, nearest
 from harness.policies.catalogue import by_name, find
 from harness.policies.weights import KINDS, damage
+from harness.results.folder import read_json
 from harness.sections import PolicyConfig
 
 
@@ -86,10 +86,9 @@ def _downloaded(name: str, revision: str | None) -> str:
             f"policy.path: {name} is gated. Accept its terms on https://huggingface.co/{name}, then set HF_TOKEN"
         ) from error
     except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
-        own = list(by_name())
         raise ConfigError(
-            f"policy.path: {name!r} is neither a folder nor one of {', '.join(own)}, and huggingface.co has none of "
-            f"that name that HF_TOKEN may see{nearest(name, own)}"
+            f"policy.path: {name!r} is neither a folder nor one of {', '.join(by_name())}, and huggingface.co has none "
+            f"of that name that HF_TOKEN may see{nearest(name, by_name())}"
         ) from error
     except (errors.LocalEntryNotFoundError, errors.HfHubHTTPError, httpx.HTTPError, ConnectionError) as error:
         with suppress(errors.LocalEntryNotFoundError):  # what other programs downloaded has no list of its files
@@ -135,8 +134,7 @@ def about(model: str) -> Mapping[str, Any]:
 
             cached = try_to_load_from_cache(model, "config.json")
             file = Path(cached if isinstance(cached, str) else hf_hub_download(model, "config.json"))
-        found: dict[str, object] = json.loads(file.read_text(encoding="utf-8"))
-        return found
+        return read_json(file, "")
     return {}
 
 

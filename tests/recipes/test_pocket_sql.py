@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.policies import resolve
-from harness.policies.catalogue import KNOWN, Named
+from harness.policies.catalogue import Named, known
 from harness_sql.self_correcting.prompts import APPROVED, PROMPTS, REJECTED
 from harness_sql.tasks.pocket import PocketTasks
 from recipes.finetune.rows import make_block, start_worker, text_of
@@ -39,7 +39,7 @@ def test_names_resolve_to_the_bundle_a_folder_or_a_hugging_face_id(tmp_path: Pat
     assert resolve("Qwen/Qwen2.5-Coder-1.5B-Instruct") == "Qwen/Qwen2.5-Coder-1.5B-Instruct"
 
 
-@pytest.mark.parametrize("policy", [one for one in KNOWN.values() if one.bundled], ids=lambda policy: policy.name)
+@pytest.mark.parametrize("policy", [one for one in known().values() if one.bundled], ids=lambda policy: policy.name)
 def test_shipped_files_have_the_manifests_hashes(policy: Named) -> None:
     assert verify.damaged(policy.folder) == []
     assert verify.read_manifest(policy.folder)["policy"] == policy.name

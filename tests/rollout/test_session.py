@@ -186,7 +186,7 @@ def test_a_killed_runner_costs_nothing_but_time(tmp_path: Path, scripted_server:
         deadline = time.monotonic() + 90
         while time.monotonic() < deadline and len(work.server.requests) < 5:
             time.sleep(0.05)
-        workers = [p for p in psutil.Process().children(recursive=True) if "harness.rollout.worker" in p.cmdline()]
+        workers = [p for p in children() if "harness.rollout.worker" in command_line(p)]
         assert workers
         os.kill(workers[0].pid, signal.SIGKILL)
 
@@ -256,15 +256,27 @@ def test_a_plugin_that_cannot_start_ends_the_run(tmp_path: Path, scripted_server
         work.execute()
 
 
+def children() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
+
+
+def command_line(process: psutil.Process) -> str:
+    """Empty for one that has ended, whether or not its parent knows it."""
+    try:
+        return " ".join(process.cmdline())
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return ""
+
+
 def test_nothing_is_left_after_the_work(tmp_path: Path, scripted_server: StartServer) -> None:
-    before = psutil.Process().children(recursive=True)  # other tests' of this process
+    before = children()  # other tests' of this process
     folder = RunFolder.create(tmp_path, "x")
     Work(config(), folder, scripted_server(lambda request: "```sql\nSELECT 1\n```"), tasks=2).execute()
     from harness.rollout.processes import marked
 
     assert marked(f"test-{folder.id}") == []
-    left = [p for p in psutil.Process().children(recursive=True) if p not in before]
-    assert not [p for p in left if "harness" in " ".join(p.cmdline())]
+    left = [p for p in children() if p not in before]
+    assert not [p for p in left if "harness" in command_line(p)]
 
 
 def replied(response_id: str = "1") -> Transition:

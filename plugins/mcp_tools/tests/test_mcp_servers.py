@@ -100,7 +100,9 @@ def test_one_process_serves_all_attempts_and_ends_with_the_loop(made: McpEnviron
 
 
 def servers() -> list[psutil.Process]:
-    return [one for one in psutil.Process().children() if str(SERVER) in one.cmdline()]
+    """Those that this process has started; what is ending meanwhile, or has ended unread, has no command line."""
+    found = psutil.process_iter(["ppid", "cmdline"])
+    return [one for one in found if one.info["ppid"] == os.getpid() and str(SERVER) in (one.info["cmdline"] or ())]
 
 
 SAID = {

@@ -118,6 +118,11 @@ def processes(folder: Path) -> list[psutil.Process]:
     return found
 
 
+def ended() -> list[psutil.Process]:
+    """Processes that this one has started and never asked for their end."""
+    return [one for one in psutil.Process().children() if one.status() == psutil.STATUS_ZOMBIE]
+
+
 def attempt(left: object, answer: str = "", *heard: str, last: str = USER) -> Attempt:
     """One that the user has heard so much of."""
     talk: list[dict[str, str]] = [{"role": "system", "content": "17"}, {"role": "user", "content": "Hello, Nine."}]
@@ -313,13 +318,14 @@ def test_no_key_of_ours_reaches_the_side_process(
 def test_a_side_process_that_fails_is_no_failure_of_the_agent_and_is_started_anew(
     made: Tau2Environment, library: Path, how: str, fault: str
 ) -> None:
-    task = one_of(library, "lend")
+    task, before = one_of(library, "lend"), ended()
 
     async def play() -> None:
         beside, first, later = toolbox(made, task), toolbox(made, task, 2.0), toolbox(made, task)
         await beside.open("beside")
         assert not await played(first, do(how), CALLS[0])
         assert f"environment 'tau2': the side process of 'library': {fault}" in first.fault
+        assert set(ended()) <= set(before), "it has been waited for"
         with pytest.raises(EnvironmentFault):
             await beside.call(*CALLS[0])
         await beside.close()

@@ -60,12 +60,9 @@ class SideProcess(Generic[Answer]):
         self._last = [""]
         process, itself = self._process, weakref.ref(self)
         assert process.stdout is not None and process.stderr is not None
-        self._threads = [
-            threading.Thread(target=_read, args=(process.stdout, itself), daemon=True),
-            threading.Thread(target=_listen, args=(process.stderr, self._last), daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._listening = threading.Thread(target=_listen, args=(process.stderr, self._last), daemon=True)
+        self._listening.start()
+        threading.Thread(target=_read, args=(process.stdout, itself), daemon=True).start()
         weakref.finalize(self, _end, process)
 
     @property
@@ -134,9 +131,8 @@ class SideProcess(Generic[Answer]):
             self.why = self.why or why
             waiting, self._waiting = self._waiting, {}
         self._process.kill()
-        if threading.current_thread() not in self._threads:
-            self._process.wait()
-            self._threads[1].join(1.0)
+        self._process.wait()
+        self._listening.join(1.0)
         for answer in waiting.values():
             if answer.set_running_or_notify_cancel():
                 answer.set_exception(self._fault())

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from harness.errors import ConfigError, EnvironmentProblem, how_to_install
 from harness.layers import file_hash
-from harness.policies.catalogue import KNOWN, MANIFEST, PLAIN, Hub, Named, cached_dir
+from harness.policies.catalogue import MANIFEST, PLAIN, Hub, Named, cached_dir, known
 from harness_weights.download import download
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def convert(file: Path, name: str) -> Path:
     """
     if not PLAIN.fullmatch(name):
         raise ConfigError(f"--name {name!r}: a name has letters, digits, dots, dashes and underscores")
-    if name in KNOWN:
+    if name in known():
         raise ConfigError(f"--name {name!r} is another policy's. Take another name")
     if (cached_dir(name) / MANIFEST).is_file():
         raise ConfigError(f"--name {name!r}: {cached_dir(name)} is there already. Remove it, or take another name")
