@@ -13,10 +13,11 @@ import importlib.util
 import json
 import subprocess
 import sys
+import sysconfig
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import distributions
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import harness
 from harness.config import cache_dir
@@ -94,7 +95,7 @@ def write_certificate(agent_name: str, result: Similarity | Deviation) -> Certif
         "fingerprint": current,
         "scenarios": _scenarios(agent_name),
         "accepted": list(result.accepted) if isinstance(result, Similarity) else [],
-        "deviation": None if isinstance(result, Similarity) else _plain(asdict(result)),
+        "deviation": None if isinstance(result, Similarity) else json.loads(json.dumps(asdict(result))),
         "made": now(),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -132,6 +133,8 @@ def _requirements(spec: AgentSpec) -> dict[str, str]:
 
     owner = registry().owner("agent", spec.name)
     plugin = [state.distribution for state in registry().states if state.name == owner]
+    packages = Path(sysconfig.get_path("purelib"))  # Ray brings a psutil of its own in there, which no agent imports
+    homes = [one for one in sys.path if packages not in Path(one).parents]
     open_ = [Requirement(name) for name in ("openai", "httpx", "aiohttp", *spec.frameworks, *plugin)]
     seen: set[tuple[str, frozenset[str]]] = set()
     versions: dict[str, str] = {}
@@ -141,9 +144,8 @@ def _requirements(spec: AgentSpec) -> dict[str, str]:
         if name == harness.DISTRIBUTION or (name, extras) in seen:
             continue
         seen.add((name, extras))
-        try:
-            about = distribution(one.name).metadata  # read once: `version` and `requires` would each read it again
-        except PackageNotFoundError:  # of another platform, or left out on purpose
+        about = next((found.metadata for found in distributions(name=one.name, path=homes)), None)
+        if about is None:  # of another platform, or left out on purpose
             continue
         versions[name] = about["Version"]
         open_ += [one for one in map(Requirement, about.get_all("Requires-Dist", [])) if _asked_for(one, extras)]
@@ -178,10 +180,6 @@ def _is_source(file: Path) -> bool:
 
 def _path(agent_name: str, fingerprint_digest: str) -> Path:
     return cache_dir() / "parity" / f"{agent_name}-{fingerprint_digest}.json"
-
-
-def _plain(value: object) -> Any:
-    return json.loads(json.dumps(value))
 
 
 def main() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -281,6 +282,9 @@ def test_command_writes_a_certificate_that_a_changed_plugin_loses(
         with monkeypatch.context() as upgraded:
             upgraded.syspath_prepend(str(tmp_path / name))
             assert certificate.certificate_for("openai_agents_sql") is None
+        assert certificate.certificate_for("openai_agents_sql") == found
+    with monkeypatch.context() as imported:  # as `import ray` does, which has another psutil there
+        imported.syspath_prepend(Path(sysconfig.get_path("purelib")) / "ray" / "thirdparty_files")
         assert certificate.certificate_for("openai_agents_sql") == found
 
     hash_of = certificate._source_hash
