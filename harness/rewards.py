@@ -16,7 +16,10 @@ class RewardFunction(Protocol):
     """The reward's name and its version, for example `execution_accuracy/2`; any change of a verdict changes it."""
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
-        """The verdict on the attempt's answer; many at once on one event loop. Unscored rather than guessed."""
+        """The verdict on the answer of an attempt that ended well; unscored rather than guessed.
+
+        Others are never asked for. Many are at once, on one event loop.
+        """
 
     @classmethod
     def identity(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:

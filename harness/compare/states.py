@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NotRequired, cast
 
 from typing_extensions import TypedDict
 
 from harness.compare.keys import Kind
+from harness.config import Config
 from harness.errors import UserError
+from harness.layers import digest
 from harness.results.checked import fault
 from harness.results.folder import read_json
 
@@ -58,6 +63,19 @@ class StudyState(Asked):
     name: Annotated[str, "of the study"]
     jobs: Annotated[list[Entry], "its runs, planned ones too"]
     launches: NotRequired[Annotated[list[StudyLaunch], "its starts"]]
+
+
+def config_hash(config: Mapping[str, object]) -> str:
+    """16 hex digits over a resolved configuration, without what cannot change a run's outcome.
+
+    A setting that the version of a run did not have yet counts as its default.
+    """
+    with suppress(ValueError):  # a setting that is no more makes it another configuration
+        config = Config.model_validate(config).dump()
+    plain = json.loads(json.dumps(config))
+    for key in ("loggers", "keep_checkpoints"):
+        plain.get("train", {}).pop(key, None)
+    return digest(plain)
 
 
 def read_state(folder: Path) -> StudyState:

@@ -35,7 +35,7 @@ from harness.errors import ConfigError, TaskSetError
 from harness.hookspecs import RewardSpec, TaskSetSpec
 from harness.parity.recorder import LIMITS
 from harness.plugins import environment, environment_of, make, reward_spec, reward_version, task_set_spec
-from harness.records import JSON, Attempt, Outcome, Task, Verdict
+from harness.records import JSON, Attempt, Task, Verdict
 from harness.scoring import Scorer
 from harness.tasks import TaskSet
 
@@ -48,14 +48,6 @@ BROKEN_ANSWERS = (
 Left = Callable[[str | None], Mapping[str, JSON] | None]
 SHORT_GOLD = 12
 """A gold of fewer characters, a number say, may stand in its question by right."""
-FAILED: tuple[Outcome, ...] = (
-    "agent_error",
-    "prompt_too_long",
-    "timeout",
-    "no_transitions",
-    "endpoint_error",
-    "environment_error",
-)
 
 
 class Asked:
@@ -64,9 +56,9 @@ class Asked:
     def __init__(self, scorer: Scorer, runner: asyncio.Runner, left: Left) -> None:
         self._scorer, self._runner, self._left = scorer, runner, left
 
-    def score(self, task: Task, answer: str | None, outcome: Outcome = "ok") -> Verdict:
+    def score(self, task: Task, answer: str | None) -> Verdict:
         """The verdict on one answer; one without a value has a reason."""
-        attempt = self._attempt("contract", answer, outcome)
+        attempt = self._attempt("contract", answer)
         verdict = self._runner.run(self._scorer.score(task, attempt))
         assert verdict.value is not None or verdict.reason.strip(), (answer, "unscored without a reason")
         return verdict
@@ -82,8 +74,8 @@ class Asked:
 
         return self._runner.run(all_of_them())
 
-    def _attempt(self, rollout_id: str, answer: str | None, outcome: Outcome = "ok") -> Attempt:
-        return Attempt(rollout_id, "1", outcome, "", answer, (), (), (), 0.0, 0.0, self._left(answer))
+    def _attempt(self, rollout_id: str, answer: str | None) -> Attempt:
+        return Attempt(rollout_id, "1", "ok", "", answer, (), (), (), 0.0, 0.0, self._left(answer))
 
 
 class Contract:
@@ -257,13 +249,6 @@ class RewardContract(Contract):
         for task in unscorable:
             verdict = made.score(task, "SELECT 1")
             assert verdict.value is None or verdict.value < spec.high, verdict
-
-    def test_an_attempt_that_failed_does_not_raise_nor_score_the_most(
-        self, spec: RewardSpec, made: Asked, tasks: Sequence[Task]
-    ) -> None:
-        for outcome in FAILED:
-            verdict = made.score(tasks[0], None, outcome)
-            assert verdict.value is None or verdict.value < spec.high, (outcome, verdict)
 
     def test_the_same_attempt_scores_the_same_again(
         self, spec: RewardSpec, options: Mapping[str, Any], made: Asked, tasks: Sequence[Task]

@@ -104,7 +104,7 @@ def test_what_a_new_plugin_is_used_with_is_there(tmp_path: Path) -> None:
 
 def test_an_environment_has_the_plugins_that_its_own_needs() -> None:
     assert sources("harness-verl") == ["agent-rl-harness", "harness-trackers", "harness-weights", "harness-verl"]
-    programs = ["harness-sql", "harness-dialogues", "harness-study", "harness-teams"]
+    programs = ["harness-sql", "harness-dialogues", "harness-teams"]
     assert sources("harness-crewai-sql") == ["agent-rl-harness", *programs, "harness-crewai-sql"]
     assert sources("not-installed") == ["agent-rl-harness", "not-installed"]
 

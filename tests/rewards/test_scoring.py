@@ -13,7 +13,7 @@ from fractions import Fraction
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow.parquet as pq
 import pytest
@@ -24,7 +24,7 @@ from harness.evaluation import evaluate
 from harness.gateway.client import Endpoint
 from harness.hookspecs import RewardSpec, hookimpl
 from harness.plugins import Registry, make_reward, reward_spec
-from harness.records import Attempt, Task, Verdict
+from harness.records import AGENT_OUTCOMES, Attempt, Outcome, Task, Verdict
 from harness.results.folder import RunFolder
 from harness.run.record import run_record
 from harness.scoring import Scorer
@@ -163,6 +163,20 @@ def test_a_fault_is_no_verdict_and_names_the_reward_and_its_distribution(
     with pytest.raises(RewardError) as caught:
         score(offer(answer, settings=("reward.timeout_s=0.2",)))
     assert str(caught.value) == f"reward examiner of harness-judge {fault}"
+
+
+@pytest.mark.parametrize("outcome", sorted({*get_args(Outcome)} - {"ok"}))
+@pytest.mark.parametrize("low", [0.0, -1.0])
+def test_an_attempt_that_did_not_end_well_is_not_shown_to_the_reward(
+    outcome: Outcome, low: float, offer: Offer
+) -> None:
+    async def judge() -> tuple[Attempt, Verdict]:
+        return await Scorer(config).judge(TASK, replace(ATTEMPT, outcome=outcome, detail="why", answer=None))
+
+    config = offer(raises, low=low)
+    attempt, verdict = asyncio.run(judge())
+    assert attempt.outcome == outcome and verdict.reason == f"{outcome}: why"
+    assert verdict.value == (low if outcome in AGENT_OUTCOMES else None)
 
 
 def test_a_dry_run_reaches_the_verdicts_of_a_run(offer: Offer) -> None:

@@ -276,7 +276,6 @@ REWARDS = [
         r"reward broken of \? raised ValueError: no answer",
     ),
     (Silent, "test_a_gold_or_data_that_fail_do_not_raise_nor_score_the_most", "unscored without a reason"),
-    (Raising, "test_an_attempt_that_failed_does_not_raise_nor_score_the_most", "no answer"),
     (Moody, "test_the_same_attempt_scores_the_same_again", "SELECT .* scores .*'mood': 0.0.* and then .*'mood': 1.0"),
     (Confused, "test_attempts_at_once_score_what_each_scores_alone", "SELECT .* alone and .* among others"),
     (Nameless, "test_the_class_states_the_version", "must state its version as 'broken/1', but has ''"),

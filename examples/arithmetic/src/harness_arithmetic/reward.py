@@ -17,8 +17,6 @@ class Arithmetic:
     version = "arithmetic/1"
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
-        if attempt.outcome != "ok":
-            return Verdict(None, f"the attempt ended with {attempt.outcome}")
         found = NUMBER.findall(attempt.answer or "")
         wanted = float(task.gold)
         near = 1 / (1 + abs(float(found[-1]) - wanted)) if found else 0.0

@@ -20,8 +20,6 @@ class EndState:
     version = "end_state/1"
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
-        if attempt.outcome != "ok":
-            return Verdict(None, f"the attempt ended with {attempt.outcome}")
         if attempt.state is None:
             return Verdict(None, "the environment left no state behind")
         calls = attempt.transitions

@@ -113,7 +113,8 @@ def training_curve(arms: Arms) -> Figure:
             band=False,
         )
     what = "every step" if window == 1 else f"every {window} steps"
-    caption = f"Points: mean reward of one step over seeds. Line: mean of {what}. Sampled, not greedy."
+    seeds = " over seeds" * any(len(runs) > 1 for runs in arms.values())
+    caption = f"Points: mean reward of one step{seeds}. Line: mean of {what}. Sampled, not greedy."
     return figure_of("training", "Training reward", caption, data, "step", "reward", percent=True)
 
 

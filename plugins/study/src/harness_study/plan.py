@@ -6,7 +6,6 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,9 +13,10 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from harness.compare.selection import named_arm
+from harness.compare.states import config_hash
 from harness.config import Config, load_config, presets_dir
 from harness.errors import ConfigError, NoSuchArm, nearest
-from harness.layers import differing, digest, flatten, parse_yaml
+from harness.layers import differing, flatten, parse_yaml
 from harness.plugins import reward_of, trained_by
 from harness.sections import Section
 from harness.wording import shown
@@ -25,8 +25,6 @@ Values = list[Any] | dict[str, Any]
 Choice = tuple[str, str, dict[str, Any]]
 """Axis, label, and what it sets."""
 _DIRECT = ("agent", "agent_match", "seed")
-_NO_MATTER = {"train": ("loggers", "keep_checkpoints")}
-"""Configuration that cannot change what a run finds; left out of its hash."""
 
 
 class Study(Section):
@@ -179,20 +177,6 @@ def varied_keys(study: Study) -> list[str]:
         configs = [flatten(job.config.dump()) for job in jobs_of(study)]
         keys += [key for key in differing(configs) if key in configs[0]]
     return [key for key in dict.fromkeys(keys) if key not in ("seed", "agent", "agent_match", "preset")]
-
-
-def config_hash(config: Mapping[str, object]) -> str:
-    """16 hex digits over a resolved configuration, without what cannot change a run's outcome.
-
-    A setting that the version of a run did not have yet counts as its default.
-    """
-    with suppress(ValueError):  # a setting that is no more makes it another configuration
-        config = Config.model_validate(config).dump()
-    plain = json.loads(json.dumps(config))
-    for section, keys in _NO_MATTER.items():
-        for key in keys:
-            plain.get(section, {}).pop(key, None)
-    return digest(plain)
 
 
 def differences(jobs: Iterable[Job]) -> dict[str, dict[str, Any]]:

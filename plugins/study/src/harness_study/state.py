@@ -20,14 +20,14 @@ from subprocess import SubprocessError
 from typing import Literal
 
 from harness.compare.runs import Run, read_run, readable
-from harness.compare.states import STUDY_FILE, Entry, StudyLaunch, StudyState, read_state
+from harness.compare.states import STUDY_FILE, Entry, StudyLaunch, StudyState, config_hash, read_state
 from harness.errors import PluginError
 from harness.parity.certificate import fingerprint
 from harness.provenance import changes, commit
 from harness.results.folder import held, replace_text
 from harness.results.schema import RunRecord
 from harness_study.launchers import Launched, Launcher, Local, launcher
-from harness_study.plan import Job, Study, config_hash, varied_keys
+from harness_study.plan import Job, Study, varied_keys
 
 Action = Literal["run", "resume", "skip", "wait"]
 

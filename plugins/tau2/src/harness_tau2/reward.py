@@ -20,8 +20,6 @@ class Tau2Reward:
     version = "tau2/1"
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
-        if attempt.outcome != "ok":
-            return Verdict(None, f"the attempt ended with {attempt.outcome}")
         if attempt.state is None or "changes" not in attempt.state:
             return Verdict(None, "the environment left no state behind")
         gold = json.loads(task.gold)

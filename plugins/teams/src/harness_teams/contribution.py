@@ -15,7 +15,7 @@ from harness.compare.comparison import compare
 from harness.compare.keys import Comparison, EstimateData
 from harness.compare.numbers import with_interval
 from harness.compare.selection import select
-from harness.compare.states import STUDY_FILE, Entry, StudyState, read_state
+from harness.compare.states import STUDY_FILE, Entry, StudyState, config_hash, read_state
 from harness.errors import nearest
 from harness.plugins import roles_of
 from harness.policies.export import checkpoint_dir
@@ -23,7 +23,6 @@ from harness.python.evaluating import Wanted
 from harness.results.folder import RunFolder, held, replace_text
 from harness.run.record import role_models
 from harness.wording import measured
-from harness_study.plan import config_hash
 
 if TYPE_CHECKING:
     from rich.console import Console

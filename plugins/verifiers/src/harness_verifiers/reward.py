@@ -27,8 +27,6 @@ class Verifiers:
     version = "verifiers/1"
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
-        if attempt.outcome != "ok":
-            return Verdict(None, f"the attempt ended with {attempt.outcome}")
         data = task.data[DATA]
         state = None if attempt.state is None else attempt.state["state"]
         tools = [dict(one) for one in data["tools"]]

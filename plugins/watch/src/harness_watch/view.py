@@ -193,7 +193,8 @@ def _said(found: Contents, runs: Sequence[Followed]) -> tuple[str, str]:
         assert runs[0].run is not None
         record, launches = runs[0].run.record, len(runs[0].run.record["launches"])
         again = f", launch {launches}" if launches > 1 else ""
-        where = standing(runs[0].run.progress)
+        begun = runs[0].run.progress.rollouts or record["status"] != "running"
+        where = standing(runs[0].run.progress) if begun else "starting"
         why = record["launches"][-1].get("reason") if record["status"] not in ("running", "finished") else ""
         told = f"{record['status']}{again}{', ' if where else ''}{where}"
         return record["status"], f"{told}: {why}" if why else told

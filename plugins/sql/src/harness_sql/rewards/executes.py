@@ -28,9 +28,7 @@ class Executes:
         return "" if DATABASE in task.data else "it has no database, so nothing can execute. Name another reward"
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
-        """1.0 or 0.0; unscored if the attempt did not end well, or the database fails."""
-        if attempt.outcome != "ok":
-            return Verdict(None, f"the attempt ended with {attempt.outcome}")
+        """1.0 or 0.0; unscored if the database fails."""
         tool = tool_of(task)
         if any(call.ok and call.tool == tool for call in attempt.tool_calls):
             return Verdict(1.0, "a query of the attempt executed")

@@ -25,9 +25,7 @@ class OfQueries:
         )
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
-        """Unscored if the attempt did not end well, or gold or the database fails."""
-        if attempt.outcome != "ok":
-            return Verdict(None, f"the attempt ended with {attempt.outcome}")
+        """Unscored if gold or the database fails."""
         return await asyncio.to_thread(self._judged, database_of(task), task.gold, attempt.answer or "")
 
     def _judged(self, path: str, gold_sql: str, pred_sql: str) -> Verdict:

@@ -131,8 +131,6 @@ class Judge:
 
     async def score(self, task: Task, attempt: Attempt) -> Verdict:
         """The mean of the grades; 0 without a call for an empty answer; unscored where the judge gives none."""
-        if attempt.outcome != "ok":
-            return Verdict(None, f"the attempt ended with {attempt.outcome}")
         answer = attempt.answer or ""
         if not any(unicodedata.category(character)[0] not in "CZ" for character in answer):
             return Verdict(0.0, "the answer is empty; the judge was not asked", dict.fromkeys(self._criteria, 0.0))
