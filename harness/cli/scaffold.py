@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import keyword
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
 from harness.errors import ConfigError
@@ -37,7 +38,7 @@ def write_package(name: str, folder: Path, kind: str = "agent") -> Path:
     from harness.plugins import registry
 
     if kind not in KINDS:
-        raise ConfigError(f"--kind {kind!r} is none of {', '.join(KINDS)}")
+        raise ConfigError(f"--kind {kind!r} is none of {', '.join(KINDS)}. docs/ has pages on programs and trainers")
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
         raise ConfigError(f"plugin name {name!r}: use lower-case letters, digits and single underscores, as in my_sql")
     if len(name) > MAX_NAME:
@@ -49,8 +50,8 @@ def write_package(name: str, folder: Path, kind: str = "agent") -> Path:
         raise ConfigError(
             f"plugin name {name!r}: its class would be {class_name}, which means something else there; choose another"
         )
-    if any(spec.name == name for spec in registry().specs(KINDS[kind])):
-        raise ConfigError(f"plugin name {name!r} is taken by an installed {KINDS[kind]}; choose another")
+    if find_spec(f"harness_{name}") or any(spec.name == name for spec in registry().specs(KINDS[kind])):
+        raise ConfigError(f"plugin name {name!r} is taken by an installed {KINDS[kind]} or package; choose another")
     target = folder / name
     if target.exists():
         raise ConfigError(f"{target} exists already; choose another name or --dir")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def compare(
     *runs: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     baseline: str | None = None,
-    allow: Iterable[str] = (),
+    allow: str | Iterable[str] = (),
     margin: float | None = None,
     references: bool | None = None,
     runs_dir: str | os.PathLike[str] = "runs",
@@ -29,7 +29,7 @@ def compare(
     Args:
         runs: Runs, folders of runs, or a study's file or folder; also in lists.
         baseline: The arm, or its agent, that others are compared with.
-        allow: Keys that may differ though they should not.
+        allow: A key, or several, that may differ though they should not.
         margin: Differences below this are none, e.g. 0.05; a study states its own.
         references: Whether figures published by others are shown; by default those for the task set.
         runs_dir: Where runs named by id are looked for.
@@ -44,7 +44,7 @@ def compare(
     from harness.compare.selection import select
 
     paths = [Path(path) for one in runs for path in ([one] if isinstance(one, str | os.PathLike) else one)]
-    found = of_selection(select(paths, Path(runs_dir)), baseline, allow, margin)
+    found = of_selection(select(paths, Path(runs_dir)), baseline, [allow] if isinstance(allow, str) else allow, margin)
     rows = [] if references is False else reference_rows(None if references else found["task_set"])
     return Compared(found, rows)
 

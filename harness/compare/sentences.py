@@ -13,7 +13,7 @@ def sentences(comparison: Comparison) -> list[str]:
     margin = comparison["margin"]
     closing = [*comparison["remarks"], *(f"Not in the comparison: {text}." for text in comparison["missing"])]
     if not comparison["pairs"]:
-        alone = [f"{_checkpoint(comparison)}Intervals: 95 %. One arm alone: there is nothing to compare."]
+        alone = [f"{_checkpoint(comparison)}Intervals: 95 %. One arm alone; two runs: `harness runs diff A B`."]
         if comparison["one_seed"] and comparison["kind"] == "train":
             alone.append("One seed: another training may reach something else.")
         return [*_no_signal(comparison), *alone, *_ceiling(comparison), *closing]

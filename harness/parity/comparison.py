@@ -155,7 +155,7 @@ def _differences(mine: Recording, base: Recording, accepted: set[str]) -> list[M
         pairs = zip(mine.executed, base.executed, strict=False)
         first = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(mine.executed), len(base.executed)))
         at = slice(first, first + 1)
-        differ(f"tool call {first}", *(rows[at] or ["none"] for rows in (base.executed, mine.executed)))
+        differ(f"tool call {first}", *(rows[at] or "no call" for rows in (base.executed, mine.executed)))
     if mine.outcome != base.outcome:
         differ("outcome", base.outcome, f"{mine.outcome} ({mine.detail})")
     elif mine.answer != base.answer:

@@ -162,14 +162,13 @@ class Registry:
         for state in self.states:
             if state.problem and name.removesuffix("_idiomatic") == state.name:
                 raise PluginError(f"plugin {state.name!r} {state.problem}")
-        hint = nearest(name, self._kinds[kind], ".")
+        close = nearest(name, self._kinds[kind])
         names = ", ".join(sorted(self._kinds[kind])) or "none"
+        hint = close or f". Installed: {names}."
         broken = "".join(f" Plugin {state.name!r} {state.problem}" for state in self.states if state.problem)
         of_ours = "cpu" if kind == "trainer" else "plugins"
         extra = f" To install what comes with harness: {how_to_install(of_ours)}" if names == "none" else ""
-        raise PluginError(
-            f"no {kind} called {name!r}{hint} Installed: {names}. `harness plugins` lists all.{broken}{extra}"
-        )
+        raise PluginError(f"no {kind} called {name!r}{hint} `harness plugins` lists all.{broken}{extra}")
 
 
 def _returned(hook: str, function: Callable[..., object], of: type[Spec]) -> list[Spec]:

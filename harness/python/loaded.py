@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from harness.results.folder import RunFolder
     from harness.results.schema import RunRecord
 
+_ORDER = ["step", "phase"]
+
 
 def load_run(path: str | os.PathLike[str], runs_dir: str | os.PathLike[str] = "runs") -> LoadedRun:
     """A run on disk, finished or not.
@@ -77,15 +79,15 @@ class LoadedRun:
 
     @cached_property
     def episodes(self) -> pd.DataFrame:
-        """One row a rollout; no reward where it is unscored."""
-        return self._run.episodes.to_pandas()
+        """One row a rollout, by step, phase and task; no reward where it is unscored."""
+        return self._run.episodes.to_pandas().sort_values([*_ORDER, "task_id"], kind="stable", ignore_index=True)
 
     @cached_property
     def roles(self) -> pd.DataFrame:
         """One row a step, phase and role: what it did, as sums and as figures of a rollout or a call."""
         from harness.compare.by_role import roles_table
 
-        return roles_table(self._run, "step", "phase").to_pandas()
+        return roles_table(self._run, *_ORDER).to_pandas().sort_values(_ORDER, kind="stable", ignore_index=True)
 
     @cached_property
     def calls(self) -> pd.DataFrame:

@@ -191,7 +191,7 @@ class AgentContract(Contract):
             expected = "agent_error" if name == "refused" else "endpoint_error"
             assert attempt.outcome == expected, (attempt.outcome, attempt.detail)
             assert attempt.answer is None
-            assert len(attempt.failures) == 1, "a failed call is the host's to repeat, not the agent's"
+            assert len(attempt.failures) == 1, "the host repeats a failed call: set the client's retries to 0"
 
         self.play(self.scenario(name), gateway, tmp_path, play)
 

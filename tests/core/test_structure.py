@@ -68,7 +68,7 @@ WORDS = re.compile(
 
 BOUNDS = {
     "code lines of the core": 15_270,
-    "code lines of core and plugins": 35_200,
+    "code lines of core and plugins": 35_230,
     "floors of the core": 14,
     "circles of rooms": 0,
     "circles of modules": 0,

@@ -140,7 +140,13 @@ def test_names_that_cannot_be_a_plugins_are_refused(name: str, tmp_path: Path) -
 def test_a_name_is_taken_among_parts_of_its_kind(kind: str, name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"plugin name '{name}' is taken by an installed {kind}"):
         write_package(name, tmp_path, kind)
-    assert write_package(name, tmp_path).is_dir()
+    if kind != "environment":
+        assert write_package(name, tmp_path).is_dir()
+
+
+def test_a_package_cannot_be_called_as_one_that_is_installed(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="plugin name 'weights' is taken by an installed reward or package"):
+        write_package("weights", tmp_path, "reward")
 
 
 def test_an_unknown_kind_is_refused_in_one_line(tmp_path: Path) -> None:

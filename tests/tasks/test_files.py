@@ -561,3 +561,21 @@ def test_check_of_a_whole_file_and_of_what_cannot_be_read(folder: Path) -> None:
     for arguments in ((str(folder / "none.jsonl"),), ()):
         done = CliRunner().invoke(harness, ["data", "check", *arguments])
         assert isinstance(done.exception, TaskSetError | ConfigError)
+    done = CliRunner().invoke(harness, ["data", "check", "pocket"])
+    assert str(done.exception) == "pocket is a task set, not a file. Say `harness data check --task pocket`"
+
+
+def test_check_runs_the_gold_queries_of_any_task_set(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def check() -> tuple[int, str]:
+        done = CliRunner().invoke(harness, ["data", "check", "--task", "pocket"])
+        return done.exit_code, done.output
+
+    rows = [row(n, db) for db in ("farm", "zoo", "lake") for n in range(1, 5)]
+    good, broken = rows, [*rows[:-2], *(one | {"query": "SELECT max(dayz) FROM fish"} for one in rows[-2:])]
+    for number, (given, status) in enumerate(((good, 0), (broken, 1))):
+        tasks = FilesTasks(path=lines(folder / f"{number}.jsonl", given), val_share=0.4)
+        monkeypatch.setattr("harness_sql.cli.tools.make", lambda *_, tasks=tasks: tasks)
+        found, output = check()
+        assert (found, output.splitlines()[-1]) == (status, "NOT ok" if status else "ok"), output
+        assert ("gold queries: 12, and each of them runs" in output) == (not status)
+        assert ("broken: gold fails: " in output and "lake.sqlite: no such column: dayz" in output) == bool(status)

@@ -72,16 +72,19 @@ def check(
 ) -> None:
     """Check your own questions and databases before `harness train --task files`; nothing is written.
 
-    Of another task set (--task NAME, or --preset) it lists the tools that agents get and checks their schemas.
+    Of another task set (--task NAME, or --preset) it runs the gold queries, lists the tools that agents get and checks
+    their schemas.
 
     Files of single splits instead of FILE: --set task.options.train=A --set task.options.val=B. Exit status 0 if a
     training could start, 1 if something is broken, 2 if the files cannot be read at all.
     """
     from harness.config import load_config
-    from harness.plugins import make, task_set_spec
+    from harness.plugins import make, registry, task_set_spec
     from harness.run.data import refusals
     from harness_sql.tasks.files.checking import check, place
 
+    if file is not None and not file.suffix and any(one.name == str(file) for one in registry().specs("task set")):
+        raise TaskSetError(f"{file} is a task set, not a file. Say `harness data check --task {file}`")
     named = [] if file is None else [f"task.options.path={json.dumps(str(file))}"]
     if task is not None:
         named.append(f"task.name={json.dumps(task)}")

@@ -1,10 +1,11 @@
-"""What `harness data check` says of a task set other than `files`: its questions, and the tools that agents get."""
+"""What `harness data check` says of a task set other than `files`: its questions, their gold queries, agents' tools."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -13,9 +14,18 @@ from harness.config import Config
 from harness.environments import Tool
 from harness.plugins import environment, environment_of, make, task_set_spec
 from harness.tasks import TaskSet
+from harness_sql.cli.progress import progress_bar
+from harness_sql.rewards.gold import has_query
+from harness_sql.sqlite.environment import database_of
+from harness_sql.tasks.files.checking import gold_error
+
+if TYPE_CHECKING:
+    from harness_sql.tasks.prepared.prepare import Progress
 
 _SHOWN = 100
 """Characters of a description that a line shows."""
+_IDS = 5
+"""Tasks that one line names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +45,23 @@ class OfferedTool:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Questions of the splits that a training reads, and what their agents are offered."""
+    """Questions of the splits that a training reads, and what their agents are offered.
+
+    Attributes:
+        gold_queries: How many golds are queries, which were all run.
+        gold_failed: Ids of tasks whose gold query does not run, by its error.
+    """
 
     ok: bool
     counts: dict[str, int]
     without_tools: int
     tools: tuple[OfferedTool, ...]
+    gold_queries: int
+    gold_failed: dict[str, list[str]]
 
 
-def offered(config: Config) -> Offer:
-    """Load the splits of a configuration's task set and look at every tool of their tasks.
+def offered(config: Config, progress: Progress = lambda *_: None) -> Offer:
+    """Load the splits of a configuration's task set, look at every tool of their tasks and run each gold query.
 
     Raises:
         TaskSetError: They do not load.
@@ -53,20 +70,28 @@ def offered(config: Config) -> Offer:
     where, limits = environment(environment_of(config.task.name)), config.sandbox.model_dump()
     counts: Counter[str] = Counter()
     seen: dict[str, tuple[Tool, int]] = {}
-    none = 0
-    for split in dict.fromkeys((config.task.train_split, config.task.val_split)):
-        for task in task_set.load(split):
-            counts[split] += 1
-            tools = where.tools_for(where.payload(task, limits))
-            none += not tools
-            for tool in tools:
-                key = str(tool.definition)
-                seen[key] = tool, seen.get(key, (tool, 0))[1] + 1
+    none = queries = 0
+    failed: dict[str, list[str]] = {}
+    splits = dict.fromkeys((config.task.train_split, config.task.val_split))
+    tasks = [(split, task) for split in splits for task in task_set.load(split)]
+    for number, (split, task) in enumerate(tasks, 1):
+        counts[split] += 1
+        tools = where.tools_for(where.payload(task, limits))
+        none += not tools
+        for tool in tools:
+            key = str(tool.definition)
+            seen[key] = tool, seen.get(key, (tool, 0))[1] + 1
+        if has_query(task):
+            queries += 1
+            if error := gold_error(database_of(task), task.gold):
+                failed.setdefault(error, []).append(task.id)
+        progress("running the gold queries", number, len(tasks))
     found = tuple(
         OfferedTool(tool.name, tool.description, tuple(tool.parameters.get("properties", ())), tasks, problem_of(tool))
         for tool, tasks in seen.values()
     )
-    return Offer(not any(one.problem for one in found), dict(counts), none, found)
+    ok = not failed and not any(one.problem for one in found)
+    return Offer(ok, dict(counts), none, found, queries, failed)
 
 
 def problem_of(tool: Tool) -> str:
@@ -88,10 +113,11 @@ def check_tools(config: Config, as_json: bool) -> None:
     """Print what is offered, a line a tool.
 
     Raises:
-        typer.Exit: Something is wrong with a tool; status 1.
+        typer.Exit: Something is wrong with a tool, or a gold query fails; status 1.
         TaskSetError: The tasks do not load.
     """
-    offer = offered(config)
+    with progress_bar() as progress:
+        offer = offered(config, progress)
     if as_json:
         emit_json(asdict(offer), indent=None)
     else:
@@ -108,6 +134,11 @@ def _print(config: Config, offer: Offer) -> None:
         say(f"tool {tool.name}({', '.join(tool.arguments)}), of {tool.tasks:,} questions: {said}")
         if tool.problem:
             say(f"broken: tool {tool.name}: {tool.problem}")
+    for error, ids in offer.gold_failed.items():
+        more = f" and {len(ids) - _IDS} more" if len(ids) > _IDS else ""
+        say(f"broken: gold fails: {', '.join(ids[:_IDS])}{more}: {error}")
+    if offer.gold_queries and not offer.gold_failed:
+        say(f"gold queries: {offer.gold_queries:,}, and each of them runs")
     if offer.without_tools:
         say(f"without any tool: {offer.without_tools:,} questions")
     say("ok" if offer.ok else "NOT ok")

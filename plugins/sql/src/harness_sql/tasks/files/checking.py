@@ -144,6 +144,12 @@ def place(tasks: FilesTasks, one: Question) -> str:
     return f"{tasks.files[one.file]}, {one.where}"
 
 
+def gold_error(database: str | Path, gold: str) -> str:
+    """Why a gold query gives nothing on a database or on one that is judged on with it; empty where it runs."""
+    results = ((Path(path).name, gold_result(path, gold, timeout_s=GOLD_S)) for path in databases_of(database))
+    return next((f"{name}: {result.error}" for name, result in results if result.error is not None), "")
+
+
 @dataclass(frozen=True, slots=True)
 class _Gold:
     """What became of a gold query on a database and on those that are judged on with it."""
