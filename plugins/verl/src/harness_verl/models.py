@@ -42,8 +42,9 @@ def _merge_adapter(folder: Path) -> None:
     """Fold the adapter, which verl's merger leaves beside the base, into the weights."""
     import torch
     from peft import PeftModel
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, logging
 
+    logging.disable_progress_bar()
     adapter = folder / "lora_adapter"
     base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     merged = PeftModel.from_pretrained(base, str(adapter)).merge_and_unload()
