@@ -250,7 +250,8 @@ def test_one_arm_explains_no_p_values(write_run: Write) -> None:
     several = ["eval.samples=2", "eval.temperature=1.0"]
     for run in (write_run(seed=0), write_run(kind="eval", val_limit=20, overrides=several)):
         text = render(compare(select([run.path])), "md")
-        assert "nothing to compare" in text and not re.search(r"\bp values?\b|verdict|corrected", text)
+        assert "One arm alone; two runs: `harness runs diff A B`." in text
+        assert not re.search(r"\bp values?\b|verdict|corrected", text)
 
 
 def test_labels_of_latex_tables_are_of_what_was_compared(three_arms: Path, write_run: Write) -> None:

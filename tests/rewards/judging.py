@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from harness.records import Attempt, Outcome, Task, ToolCall, Verdict
+from harness.records import Attempt, Task, ToolCall, Verdict
 from harness.scripted.server import ReceivedRequest, Reply
 from harness_sql.rewards.judge import CRITERIA, Judge
 
@@ -39,9 +39,9 @@ def task(gold: str = "Paris", question: str = "What is the capital of France?", 
     return Task("t", "words", "val", question, gold, "t", data=data)
 
 
-def attempt(answer: str | None, outcome: Outcome = "ok", ran: bool | None = None) -> Attempt:
+def attempt(answer: str | None, ran: bool | None = None) -> Attempt:
     calls = () if ran is None else (ToolCall("query_database", {"sql": "SELECT 1"}, "1", ran, 0.0, 0.0),)
-    return Attempt("r", "a", outcome, "", answer, (), (), calls, 0.0, 0.0)
+    return Attempt("r", "a", "ok", "", answer, (), (), calls, 0.0, 0.0)
 
 
 def judge(server: Any, **options: Any) -> Judge:
