@@ -162,9 +162,8 @@ class Registry:
         for state in self.states:
             if state.problem and name.removesuffix("_idiomatic") == state.name:
                 raise PluginError(f"plugin {state.name!r} {state.problem}")
-        close = nearest(name, self._kinds[kind])
         names = ", ".join(sorted(self._kinds[kind])) or "none"
-        hint = close or f". Installed: {names}."
+        hint = nearest(name, self._kinds[kind], f". Installed: {names}.")
         broken = "".join(f" Plugin {state.name!r} {state.problem}" for state in self.states if state.problem)
         of_ours = "cpu" if kind == "trainer" else "plugins"
         extra = f" To install what comes with harness: {how_to_install(of_ours)}" if names == "none" else ""

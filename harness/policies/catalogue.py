@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from harness.config import cache_dir
-from harness.errors import ConfigError, last_line, nearest
+from harness.errors import ConfigError, UserError, last_line, nearest
 from harness.layers import parse_yaml
 from harness.results.folder import read_json
 
@@ -160,9 +159,9 @@ def named(name: str) -> Named:
         ConfigError: There is none.
     """
     if (found := find(name)) is None:
-        raise ConfigError(
-            f"no policy is called {name!r}" + nearest(name, by_name(), f"; there are {', '.join(by_name())}")
-        )
+        names = list(by_name())
+        hint = nearest(name, names, f"; there are {', '.join(names)}")
+        raise ConfigError(f"no policy is called {name!r}{hint}")
     return found
 
 
@@ -170,8 +169,8 @@ def _own() -> Iterator[Named]:
     there = {file.parent.name for file in cached_dir("").glob(f"*/{MANIFEST}")} - known().keys()
     for name in sorted(filter(PLAIN.fullmatch, there)):
         try:
-            manifest = json.loads((cached_dir(name) / MANIFEST).read_text(encoding="utf-8"))
+            manifest = read_json(cached_dir(name) / MANIFEST, "")
             said = "converted here from " + manifest["source"]["file"]
             yield Named(name, said, manifest["licence"], manifest["parameters"])
-        except (OSError, ValueError, KeyError, TypeError):  # not by `harness policy fetch`, but a policy all the same
+        except (UserError, KeyError, TypeError):  # not by `harness policy fetch`, but a policy all the same
             yield Named(name, "made here", "not stated", None)

@@ -136,12 +136,11 @@ def test_names_that_cannot_be_a_plugins_are_refused(name: str, tmp_path: Path) -
         write_package(name, tmp_path)
 
 
-@pytest.mark.parametrize(("kind", "name"), [("task", "pocket"), ("reward", "judge"), ("environment", "sql")])
+@pytest.mark.parametrize(("kind", "name"), [("task", "pocket"), ("reward", "judge"), ("environment", "mcp")])
 def test_a_name_is_taken_among_parts_of_its_kind(kind: str, name: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"plugin name '{name}' is taken by an installed {kind}"):
         write_package(name, tmp_path, kind)
-    if kind != "environment":
-        assert write_package(name, tmp_path).is_dir()
+    assert write_package(name, tmp_path).is_dir()
 
 
 def test_a_package_cannot_be_called_as_one_that_is_installed(tmp_path: Path) -> None:

@@ -260,12 +260,12 @@ def children() -> list[psutil.Process]:
     return psutil.Process().children(recursive=True)
 
 
-def command_line(process: psutil.Process) -> str:
+def command_line(process: psutil.Process) -> list[str]:
     """Empty for one that has ended, whether or not its parent knows it."""
     try:
-        return " ".join(process.cmdline())
-    except (psutil.NoSuchProcess, psutil.ZombieProcess):
-        return ""
+        return process.cmdline()
+    except psutil.NoSuchProcess:  # ZombieProcess is one
+        return []
 
 
 def test_nothing_is_left_after_the_work(tmp_path: Path, scripted_server: StartServer) -> None:
@@ -276,7 +276,7 @@ def test_nothing_is_left_after_the_work(tmp_path: Path, scripted_server: StartSe
 
     assert marked(f"test-{folder.id}") == []
     left = [p for p in children() if p not in before]
-    assert not [p for p in left if "harness" in command_line(p)]
+    assert not [p for p in left if "harness" in " ".join(command_line(p))]
 
 
 def replied(response_id: str = "1") -> Transition:

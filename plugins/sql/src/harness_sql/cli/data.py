@@ -13,6 +13,7 @@ import typer
 from harness.cli import complete
 from harness.cli.common import add_commands, emit_json, say
 from harness.errors import TaskSetError
+from harness_sql.cli.places import SHOWN, places
 from harness_sql.cli.prepared import layouts, prepared, state
 from harness_sql.cli.progress import progress_bar
 
@@ -55,8 +56,6 @@ _BUNDLED = ("pocket", "pocket_probe", "medical")
 _BUNDLED_NAMES = f"{', '.join(_BUNDLED[:-1])} and {_BUNDLED[-1]}"
 SEEDS = (3, 8)
 POWER, ALPHA = 0.8, 0.05
-_SHOWN = 5
-"""Places and clusters that one line names."""
 
 
 @app.command()
@@ -149,25 +148,25 @@ def _print_check(report: checking.Report, skip_bad: bool) -> None:
     counts = ", ".join(f"{split} {sum(report.sizes(split)):,}" for split in report.clusters)
     say(f"splits: {counts or 'none'} ({report.splitting})")
     for split, clusters in report.clusters.items():
-        shown = ", ".join(f"{name} {count}" for name, count in list(clusters.items())[:_SHOWN])
-        others = list(clusters.values())[_SHOWN:]
+        shown = ", ".join(f"{name} {count}" for name, count in list(clusters.items())[:SHOWN])
+        others = list(clusters.values())[SHOWN:]
         more = f" and {len(others)} more of {others[-1]} to {others[0]}" if others else ""
         say(f"  clusters of {split}: {shown}{more}")
     for finding in report.bad:
-        say(f"{'left out' if skip_bad else 'broken'}: {_places(finding.places)}: {finding.what}")
+        say(f"{'left out' if skip_bad else 'broken'}: {places(finding.places)}: {finding.what}")
     for finding in report.gold_failed:
-        say(f"broken: gold fails: {_places(finding.places)}: {finding.what}")
+        say(f"broken: gold fails: {places(finding.places)}: {finding.what}")
     if report.gold_empty:
-        say(f"gold finds nothing, so a match says little: {_places(report.gold_empty)}")
+        say(f"gold finds nothing, so a match says little: {places(report.gold_empty)}")
     if report.gold_differs:
         say(
             "gold gave another result when it was run again, with rows reversed that it does not order: "
-            f"{len(report.gold_differs)}: {_places(report.gold_differs)}"
+            f"{len(report.gold_differs)}: {places(report.gold_differs)}"
         )
     for finding in report.gold_changing:
         say(
             f"gold has {finding.what}, so it gives another result another time: "
-            f"{len(finding.places)}: {_places(finding.places)}"
+            f"{len(finding.places)}: {places(finding.places)}"
         )
     doubles = (
         ("asked again, with the same gold", report.twice),
@@ -175,25 +174,14 @@ def _print_check(report: checking.Report, skip_bad: bool) -> None:
         ("not in train, but its question or gold is", report.leaked),
     )
     for what, groups in doubles:
-        shown = "; ".join(_places(group, " like ") for group in groups[:_SHOWN])
-        more = f"; and {len(groups) - _SHOWN} more" if len(groups) > _SHOWN else ""
+        shown = "; ".join(places(group, " like ") for group in groups[:SHOWN])
+        more = f"; and {len(groups) - SHOWN} more" if len(groups) > SHOWN else ""
         if groups:
             say(f"{what}: {len(groups)}: {shown}{more}")
     if not any(groups for _, groups in doubles):
         say("no question is asked twice, and none of train's golds is asked for elsewhere")
     for group in report.together:
         say(f"judged on together, for their tables are the same: {', '.join(group)}")
-
-
-def _places(places: Sequence[str], between: str = ", ") -> str:
-    """`questions.jsonl, line 3, line 5 and 2 more`."""
-    shown, last = [], ""
-    for place in places[:_SHOWN]:
-        file, _, where = place.rpartition(", ")
-        shown.append(where if file == last else place)
-        last = file
-    more = f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else ""
-    return between.join(shown) + more
 
 
 @app.command()

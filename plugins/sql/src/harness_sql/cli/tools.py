@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
 import typer
 
@@ -14,18 +13,14 @@ from harness.config import Config
 from harness.environments import Tool
 from harness.plugins import environment, environment_of, make, task_set_spec
 from harness.tasks import TaskSet
+from harness_sql.cli.places import places
 from harness_sql.cli.progress import progress_bar
 from harness_sql.rewards.gold import has_query
 from harness_sql.sqlite.environment import database_of
-from harness_sql.tasks.files.checking import gold_error
-
-if TYPE_CHECKING:
-    from harness_sql.tasks.prepared.prepare import Progress
+from harness_sql.tasks.files.checking import Progress, gold_error
 
 _SHOWN = 100
 """Characters of a description that a line shows."""
-_IDS = 5
-"""Tasks that one line names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +55,7 @@ class Offer:
     gold_failed: dict[str, list[str]]
 
 
-def offered(config: Config, progress: Progress = lambda *_: None) -> Offer:
+def offered(config: Config, progress: Progress) -> Offer:
     """Load the splits of a configuration's task set, look at every tool of their tasks and run each gold query.
 
     Raises:
@@ -73,8 +68,8 @@ def offered(config: Config, progress: Progress = lambda *_: None) -> Offer:
     none = queries = 0
     failed: dict[str, list[str]] = {}
     splits = dict.fromkeys((config.task.train_split, config.task.val_split))
-    tasks = [(split, task) for split in splits for task in task_set.load(split)]
-    for number, (split, task) in enumerate(tasks, 1):
+    asked = [(split, task) for split in splits for task in task_set.load(split)]
+    for number, (split, task) in enumerate(asked, 1):
         counts[split] += 1
         tools = where.tools_for(where.payload(task, limits))
         none += not tools
@@ -85,7 +80,7 @@ def offered(config: Config, progress: Progress = lambda *_: None) -> Offer:
             queries += 1
             if error := gold_error(database_of(task), task.gold):
                 failed.setdefault(error, []).append(task.id)
-        progress("running the gold queries", number, len(tasks))
+        progress("running the gold queries", number, len(asked))
     found = tuple(
         OfferedTool(tool.name, tool.description, tuple(tool.parameters.get("properties", ())), tasks, problem_of(tool))
         for tool, tasks in seen.values()
@@ -135,8 +130,7 @@ def _print(config: Config, offer: Offer) -> None:
         if tool.problem:
             say(f"broken: tool {tool.name}: {tool.problem}")
     for error, ids in offer.gold_failed.items():
-        more = f" and {len(ids) - _IDS} more" if len(ids) > _IDS else ""
-        say(f"broken: gold fails: {', '.join(ids[:_IDS])}{more}: {error}")
+        say(f"broken: gold fails: {places(ids)}: {error}")
     if offer.gold_queries and not offer.gold_failed:
         say(f"gold queries: {offer.gold_queries:,}, and each of them runs")
     if offer.without_tools:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -146,8 +146,14 @@ def place(tasks: FilesTasks, one: Question) -> str:
 
 def gold_error(database: str | Path, gold: str) -> str:
     """Why a gold query gives nothing on a database or on one that is judged on with it; empty where it runs."""
-    results = ((Path(path).name, gold_result(path, gold, timeout_s=GOLD_S)) for path in databases_of(database))
-    return next((f"{name}: {result.error}" for name, result in results if result.error is not None), "")
+    return next((error for _, _, error in _results(database, gold) if error), "")
+
+
+def _results(database: str | Path, gold: str) -> Iterator[tuple[str, GoldResult, str]]:
+    """What a gold query gives on each database that it is judged on, and what is said where it fails there."""
+    for path in databases_of(database):
+        result = gold_result(path, gold, timeout_s=GOLD_S)
+        yield path, result, "" if result.error is None else f"{Path(path).name}: {result.error}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,10 +170,9 @@ def _run(database: Path, gold: str) -> _Gold:
     finds = differs = False
     sql = prepared(gold, keep_distinct=False)[0]
     changing = _changing(sql)
-    for path in databases_of(database):
-        result = gold_result(path, gold, timeout_s=GOLD_S)
-        if result.error is not None:
-            return _Gold(f"{Path(path).name}: {result.error}")
+    for path, result, error in _results(database, gold):
+        if error:
+            return _Gold(error)
         finds |= bool(result.rows)
         if not changing and not differs and result.elapsed_s <= AGAIN_S and len(result.rows) <= AGAIN_ROWS:
             differs = _differs(path, sql, result)
