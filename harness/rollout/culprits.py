@@ -74,6 +74,7 @@ class Culprits:
         self._turned = time.monotonic()
         self._once = threading.Lock()
         self._really_exit: Callable[[int], Any] = os._exit
+        self._all_tasks = asyncio.all_tasks
 
     def watch(self) -> None:
         """Begin, from within the loop."""
@@ -110,7 +111,9 @@ class Culprits:
         return task
 
     def _own_tasks(self, loop: asyncio.AbstractEventLoop | None = None) -> set[asyncio.Task[Any]]:
-        """In place of `asyncio.all_tasks`: those of the rollout that asks."""
+        """In place of `asyncio.all_tasks`: in the watched loop those of the rollout that asks, in its own loops all."""
+        if (loop or asyncio.get_running_loop()) is not self._loop:
+            return self._all_tasks(loop)
         mine = UNDER_WAY.get(None)
         return {task for task, one in list(self._owners.items()) if one is mine and not task.done()}
 

@@ -188,10 +188,7 @@ def _late(
     request: RolloutRequest, started_s: float, transitions: list[Transition], failures: list[CallFailure]
 ) -> Outcome:
     """Who used up the time: the endpoint where half of it since the first call went into as few calls as turns take."""
-    waited: list[Transition | CallFailure] = [
-        *transitions,
-        *(failure for failure in failures if failure.cause != "agent"),
-    ]
+    waited: list[Transition | CallFailure] = [*transitions, *(one for one in failures if one.cause != "agent")]
     calls = [(call.started_s, call.latency_s) for call in waited]
     if not calls or len(calls) > program(request.program).most_calls(request.max_turns):
         return "timeout"

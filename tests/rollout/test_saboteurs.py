@@ -53,6 +53,7 @@ DEEDS = [
 
 class Saboteur(ReferenceSQL):
     async def solve(self, problem, toolbox):
+        await asyncio.to_thread(asyncio.run, asyncio.sleep(0))  # a loop of its own: no sabotage, frameworks do so
         answer = await super().solve(problem, toolbox)
         planned = os.environ["DEEDS"].split()
         if problem.task_id in planned:
