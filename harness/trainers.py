@@ -173,8 +173,11 @@ class Trainer:
         """
         raise UserError(f"{type(self).__name__} works on no Ray cluster")
 
-    def standby(self, config: Config) -> Standby | None:
+    def standby(self, config: Config, environment: Mapping[str, str]) -> Standby | None:
         """Asked by a study that has several runs for the same processors, before the first of them and bound to these.
+
+        Args:
+            environment: Of such a run; which GPUs it sees a process may have to know from its start.
 
         Returns:
             None where nothing can be held for such a run.

@@ -2,6 +2,7 @@
 
     python tools/publish.py runs/frameworks results/studies/frameworks
     python tools/publish.py runs/20261120-101500-langgraph_sql-a1b2 results/cpu/seed0 [--whole]
+    python tools/publish.py --packed runs/probe_roles runs/probe_worth results/studies/pocket-probe
 
 Of every run: record, configuration, one row a step, one row a rollout, one row a call. What tables, charts and
 statistics read is kept as it is; left out or shortened is (`results/README.md` says it too):
@@ -16,13 +17,21 @@ statistics read is kept as it is; left out or shortened is (`results/README.md` 
 Checkpoints, logs and data stay behind. Beside a study's runs stand its file and state, and `comparison.json` and
 `comparison.md` as `harness compare` prints them for the copy (without the runs' identity, which is in their records).
 A copy may be copied again.
+
+With `--packed`, several studies go into one archive, a tenth as large: `runs.tar.xz`, in which a run of several studies
+is stored once. It has the rows of validations alone and no calls, so that of an unpacked copy `harness compare` prints
+accuracy, its way there and what validations cost; what it prints of everything stands in `STUDY.md` beside the archive.
 """
 
 from __future__ import annotations
 
 import json
+import lzma
+import os
 import shutil
 import sys
+import tarfile
+import tempfile
 from pathlib import Path
 
 import polars as pl
@@ -49,6 +58,7 @@ READ = ("step", *MEASURES, "timing_s/", "perf/", "actor/", "rollout/", "val/")
 TOLD = ("critic/", "training/")
 """How those begin that are kept where they vary and no other column says the same."""
 LEFT_OUT = ("rollout_id", "attempt_id", "call_roles", "started_s", "elapsed_s")
+PACKED = "runs.tar.xz"
 CALL = ("step", "phase", "role", "trained", "response_tokens", "gateway_s")
 
 
@@ -82,6 +92,63 @@ def publish_study(study: Path, target: Path) -> None:
     plain.pop("identity", None)
     (target / "comparison.json").write_text(json.dumps(plain, ensure_ascii=False) + "\n", encoding="utf-8")
     print(f"Tables in Markdown: <!-- table: compare {target} --> and <!-- /table -->, then tools/table.py --write")
+
+
+def publish_packed(studies: list[Path], target: Path) -> None:
+    """Studies that share runs, in one archive."""
+    target.mkdir(parents=True)
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 2**28}]
+    with tempfile.TemporaryDirectory() as place:
+        for study in studies:
+            folder = Path(place) / study.name
+            folder.mkdir()
+            state = json.loads((study / STUDY_FILE).read_text(encoding="utf-8"))
+            for job in state["jobs"]:
+                pack_run(study / job["run"], folder / job["run"])
+                job.pop("pid", None)
+                job.pop("pid_started", None)
+            (folder / STUDY_FILE).write_text(json.dumps(state, ensure_ascii=False) + "\n", encoding="utf-8")
+            shutil.copyfile(study / "study.yaml", folder / "study.yaml")
+            found = compare(select([study]))
+            text = render(found, "md", reference_rows(found["task_set"]))
+            (target / f"{study.name}.md").write_text(text, encoding="utf-8")
+        with (
+            lzma.open(target / PACKED, "wb", format=lzma.FORMAT_XZ, filters=filters) as packed,
+            tarfile.open(fileobj=packed, mode="w") as archive,
+        ):
+            for path in sorted(Path(place).rglob("*"), key=lambda path: (path.name, str(path))):  # like beside like
+                if path.is_file():
+                    archive.add(path, str(path.relative_to(place)), filter=anonymous)
+
+
+def pack_run(source: Path, target: Path) -> None:
+    """One run as it goes into an archive: not compressed, so that its rows are compressed with those of the others."""
+    if (there := next(target.parent.parent.glob(f"*/{target.name}"), None)) is not None:
+        target.mkdir()
+        for file in there.iterdir():
+            os.link(file, target / file.name)
+        return
+    publish_run(source, target, 0)
+    (target / "transitions.parquet").unlink(missing_ok=True)
+    rows = pl.read_parquet(target / "episodes.parquet").filter(phase="val")
+    if "framework_s" in rows.columns:
+        rows = rows.with_columns(binary_round(rows["framework_s"], 10))
+    for name, table in (("episodes", rows.to_arrow()), ("steps", pq.read_table(target / "steps.parquet"))):
+        pq.write_table(
+            table,
+            target / f"{name}.parquet",
+            compression="none",
+            use_dictionary=False,
+            write_statistics=False,
+            store_schema=False,
+        )
+
+
+def anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Of nobody, at no time, so that an archive made again is the same."""
+    member.uid = member.gid = member.mtime = 0
+    member.uname = member.gname = ""
+    return member
 
 
 def publish_run(source: Path, target: Path, texts: int | None) -> None:
@@ -136,7 +203,7 @@ def slim_calls(calls: pl.DataFrame) -> pa.Table:
 
 
 def binary_round(seconds: pl.Series, digits: int = 20) -> pl.Series:
-    """To binary digits, which leaves zeros that compress; 20 are a microsecond."""
+    """To binary digits, which leaves zeros that compress; 20 are a microsecond, 10 a millisecond."""
     rounded: pl.Series = (seconds * 2**digits).round() / 2**digits
     return rounded.cast(pl.Float32)
 
@@ -156,10 +223,13 @@ def write(table: pa.Table, path: Path) -> None:
 
 
 if __name__ == "__main__":
-    given = [argument for argument in sys.argv[1:] if argument != "--whole"]
-    if len(given) != 2:
+    given = [argument for argument in sys.argv[1:] if argument not in ("--whole", "--packed")]
+    if len(given) != 2 and not ("--packed" in sys.argv and len(given) > 2):
         raise SystemExit(__doc__)
     try:
+        if "--packed" in sys.argv:
+            publish_packed([Path(study) for study in given[:-1]], Path(given[-1]))
+            raise SystemExit
         main(Path(given[0]), Path(given[1]), texts=None if "--whole" in sys.argv else TEXTS)
     except (HarnessError, OSError) as error:
         raise SystemExit(f"publish: {error}") from error

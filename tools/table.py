@@ -10,6 +10,7 @@ A table stands between `<!-- table: KIND FOLDER [KEY...] -->` and `<!-- /table -
                                                    cost, evidence, views, ...; `notes` are the sentences below them)
     compare FOLDER "baseline=ARM" ...              the same against another arm than the first
     compare FOLDER allow=KEY ...                   the same of runs that differ in a key of their identity
+    compare results/studies/pocket-probe/STUDY     the same of a study in an archive, `runs.tar.xz`
 
 Without files: README.md, results/README.md and docs/*.md.
 """
@@ -19,6 +20,8 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+import tarfile
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import cast
@@ -39,6 +42,7 @@ from harness.wording import mean, percent
 
 ROOT = Path(__file__).resolve().parent.parent
 MARKED = re.compile(r"(?P<head><!-- table: (?P<what>[^>]*?) -->\n)(?P<body>.*?)(?P<end><!-- /table -->)", re.DOTALL)
+PACKED = "runs.tar.xz"
 PHASES = ("rollout_s", "timing_s/old_log_prob", "timing_s/update_actor", "weights_s")
 
 
@@ -178,11 +182,22 @@ def comparison_tables(folder: Path, words: list[str]) -> str:
     return f"{text}\n{notes}" if text and notes else text or notes
 
 
+@cache
+def unpacked(archive: Path) -> tempfile.TemporaryDirectory[str]:
+    """The studies of an archive, as long as this process lives."""
+    place = tempfile.TemporaryDirectory()
+    with tarfile.open(archive) as packed:
+        packed.extractall(place.name, filter="data")
+    return place
+
+
 def made(what: str) -> str:
     """The content of one marker."""
     kind, _, rest = what.partition(" ")
     folder, *words = shlex.split(rest) or [""]
     path = ROOT / folder
+    if (archive := path.parent / PACKED).is_file():
+        path = Path(unpacked(archive).name) / path.name
     if not folder or not path.is_dir():
         raise SystemExit(f"<!-- table: {what} -->: {folder or 'nothing'} is not a folder; wanted: KIND FOLDER [KEY...]")
     if kind == "runs":

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import pytest
 from harness.compare.comparison import compare
 from harness.compare.formats import render
 from harness.compare.selection import select
+from harness.config import Config
 from harness.errors import ConfigError
 from harness.hookspecs import RewardSpec
 from harness.results.folder import RunFolder
@@ -440,6 +441,37 @@ def test_an_evaluation_waits_for_the_training_of_its_policy(tmp_path: Path, monk
     assert [step.action for step in again.next_steps([of_it])] == ["run"]
     RunFolder(folder.path / folder.entries[first.key]["run"]).update(agent_source="another")
     assert [step.action for step in again.next_steps(jobs)] == ["run", "run", "run", *["skip"] * len(others[1:])]
+
+
+def test_what_runs_of_a_slot_share_sees_the_gpus_of_this_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA keeps what it saw first: a fork of a process that saw all GPUs takes the first, whatever its run has."""
+    from harness.trainers import Trainer
+    from harness_study import execute
+    from harness_study.slots import Slot
+    from harness_study.state import StudyFolder
+
+    asked = []
+
+    class Holds(Trainer):
+        def standby(self, config: Config, environment: Mapping[str, str]) -> None:
+            asked.append(environment["CUDA_VISIBLE_DEVICES"])
+
+    command = tmp_path / "command.py"
+    command.write_text(f"RECORD = {str(RECORD)!r}\n{COMMAND}")
+    file = tmp_path / "small.yaml"
+    file.write_text("matrix: {agent: [reference_sql, langgraph_sql], seed: [0, 1]}\n")
+    study = read_study(file)
+    jobs = jobs_of(study)
+    folder = StudyFolder(tmp_path / "runs", study, jobs)
+    slots = [Slot(index, frozenset(os.sched_getaffinity(0)), (str(gpu),)) for index, gpu in enumerate((0, 1, 1))]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setattr(execute, "make_trainer", lambda config: Holds())
+    monkeypatch.setattr(execute, "START_GAP_S", 0.0)
+    run = execute.StudyRun(
+        folder, folder.next_steps(jobs), lambda standings: None, slots, command=[sys.executable, str(command)]
+    )
+    assert [one.state for one in run.execute()] == ["finished"] * 4
+    assert asked[:3] == ["0", "1", "1"] and asked[3] in ("0", "1")
 
 
 RECORD = Path(__file__).resolve().parents[2] / "results" / "cpu" / "seed0" / "run.json"

@@ -28,7 +28,7 @@ TWO_STEPS = ("--steps", "2", *SMALL, "--set", "train.val_every=1")
 @pytest.fixture(scope="session")
 def server() -> Iterator[ForkServer]:
     """The server of forks that trainings of a study share."""
-    standby = VerlTrainer().standby(load_config("cpu", agent="reference_sql"))
+    standby = VerlTrainer().standby(load_config("cpu", agent="reference_sql"), os.environ)
     assert isinstance(standby, ForkServer)
     yield standby
     standby.close()

@@ -277,7 +277,7 @@ import os, sys, time
 from harness.config import load_config
 from harness_verl.trainer import VerlTrainer
 
-standby = VerlTrainer().standby(load_config("cpu", agent="reference_sql"))
+standby = VerlTrainer().standby(load_config("cpu", agent="reference_sql"), os.environ)
 print(standby._process.pid, standby.variables["HARNESS_STANDBY"].split()[0], flush=True)
 time.sleep(600)
 """
@@ -305,7 +305,7 @@ def test_runs_of_a_study_share_a_server_that_outlives_each_and_not_the_study(
 ) -> None:
     script = tmp_path / "run.py"
     name, _, kind = server.variables[forks.STANDBY].partition(" ")
-    other = VerlTrainer().standby(load_config("cpu", agent="reference_sql", overrides=["gpus=2"]))
+    other = VerlTrainer().standby(load_config("cpu", agent="reference_sql", overrides=["gpus=2"]), os.environ)
     assert isinstance(other, ForkServer)
     assert not other.variables[forks.STANDBY].endswith(kind)  # its runs are to see two entries for GPUs
     other.close()

@@ -191,7 +191,8 @@ class StudyRun:
         slot = self._free.pop(0)
         since = log.stat().st_size if log.exists() else 0
         with _bound_to(slot.cores):
-            environment = self._environment(job, slot) | self._held(job, slot)
+            environment = self._environment(job, slot)
+            environment |= self._held(job, slot, environment)
             command = [*self._command, *self._arguments(step, parent)]
             launched = self._folder.launcher.launch(job, command, environment, log)
         launches = len(RunFolder(step.folder).read()["launches"]) if step.folder is not None else 0
@@ -202,7 +203,7 @@ class StudyRun:
         standing.state = "running"
         self._folder.set(job, "running", step.folder, launched)
 
-    def _held(self, job: Job, slot: Slot) -> dict[str, str]:
+    def _held(self, job: Job, slot: Slot, environment: Mapping[str, str]) -> dict[str, str]:
         """What a run finds in its environment of a slot's standby, where runs of it come one after the other, here."""
         trainings = sum(step.job.kind == "train" and step.action != "skip" for step in self._steps)
         if job.kind != "train" or trainings <= len(self._slots) or not slot.cores:
@@ -212,8 +213,7 @@ class StudyRun:
             standby.close()
             standby = None
         if standby is None:
-            trainer = make_trainer(job.config)
-            standby = trainer.standby(job.config)
+            standby = make_trainer(job.config).standby(job.config, environment)
         if standby is None:
             return {}
         self._standbys[slot.index] = standby

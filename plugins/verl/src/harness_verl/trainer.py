@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -69,14 +69,14 @@ class VerlTrainer(Trainer):
 
         yield from examine(address)
 
-    def standby(self, config: Config) -> Standby | None:
+    def standby(self, config: Config, environment: Mapping[str, str]) -> Standby | None:
         from harness_verl.standby import ForkServer
 
         device = resolve_device(config.device)
         if not forks.possible(device, config.ray_address or "local", config.deterministic):
             return None
         variables = _variables(device, config.nodes == 1) | _hidden(device, config.gpus)
-        return ForkServer({**os.environ, **variables}, digest(variables), device)
+        return ForkServer({**environment, **variables}, digest(variables), device)
 
     def checkpoints(self, folder: RunFolder) -> dict[int, Path]:
         return checkpoints(folder)
