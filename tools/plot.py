@@ -5,6 +5,7 @@ Needs a Chromium to rasterise.
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import tempfile
@@ -16,7 +17,7 @@ import plotly.graph_objects as go
 import polars as pl
 from PIL import Image
 from plotly.subplots import make_subplots
-from table import by_at, by_pass, result_of, rewards
+from table import PACKED, by_at, by_pass, result_of, rewards, unpacked
 
 from harness.results.folder import RunFolder
 from harness.results.schema import RunRecord
@@ -29,6 +30,18 @@ COLOURS = {
     "autogen_sql write|check": "#a6761d",
     "shuffled rewards (control)": "#777777",
 }
+ARMS_OF_PROBE = {
+    "probe_roles": {
+        "all roles": "trained: all roles",
+        "write and rewrite": "trained: write and rewrite",
+        "first query only": "trained: the first query only",
+        "check only": "trained: the check only",
+    },
+    "probe_credit": {"credit=role": "all roles, credit by role", "credit=turn": "all roles, credit by turn"},
+    "probe_turns": {"two turns": "two turns", "one turn": "one turn"},
+    "probe_worth": {"rejection": "rejection fine-tuning", "grpo, rewards shuffled": "shuffled rewards (control)"},
+}
+"""Of the packed studies: what the picture calls their arms."""
 COLOURS_OF_FIVE = ("#1f5fbf", "#1b9e77", "#d95f02", "#8e63b5", "#222222")
 
 
@@ -91,6 +104,36 @@ def five() -> go.Figure:
     return figure
 
 
+def probe() -> go.Figure:
+    """Accuracy after the last step, a dot a training, by arm; studies share the arm that they hold others against."""
+    place = Path(unpacked(HERE / "studies" / "pocket-probe" / PACKED).name)
+    found: dict[str, list[float]] = {}
+    for study, told in ARMS_OF_PROBE.items():
+        state = json.loads((place / study / "study.json").read_text(encoding="utf-8"))
+        for job in state["jobs"]:
+            if job["arm"] in told:
+                result = result_of(RunFolder.open(place / study / job["run"]).read())
+                found.setdefault(told[job["arm"]], []).append(100 * (result["val_accuracy_final"] or 0.0))
+    figure = go.Figure()
+    for arm, values in reversed(found.items()):
+        colour = "#777777" if "shuffled" in arm else "#1f5fbf"
+        figure.add_scatter(
+            x=values,
+            y=[arm] * len(values),
+            mode="markers",
+            showlegend=False,
+            marker={"size": 11, "opacity": 0.55, "color": colour},
+        )
+    figure.add_vline(x=37.7, line={"dash": "dot", "color": "#777777"})
+    figure.update_layout(
+        title="20 steps of GRPO on pocket_probe, eight trainings an arm; dotted: the best single query",
+        xaxis={"title": "right answers on databases never trained on, %", "range": [10, 95]},
+        yaxis={"tickfont": {"size": 13}},
+        margin={"l": 250},
+    )
+    return figure
+
+
 def line(
     figure: go.Figure,
     curve: dict[int, float],
@@ -138,3 +181,4 @@ if __name__ == "__main__":
     save(cpu(), HERE / "cpu" / "curve.png")
     save(five(), HERE / "studies" / "five.png")
     save(spider(), HERE / "gpu-spider" / "curve.png")
+    save(probe(), HERE / "studies" / "pocket-probe" / "arms.png")

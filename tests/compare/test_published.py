@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from runpy import run_path
@@ -97,6 +98,27 @@ def test_a_comparison_is_of_its_model_to_the_last_key(parts: list[type]) -> None
         assert published["schema_version"] == keys.SCHEMA_VERSION
         assert [pair["verdict"] for pair in published["pairs"]] == [pair["verdict"] for pair in found["pairs"]]
         assert (study / "comparison.md").read_text() == render(found, "md", reference_rows(found["task_set"]))
+
+
+def test_studies_in_one_archive_share_runs_and_compare_by_their_validations(study: Path, tmp_path: Path) -> None:
+    second = shutil.copytree(study, tmp_path / "second")
+    target = tmp_path / "packed"
+    done = script("publish.py", "--packed", str(study), str(second), str(target))
+    assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in target.iterdir()) == ["runs.md", "runs.tar.xz", "second.md"]
+    found = compare(select([study]))
+    assert (target / "runs.md").read_text() == render(found, "md", reference_rows(found["task_set"]))
+    with tarfile.open(target / "runs.tar.xz") as archive:
+        links = [member.name for member in archive if member.islnk()]
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    assert len(links) == 8 and {name.rpartition("/")[2] for name in links} == {
+        *("run.json", "config.yaml", "steps.parquet", "episodes.parquet")
+    }
+    for name in ("runs", "second"):
+        again = compare(select([tmp_path / "unpacked" / name]))
+        assert again["pairs"] == found["pairs"] and again["learning"] == found["learning"]
+        assert [arm["accuracy_final"] for arm in again["arms"]] == [arm["accuracy_final"] for arm in found["arms"]]
+        assert '"pid"' not in (tmp_path / "unpacked" / name / "study.json").read_text()
 
 
 def test_a_published_study_compares_as_the_study_did(study: Path, tmp_path: Path) -> None:
