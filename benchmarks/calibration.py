@@ -2,10 +2,10 @@
 
     python benchmarks/calibration.py runs/probe_planted [runs/probe_worth ...] --baseline none [--seeds 3 4 5]
 
-Every arm is compared with the baseline by all of its seeds: the difference, and its variance components. A smaller study
-is one of some of the seeds; all choices are tested as a comparison of two arms tests them, at 5 %. `promised` is the
-power of so many seeds for that difference with those components. Choices share seeds, so shares vary more than of as
-many independent studies; and the difference is known no better than its interval. Folders may be studies that share
+Every arm is compared with the baseline by all of its seeds: the difference, and its variance components. A smaller
+study is one of some of the seeds; all choices are tested as a comparison of two arms tests them, at 5 %. `promised` is
+the power of so many seeds for that difference with those components. Choices share seeds, so shares vary more than of
+as many independent studies; and the difference is known no better than its interval. Folders may be studies that share
 nothing but their settings: an arm that is the baseline under another name shows how often nothing is found to differ.
 """
 
