@@ -7,6 +7,9 @@ teacher's replies, all agents in equal shares. The teacher knows gold; the agent
 played once more with a first draft that is wrong on purpose, so that a check rejects it and a repair is asked for; this
 draft is not learnt.
 
+On `pocket_probe` nobody can know how values are stored, so its teacher drafts by the prior and seldom looks, as in the
+course of that name; a question is played once.
+
 Where the schema is shown in the compact style, every use of a transcript has other names and another schema
 (`spider_sql.variation`): the questions of a task set are few.
 """
@@ -19,7 +22,7 @@ import pickle
 import re
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -46,6 +49,7 @@ from recipes.finetune.play import Job, Transcript, collect, dealt
 from recipes.finetune.policy import Policy, share, spread
 from recipes.finetune.rows import text_of
 from recipes.medical.samples import CHAT_TEMPLATE
+from recipes.pocket_probe.samples import taught
 from recipes.pocket_sql.samples import PRAISE, block
 from recipes.pocket_sql.tokenizer import END, train
 from recipes.spider_sql import course as spider
@@ -54,6 +58,8 @@ from recipes.spider_sql.variation import vary
 
 DEFAULTS = {**spider.DEFAULTS, "name": "scaffolds"}
 TOKENIZER_INDICES = 200
+TEACHERS: dict[str, Callable[[Task, str, Random], tuple[str, ...]]] = {"pocket_probe": taught}
+"""What a teacher says on a task set where gold is not to be known, given a task and its schema."""
 Render = Callable[..., str]
 """Renders messages, as a tokenizer's `apply_chat_template`."""
 
@@ -64,11 +70,13 @@ class Lesson:
 
     Attributes:
         wrong: The first draft, where it is wrong on purpose.
+        said: What the model says instead, in turn; all of it is learnt.
     """
 
     task: Task
     question: Question
     wrong: Wrong | None = None
+    said: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -81,6 +89,8 @@ class Lesson:
         Args:
             tool: The name of the environment's tool, and of its argument.
         """
+        if self.said:
+            return tuple(map(Reply, self.said))
         drafts = [self.wrong.sql, self.question.sql] if self.wrong else [self.question.sql]
         if plugins.program(program).calls_tools:
             name, argument = tool
@@ -92,11 +102,25 @@ class Lesson:
         return (Reply(block(self.wrong.sql)), Reply(f"{self.wrong.remark}\n{REJECTED}"), *approved)
 
 
-def lessons(tasks: Sequence[Task], arguments: argparse.Namespace, max_turns: int) -> list[Lesson]:
-    """The lessons on tasks, the same for every agent; tasks whose gold changes its result in the common style go."""
-    found = []
+def lessons(
+    tasks: Sequence[Task],
+    arguments: argparse.Namespace,
+    max_turns: int,
+    contexts: Mapping[str, Mapping[str, str]],
+    held: Collection[str],
+) -> list[Lesson]:
+    """The lessons on tasks, the same for every agent; tasks whose gold changes its result in the common style go.
+
+    Args:
+        contexts: What agents are shown beside a question, by task.
+        held: Tasks that are held out.
+    """
+    found, teacher = [], TEACHERS.get(arguments.on)
     for task, question in prepared(tasks, arguments.workers):
         rng = Random(f"lesson/{arguments.seed}/{task.id}")
+        if teacher and task.id not in held:
+            found.append(Lesson(task, question, said=teacher(task, contexts[task.id]["schema"], rng)))
+            continue
         found.append(Lesson(task, question))
         if question.wrong and max_turns > 1 and rng.random() < arguments.wrong:
             found.append(Lesson(task, question, rng.choice(question.wrong)))
@@ -321,8 +345,8 @@ def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
 
     learned_on, held_out = _splits(task_set, arguments)
     held, tasks = {task.id for task in held_out}, [*learned_on, *held_out]
-    told = {one.id: one for one in lessons(tasks, arguments, config.max_turns)}
     contexts = {task.id: task_set.context(task) for task in tasks}
+    told = {one.id: one for one in lessons(tasks, arguments, config.max_turns, contexts, held)}
     played = collect(
         {agent: jobs(agent, list(told.values()), config, contexts) for agent in arguments.agents}, arguments.transcripts
     )
@@ -337,7 +361,7 @@ def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
             asked[one.agent] += asked_by(one, render, lesson)
             continue
         context = contexts[lesson.task.id]
-        plain = len(context) > 1 or context["schema"].lstrip().startswith("CREATE")
+        plain = bool(lesson.said) or len(context) > 1 or context["schema"].lstrip().startswith("CREATE")
         rows.append(rows_of(one, render, end, lesson, "" if plain else context["schema"]))
     learned = [one for one in told.values() if one.task.id not in held]
     longest = config.sampling.max_response_tokens

@@ -6,17 +6,20 @@ can come out: their names are refused, among the words of the vocabulary and amo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from random import Random
 from statistics import fmean
 
-from harness.records import Problem
+from harness.records import Problem, Task
 from harness_sql.self_correcting.prompts import APPROVED, PROMPTS, REJECTED
+from harness_sql.sqlite.environment import database_of
+from harness_sql.sqlite.evaluator import evaluate
+from harness_sql.sqlite.sandbox import AGENT_LIMITS, execute
 from recipes.pocket_probe.generate import draw, values
 from recipes.pocket_probe.oracle import look, understood
-from recipes.pocket_probe.questions import Plan, Schema, Writer
+from recipes.pocket_probe.questions import Plan, Schema, Writer, read
 from recipes.pocket_probe.storage import PRIORS, Form
 from recipes.pocket_probe.world import ProbeWorld, Words, build, bundled, drawn
 from recipes.pocket_sql.samples import Example, block, differs, shown
@@ -77,29 +80,60 @@ def examples(seed: int, index: int) -> Iterator[Example]:
 def conversation(world: ProbeWorld, rng: Random, question: str, plan: Plan) -> Iterator[Example]:
     """The calls of one attempt, in order."""
     problem = Problem("", question, {"schema": world.domain.schema_text()})
+    gold = Writer(world.forms).query(plan)
+    before: tuple[str, str, str] | None = None
+    for turn in turns(plan, rng, gold, partial(shown, world), lambda sql: differs(world, sql, gold)):
+        sql, result, verdict = turn
+        yield Example(PROMPTS.rewrite(problem, *before) if before else PROMPTS.write(problem), block(sql))
+        if verdict:
+            yield Example(PROMPTS.check(problem, sql, result), verdict)
+        before = turn
+
+
+def turns(
+    plan: Plan, rng: Random, gold: str, shown: Callable[[str], str], wrong: Callable[[str], bool]
+) -> Iterator[tuple[str, str, str]]:
+    """The queries of one attempt, each with its result and the verdict on it; the last of three is not checked.
+
+    Args:
+        shown: The result of a query, as agents see it.
+        wrong: Whether a query gives another result than gold.
+    """
     known = not plan.traps()
-    sql = gold = Writer(world.forms).query(plan)
+    sql = gold
     if not known:
         sql = look(plan) if rng.random() < LOOK_SHARE else guess(plan, rng)
-    yield Example(PROMPTS.write(problem), block(sql))
     for _ in range(TURNS - 1):
-        result = shown(world, sql)
+        result = shown(sql)
         looked = not known and sql == look(plan)
         if looked:
             remark = found(plan, understood(plan, result))
         else:
             empty = result == "no rows" or result.splitlines()[1:] in (["0"], ["NULL"])
-            wrong = differs(world, sql, gold)
-            rejected = not known and rng.random() < (EMPTY_SHARE if wrong and empty else BLIND_SHARE)
+            fails = wrong(sql)
+            rejected = not known and rng.random() < (EMPTY_SHARE if fails and empty else BLIND_SHARE)
             remark = ("The result is empty." if empty else "How values are stored is not known.") if rejected else ""
-        verdict = f"{remark}\n{REJECTED}" if remark else f"It answers the question.\n{APPROVED}"
-        yield Example(PROMPTS.check(problem, sql, result), verdict)
+        yield sql, result, f"{remark}\n{REJECTED}" if remark else f"It answers the question.\n{APPROVED}"
         if not remark:
             return
         careful = rng.random() < REPAIR_SHARE
-        repaired = (gold if looked else look(plan)) if careful else guess(plan, rng)
-        yield Example(PROMPTS.rewrite(problem, sql, result, verdict), block(repaired))
-        sql = repaired
+        sql = (gold if looked else look(plan)) if careful else guess(plan, rng)
+    yield sql, "", ""
+
+
+def taught(task: Task, schema: str, rng: Random) -> tuple[str, ...]:
+    """What the model says in one attempt at a bundled question, in turn: drafts by the prior, looks, verdicts."""
+    path = database_of(task)
+    said: list[str] = []
+    for sql, _, verdict in turns(
+        read(task.question, Schema(schema)),
+        rng,
+        task.gold,
+        lambda sql: execute(path, sql, AGENT_LIMITS).text,
+        lambda sql: evaluate(path, task.gold, sql).match != 1,
+    ):
+        said += [block(sql), *([verdict] if verdict else [])]
+    return tuple(said)
 
 
 def guess(plan: Plan, rng: Random) -> str:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -166,6 +167,28 @@ def test_training_data_has_looks_guesses_and_repairs(drawn: list[Example]) -> No
     assert 0.06 < replies["look"] / sum(replies.values()) < 0.18
     repaired = [e for e in drawn if e.prompt.role == "rewrite_query"]
     assert len(repaired) > 60
+
+
+def test_a_teacher_of_scaffolds_answers_with_gold_only_after_a_look(tasks: PocketProbeTasks) -> None:
+    """Agents of other scaffolds are taught what the course teaches, on bundled questions: what can be known."""
+    firsts: list[bool] = []
+    answers: dict[bool, list[bool]] = {True: [], False: []}
+    for task in tasks.load("train")[::8]:
+        said = samples.taught(task, tasks.context(task)["schema"], Random(task.id))
+        plan = read(task.question, Schema(tasks.context(task)["schema"]))
+        queries, verdicts = said[::2], said[1::2]
+        assert len(queries) - len(verdicts) in (0, 1) and len(said) <= 5
+        assert [PROMPTS.approves(verdict) for verdict in verdicts[:-1]] == [False] * len(verdicts[:-1])
+        assert len(said) == 5 or PROMPTS.approves(verdicts[-1])
+        sql = [PROMPTS.parse_sql(query) for query in queries]
+        firsts.append(evaluate(database_of(task), task.gold, sql[0]).match == 1)
+        for before, verdict, after in zip(sql, verdicts, sql[1:], strict=False):
+            looked = bool(plan.traps()) and before == look(plan)
+            assert verdict.startswith("A look. ") == looked
+            answers[looked].append(evaluate(database_of(task), task.gold, after).match == 1)
+    after_a_look, blind = (sum(answers[looked]) / len(answers[looked]) for looked in (True, False))
+    assert 0.12 < sum(firsts) / len(firsts) < 0.35 and len(answers[True]) > 20
+    assert after_a_look > 0.6 and blind < 0.35
 
 
 def test_a_world_shows_its_forms_to_who_looks() -> None:
