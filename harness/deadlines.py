@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -23,6 +24,7 @@ class Raised(RolloutError):
     def __init__(self, error: BaseException) -> None:
         try:
             told = f"{error}"
+            logging.getLogger(__name__).info("%s", type(error).__name__, exc_info=error)
         except BaseException as worse:  # its own __str__ may raise whatever the work may
             told = f"(its message cannot be had: {type(worse).__name__})"
         text = f"{type(error).__name__}: {told}"

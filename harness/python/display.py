@@ -24,13 +24,13 @@ class TrainingDisplay:
     """Shows `Progress`; a context manager around the training.
 
     Args:
-        started_in_s: What the start took the last time.
+        last_start: What is said of the last start's time, after `starting`.
         advice: What else to try where nothing is learned.
         panel: Whether to draw one on a terminal.
     """
 
     def __init__(
-        self, console: Console, title: str, started_in_s: float | None = None, advice: str = "", *, panel: bool = True
+        self, console: Console, title: str, last_start: str = "", advice: str = "", *, panel: bool = True
     ) -> None:
         from rich.live import Live
 
@@ -42,7 +42,7 @@ class TrainingDisplay:
         self._last: tuple[int, int] = (-1, 0)
         self._phase = "starting"
         self._said = self._began
-        self._started_in_s = started_in_s
+        self._last_start = last_start
         self._advice = advice
         self._remark = self._warning = ""
         self.start_s: float | None = None
@@ -115,8 +115,7 @@ class TrainingDisplay:
 
     def _doing(self, progress: Progress) -> str:
         if progress.phase == "starting":
-            took = self._started_in_s
-            return progress.phase if took is None else f"{progress.phase}, which took {duration(took)} the last time"
+            return f"{progress.phase}{self._last_start}"
         return f"{progress.phase}: {progress.done} of {progress.expected} rollouts"
 
     @staticmethod

@@ -214,7 +214,7 @@ class Training:
         title = f"{config.agent} · train {config.agent_match!r} · seed {config.seed}"
         from harness.run import launch  # takes a second
 
-        view = TrainingDisplay(console, title, took, _advice(config), panel=panel)
+        view = TrainingDisplay(console, title, last, _advice(config), panel=panel)
 
         def show(progress: Progress) -> None:
             view.show(progress)

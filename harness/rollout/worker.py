@@ -48,6 +48,7 @@ def main() -> None:
     settings = WorkerSettings(**json.loads(sys.stdin.readline()))
     level = os.environ.get("HARNESS_LOG_LEVEL", "WARNING")
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("harness.deadlines").setLevel(logging.INFO)  # where an agent raised: no record has it
 
     from harness.plugins import agent_spec, load
 

@@ -63,7 +63,7 @@ def test_without_a_terminal_a_validation_and_an_evaluation_are_counted_in_lines(
     now = iter(range(0, 1000, 20))
     monkeypatch.setattr(display, "time", SimpleNamespace(monotonic=lambda: next(now)))
     console = Console(file=out, width=200)
-    view = display.TrainingDisplay(console, "title", 12.0)
+    view = display.TrainingDisplay(console, "title", ", which took 12 s the last time")
     view.show(Progress())
     assert view.start_s is None
     view.show(Progress("validating (0)", 3, 9))
@@ -75,7 +75,9 @@ def test_without_a_terminal_a_validation_and_an_evaluation_are_counted_in_lines(
 
 
 def test_on_a_terminal_the_last_start_is_told() -> None:
-    body = display.TrainingDisplay(Console(file=StringIO()), "title", 42.0)._body(Progress())
+    body = display.TrainingDisplay(Console(file=StringIO()), "title", ", which took 42 s the last time")._body(
+        Progress()
+    )
     assert "starting, which took 42 s the last time" in body
 
 
@@ -114,7 +116,7 @@ def test_what_a_start_took_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_a_remark_is_said_once_with_advice_on_a_policy_of_another_task() -> None:
     out = StringIO()
     config = load_config("cpu", None, ["task.name=files"])
-    view = display.TrainingDisplay(Console(file=out, width=400), "title", None, _advice(config))
+    view = display.TrainingDisplay(Console(file=out, width=400), "title", "", _advice(config))
     for _ in range(2):
         view.show(Progress("step 3", remark="no gradient"))
     assert out.getvalue().count("no gradient, or another policy.path: pocket-sql speaks only") == 1
@@ -125,7 +127,7 @@ def test_the_line_of_a_step_has_groups_that_differ_and_no_rate_of_an_instant(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = StringIO()
-    view = display.TrainingDisplay(Console(file=out, width=400), "title", None)
+    view = display.TrainingDisplay(Console(file=out, width=400), "title")
     view.show(Progress("step 1", step=1, reward=0.25, mixed=0.375, rollouts_per_s=1234.6))
     assert "reward 0.250  mixed groups 37.5 %" in out.getvalue() and "  1,235 rollouts/s  " in out.getvalue()
     assert [rate(0), rate(0.42), rate(52.4)] == ["-", "0.4", "52"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,7 @@ DEEDS = [
     lambda: asyncio.get_running_loop().stop(),
     lambda: asyncio.get_running_loop().close(),
     lambda: ctypes.string_at(0),
+    lambda: 1 / 0,
 ]
 
 class Saboteur(ReferenceSQL):
@@ -89,8 +91,8 @@ def saboteur(tmp_path: Path) -> dict[str, str]:
 @pytest.mark.timeout(300)
 def test_who_sabotages_fails_alone(tmp_path: Path, saboteur: dict[str, str], scripted_server: StartServer) -> None:
     tasks = validation_order(PocketTasks().load("val"), load_config("cpu", overrides=["task.val_limit=24"]))
-    outcomes = ["timeout", "timeout", *["agent_error"] * 3, "ok", *["agent_error"] * 2]
-    bad = dict(zip([task.id for task in tasks[::3]], outcomes, strict=True))
+    outcomes = ["timeout", "timeout", *["agent_error"] * 3, "ok", *["agent_error"] * 3]
+    bad = dict(zip([task.id for task in [*tasks[::3], tasks[1]]], outcomes, strict=True))
     server = scripted_server(golden, token_ids=False)
     done = subprocess.run(
         [
@@ -107,7 +109,9 @@ def test_who_sabotages_fails_alone(tmp_path: Path, saboteur: dict[str, str], scr
     rows = pq.read_table(run / "episodes.parquet").to_pylist()
     assert {row["task_id"]: row["outcome"] for row in rows} == {task.id: bad.get(task.id, "ok") for task in tasks}
     assert all(row["reward"] == (row["outcome"] == "ok") for row in rows)
-    assert "accuracy 70.8 %" in done.stdout and "24 scored of 24" in done.stdout
+    logs = "".join(file.read_text() for file in (run / "logs").glob("runner-*.log"))
+    assert re.search(r"Traceback.*saboteur\.py\", line \d+, in <lambda>\n.*ZeroDivisionError", logs, re.DOTALL)
+    assert "accuracy 66.7 %" in done.stdout and "24 scored of 24" in done.stdout
 
 
 @pytest.mark.timeout(300)

@@ -192,12 +192,10 @@ class StudyRun:
         since = log.stat().st_size if log.exists() else 0
         with _bound_to(slot.cores):
             environment = self._environment(job, slot)
-            environment |= self._held(job, slot, environment)
             command = [*self._command, *self._arguments(step, parent)]
-            launched = self._folder.launcher.launch(job, command, environment, log)
+            launched = self._folder.launcher.launch(job, command, environment | self._held(job, slot, environment), log)
         launches = len(RunFolder(step.folder).read()["launches"]) if step.folder is not None else 0
-        one = _Active(step, standing, slot, launched, log, since, step.folder, launches)
-        self._active.append(one)
+        self._active.append(_Active(step, standing, slot, launched, log, since, step.folder, launches))
         self._started = standing.began = time.monotonic()
         standing.tries += 1
         standing.state = "running"
