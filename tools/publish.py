@@ -33,10 +33,12 @@ import sys
 import tarfile
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
+from table import PACKED
 
 from harness.compare.agreement import DRAW, answer_hashes
 from harness.compare.comparison import compare
@@ -58,7 +60,6 @@ READ = ("step", *MEASURES, "timing_s/", "perf/", "actor/", "rollout/", "val/")
 TOLD = ("critic/", "training/")
 """How those begin that are kept where they vary and no other column says the same."""
 LEFT_OUT = ("rollout_id", "attempt_id", "call_roles", "started_s", "elapsed_s")
-PACKED = "runs.tar.xz"
 CALL = ("step", "phase", "role", "trained", "response_tokens", "gateway_s")
 
 
@@ -75,14 +76,11 @@ def main(source: Path, target: Path, texts: int | None) -> None:
 
 
 def publish_study(study: Path, target: Path) -> None:
-    state = json.loads((study / STUDY_FILE).read_text(encoding="utf-8"))
+    state = state_of(study)
     target.mkdir(parents=True)
     runs = list(dict.fromkeys(job["run"] for job in state["jobs"] if job.get("run")))
     for run in runs:
         publish_run(study / run, target / run, None if run == runs[0] else max(12, EPISODES // len(runs)))
-    for job in state["jobs"]:
-        job.pop("pid", None)
-        job.pop("pid_started", None)
     (target / STUDY_FILE).write_text(json.dumps(state, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     shutil.copyfile(study / "study.yaml", target / "study.yaml")
     found = compare(select([target]))
@@ -94,6 +92,15 @@ def publish_study(study: Path, target: Path) -> None:
     print(f"Tables in Markdown: <!-- table: compare {target} --> and <!-- /table -->, then tools/table.py --write")
 
 
+def state_of(study: Path) -> dict[str, Any]:
+    """A study's state, without processes of the machine that it ran on."""
+    state: dict[str, Any] = json.loads((study / STUDY_FILE).read_text(encoding="utf-8"))
+    for job in state["jobs"]:
+        job.pop("pid", None)
+        job.pop("pid_started", None)
+    return state
+
+
 def publish_packed(studies: list[Path], target: Path) -> None:
     """Studies that share runs, in one archive."""
     target.mkdir(parents=True)
@@ -102,11 +109,9 @@ def publish_packed(studies: list[Path], target: Path) -> None:
         for study in studies:
             folder = Path(place) / study.name
             folder.mkdir()
-            state = json.loads((study / STUDY_FILE).read_text(encoding="utf-8"))
+            state = state_of(study)
             for job in state["jobs"]:
                 pack_run(study / job["run"], folder / job["run"])
-                job.pop("pid", None)
-                job.pop("pid_started", None)
             (folder / STUDY_FILE).write_text(json.dumps(state, ensure_ascii=False) + "\n", encoding="utf-8")
             shutil.copyfile(study / "study.yaml", folder / "study.yaml")
             found = compare(select([study]))
