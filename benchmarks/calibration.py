@@ -15,6 +15,7 @@ import argparse
 from itertools import combinations
 from pathlib import Path
 
+from harness.compare.comparison import ALPHA
 from harness.compare.estimates import crossed_mean, root
 from harness.compare.power import Variances
 from harness.compare.runs import Run
@@ -22,7 +23,6 @@ from harness.compare.scores import paired_differences, scores
 from harness.compare.selection import select
 from harness_power.planning import variances
 
-ALPHA = 0.05
 CERTAIN = 0.999
 
 

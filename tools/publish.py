@@ -78,7 +78,7 @@ def main(source: Path, target: Path, texts: int | None) -> None:
 def publish_study(study: Path, target: Path) -> None:
     state = state_of(study)
     target.mkdir(parents=True)
-    runs = list(dict.fromkeys(job["run"] for job in state["jobs"] if job.get("run")))
+    runs = runs_of(state)
     for run in runs:
         publish_run(study / run, target / run, None if run == runs[0] else max(12, EPISODES // len(runs)))
     (target / STUDY_FILE).write_text(json.dumps(state, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -101,6 +101,11 @@ def state_of(study: Path) -> dict[str, Any]:
     return state
 
 
+def runs_of(state: dict[str, Any]) -> list[str]:
+    """The folders of a study's runs, each once, in the order of its jobs."""
+    return list(dict.fromkeys(job["run"] for job in state["jobs"] if job.get("run")))
+
+
 def publish_packed(studies: list[Path], target: Path) -> None:
     """Studies that share runs, in one archive."""
     target.mkdir(parents=True)
@@ -110,8 +115,12 @@ def publish_packed(studies: list[Path], target: Path) -> None:
             folder = Path(place) / study.name
             folder.mkdir()
             state = state_of(study)
-            for job in state["jobs"]:
-                pack_run(study / job["run"], folder / job["run"])
+            for run in runs_of(state):
+                copy = folder / run
+                if (there := next(Path(place).glob(f"*/{run}"), None)) is None:
+                    publish_run(study / run, copy, 0, packed=True)
+                else:
+                    shutil.copytree(there, copy, copy_function=os.link)
             (folder / STUDY_FILE).write_text(json.dumps(state, ensure_ascii=False) + "\n", encoding="utf-8")
             shutil.copyfile(study / "study.yaml", folder / "study.yaml")
             found = compare(select([study]))
@@ -126,29 +135,6 @@ def publish_packed(studies: list[Path], target: Path) -> None:
                     archive.add(path, str(path.relative_to(place)), filter=anonymous)
 
 
-def pack_run(source: Path, target: Path) -> None:
-    """One run as it goes into an archive: not compressed, so that its rows are compressed with those of the others."""
-    if (there := next(target.parent.parent.glob(f"*/{target.name}"), None)) is not None:
-        target.mkdir()
-        for file in there.iterdir():
-            os.link(file, target / file.name)
-        return
-    publish_run(source, target, 0)
-    (target / "transitions.parquet").unlink(missing_ok=True)
-    rows = pl.read_parquet(target / "episodes.parquet").filter(phase="val")
-    if "framework_s" in rows.columns:
-        rows = rows.with_columns(binary_round(rows["framework_s"], 10))
-    for name, table in (("episodes", rows.to_arrow()), ("steps", pq.read_table(target / "steps.parquet"))):
-        pq.write_table(
-            table,
-            target / f"{name}.parquet",
-            compression="none",
-            use_dictionary=False,
-            write_statistics=False,
-            store_schema=False,
-        )
-
-
 def anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
     """Of nobody, at no time, so that an archive made again is the same."""
     member.uid = member.gid = member.mtime = 0
@@ -156,17 +142,22 @@ def anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-def publish_run(source: Path, target: Path, texts: int | None) -> None:
-    """Copy one run, with the texts of some of its rollouts or, for None, of all."""
+def publish_run(source: Path, target: Path, texts: int | None, packed: bool = False) -> None:
+    """Copy one run, with the texts of some of its rollouts or, for None, of all.
+
+    Args:
+        packed: For an archive: validations alone, no calls, and not compressed, so that its rows are compressed with
+            those of other runs.
+    """
     run = read_run(source)
     target.mkdir()
     for name in ("run.json", "config.yaml"):
         shutil.copyfile(source / name, target / name)
     if len(run.steps):
-        write(slim_steps(pq.read_table(source / "steps.parquet")), target / "steps.parquet")
+        write(slim_steps(pq.read_table(source / "steps.parquet")), target / "steps.parquet", packed)
     if len(run.episodes):
-        write(slim_episodes(run, texts), target / "episodes.parquet")
-    if run.transitions is not None:
+        write(slim_episodes(run, texts, packed), target / "episodes.parquet", packed)
+    if run.transitions is not None and not packed:
         write(slim_calls(run.transitions), target / "transitions.parquet")
 
 
@@ -183,12 +174,12 @@ def slim_steps(steps: pa.Table) -> pa.Table:
     return steps.select([name for name in steps.column_names if name in kept])
 
 
-def slim_episodes(run: Run, texts: int | None) -> pa.Table:
+def slim_episodes(run: Run, texts: int | None, packed: bool = False) -> pa.Table:
     """One row a rollout, those of a question side by side, which compresses best."""
     rows = run.episodes.with_columns(answer_hash=answer_hashes(run.episodes))
     spent = framework_s(run)
     if spent is not None:
-        rows = rows.with_columns(framework_s=binary_round(spent))
+        rows = rows.with_columns(framework_s=binary_round(spent, 10 if packed else 20))
     if texts is not None:
         chosen = {draw for table in shown(run, texts) for draw in table.select(DRAW).rows()}
         few = pl.Series([draw in chosen for draw in rows.select(DRAW).rows()])
@@ -196,6 +187,8 @@ def slim_episodes(run: Run, texts: int | None) -> pa.Table:
             *(pl.when(few).then(name) for name in ("question", "answer", "first_answer", "tool_calls")),
             pl.when(few).then("reward_reason").otherwise(pl.col("reward_reason").str.split(":").list.first()),
         )
+    if packed:
+        rows = rows.filter(phase="val")
     rows = rows.sort("phase", "task_id", "step", "session", maintain_order=True).drop(LEFT_OUT, strict=False)
     types = pq.read_schema(run.folder.path / "episodes.parquet")
     added = {"answer_hash": pa.string(), "framework_s": pa.float32()}
@@ -213,28 +206,30 @@ def binary_round(seconds: pl.Series, digits: int = 20) -> pl.Series:
     return rounded.cast(pl.Float32)
 
 
-def write(table: pa.Table, path: Path) -> None:
+def write(table: pa.Table, path: Path, packed: bool = False) -> None:
     floats = [field.name for field in table.schema if pa.types.is_floating(field.type)]
     pq.write_table(
         table,
         path,
-        compression="zstd",
-        compression_level=19,
+        compression="none" if packed else "zstd",
+        compression_level=None if packed else 19,
         use_dictionary=False,
-        use_byte_stream_split=floats,
+        use_byte_stream_split=False if packed else floats,
         write_statistics=False,
         store_schema=False,
     )
 
 
 if __name__ == "__main__":
-    given = [argument for argument in sys.argv[1:] if argument not in ("--whole", "--packed")]
-    if len(given) != 2 and not ("--packed" in sys.argv and len(given) > 2):
+    given = [Path(argument) for argument in sys.argv[1:] if not argument.startswith("--")]
+    options = {argument for argument in sys.argv[1:] if argument.startswith("--")}
+    several = options == {"--packed"} and len(given) > 1
+    if not several and (len(given) != 2 or options - {"--whole"}):
         raise SystemExit(__doc__)
     try:
-        if "--packed" in sys.argv:
-            publish_packed([Path(study) for study in given[:-1]], Path(given[-1]))
-            raise SystemExit
-        main(Path(given[0]), Path(given[1]), texts=None if "--whole" in sys.argv else TEXTS)
+        if several:
+            publish_packed(given[:-1], given[-1])
+        else:
+            main(given[0], given[1], texts=None if options else TEXTS)
     except (HarnessError, OSError) as error:
         raise SystemExit(f"publish: {error}") from error

@@ -15,10 +15,9 @@ from statistics import fmean
 from harness.records import Problem, Task
 from harness_sql.self_correcting.prompts import APPROVED, PROMPTS, REJECTED
 from harness_sql.sqlite.environment import database_of
-from harness_sql.sqlite.evaluator import evaluate
 from harness_sql.sqlite.sandbox import AGENT_LIMITS, execute
 from recipes.pocket_probe.generate import draw, values
-from recipes.pocket_probe.oracle import look, understood
+from recipes.pocket_probe.oracle import look, right, understood
 from recipes.pocket_probe.questions import Plan, Schema, Writer, read
 from recipes.pocket_probe.storage import PRIORS, Form
 from recipes.pocket_probe.world import ProbeWorld, Words, build, bundled, drawn
@@ -123,14 +122,13 @@ def turns(
 
 def taught(task: Task, schema: str, rng: Random) -> tuple[str, ...]:
     """What the model says in one attempt at a bundled question, in turn: drafts by the prior, looks, verdicts."""
-    path = database_of(task)
     said: list[str] = []
     for sql, _, verdict in turns(
         read(task.question, Schema(schema)),
         rng,
         task.gold,
-        lambda sql: execute(path, sql, AGENT_LIMITS).text,
-        lambda sql: evaluate(path, task.gold, sql).match != 1,
+        lambda sql: execute(database_of(task), sql, AGENT_LIMITS).text,
+        lambda sql: not right(task, sql),
     ):
         said += [block(sql), *([verdict] if verdict else [])]
     return tuple(said)

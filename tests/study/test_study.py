@@ -399,26 +399,30 @@ def test_ctrl_c_ends_all_that_run_and_the_next_start_resumes_them(
     assert [(record["status"], len(record["launches"])) for record in found] == [("finished", 2)] * 2  # type: ignore[arg-type]
 
 
-def test_an_evaluation_waits_for_the_training_of_its_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four jobs at a time, a command that only writes records: evaluations of two policies look alike."""
-    from harness_study import execute
+def recording(tmp_path: Path, text: str, gpus: list[tuple[str, ...] | None]) -> Any:
+    """A study whose runs are a command that only writes records, a slot for each entry of `gpus`."""
+    from harness_study.execute import StudyRun
     from harness_study.slots import Slot
     from harness_study.state import StudyFolder
 
-    command = tmp_path / "command.py"
+    command, file = tmp_path / "command.py", tmp_path / "small.yaml"
     command.write_text(f"RECORD = {str(RECORD)!r}\n{COMMAND}")
-    file = tmp_path / "small.yaml"
-    file.write_text(
-        "matrix: {agent: [reference_sql, langgraph_sql], seed: [0]}\nevaluate: [reference_sql, langgraph_sql]\n"
-    )
+    file.write_text(text)
     study = read_study(file)
     jobs = jobs_of(study)
     folder = StudyFolder(tmp_path / "runs", study, jobs)
-    slots = [Slot(index, frozenset(os.sched_getaffinity(0))) for index in range(4)]
-    monkeypatch.setattr(execute, "START_GAP_S", 0.0)
-    run = execute.StudyRun(
-        folder, folder.next_steps(jobs), lambda standings: None, slots, command=[sys.executable, str(command)]
-    )
+    slots = [Slot(index, frozenset(os.sched_getaffinity(0)), one) for index, one in enumerate(gpus)]
+    command_line = [sys.executable, str(command)]
+    return study, jobs, folder, StudyRun(folder, folder.next_steps(jobs), lambda _: None, slots, command=command_line)
+
+
+def test_an_evaluation_waits_for_the_training_of_its_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four jobs at a time, a command that only writes records: evaluations of two policies look alike."""
+    from harness_study.state import StudyFolder
+
+    monkeypatch.setattr("harness_study.execute.START_GAP_S", 0.0)
+    text = "matrix: {agent: [reference_sql, langgraph_sql], seed: [0]}\nevaluate: [reference_sql, langgraph_sql]\n"
+    study, jobs, folder, run = recording(tmp_path, text, [None] * 4)
     assert [one.state for one in run.execute()] == ["finished"] * 6
     for job in jobs:
         if job.parent:
@@ -446,9 +450,6 @@ def test_an_evaluation_waits_for_the_training_of_its_policy(tmp_path: Path, monk
 def test_what_runs_of_a_slot_share_sees_the_gpus_of_this_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """CUDA keeps what it saw first: a fork of a process that saw all GPUs takes the first, whatever its run has."""
     from harness.trainers import Trainer
-    from harness_study import execute
-    from harness_study.slots import Slot
-    from harness_study.state import StudyFolder
 
     asked = []
 
@@ -456,20 +457,11 @@ def test_what_runs_of_a_slot_share_sees_the_gpus_of_this_slot(tmp_path: Path, mo
         def standby(self, config: Config, environment: Mapping[str, str]) -> None:
             asked.append(environment["CUDA_VISIBLE_DEVICES"])
 
-    command = tmp_path / "command.py"
-    command.write_text(f"RECORD = {str(RECORD)!r}\n{COMMAND}")
-    file = tmp_path / "small.yaml"
-    file.write_text("matrix: {agent: [reference_sql, langgraph_sql], seed: [0, 1]}\n")
-    study = read_study(file)
-    jobs = jobs_of(study)
-    folder = StudyFolder(tmp_path / "runs", study, jobs)
-    slots = [Slot(index, frozenset(os.sched_getaffinity(0)), (str(gpu),)) for index, gpu in enumerate((0, 1, 1))]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    monkeypatch.setattr(execute, "make_trainer", lambda config: Holds())
-    monkeypatch.setattr(execute, "START_GAP_S", 0.0)
-    run = execute.StudyRun(
-        folder, folder.next_steps(jobs), lambda standings: None, slots, command=[sys.executable, str(command)]
-    )
+    monkeypatch.setattr("harness_study.execute.make_trainer", lambda config: Holds())
+    monkeypatch.setattr("harness_study.execute.START_GAP_S", 0.0)
+    text = "matrix: {agent: [reference_sql, langgraph_sql], seed: [0, 1]}\n"
+    _, _, _, run = recording(tmp_path, text, [("0",), ("1",), ("1",)])
     assert [one.state for one in run.execute()] == ["finished"] * 4
     assert asked[:3] == ["0", "1", "1"] and asked[3] in ("0", "1")
 
