@@ -19,8 +19,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from harness.errors import EnvironmentProblem, RunFailed, how_to_install, last_line
+from harness.policies import about
 from harness.rollout.processes import die_with_parent, stop_process
 from harness_weights.server import KEY
+
+SEATS = 256
+"""Whole conversations that a small policy's cache on a GPU has room for."""
+SMALL = 4 << 30
+"""The most bytes of such a cache: of a larger policy vLLM decides, which takes the GPU for itself."""
 
 
 @contextmanager
@@ -67,6 +73,7 @@ def _vllm(
     command = ["-m", "harness_weights.serve", str(os.getpid()), "--model", model, "--max-model-len", str(max_length)]
     if name:
         command += ["--served-model-name", name]
+    command += _small(model, max_length)
     if parser:
         command += ["--enable-auto-tool-choice", "--tool-call-parser", parser]
     for last in (False, True):
@@ -80,6 +87,18 @@ def _vllm(
             if last or wanted or b"Address already in use" not in log.read_bytes()[known:]:
                 raise
     raise AssertionError
+
+
+def _small(model: str, max_length: int) -> list[str]:
+    """What lets others beside a small policy on its GPU: a cache for whole conversations, not all that is free."""
+    try:
+        shape = about(model)
+        wide = shape.get("head_dim") or shape["hidden_size"] // shape["num_attention_heads"]
+        cache = SEATS * max_length * shape["num_hidden_layers"] * shape["num_key_value_heads"] * wide * 2 * 2
+    except (KeyError, TypeError):  # not here yet, or of another make
+        return []
+    # The share is only asked for where the bytes are not told; vLLM wants it free all the same.
+    return ["--kv-cache-memory-bytes", str(cache), "--gpu-memory-utilization", "0.1"] if cache <= SMALL else []
 
 
 def _start(
