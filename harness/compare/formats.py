@@ -37,7 +37,8 @@ def render(comparison: Comparison, form: Format, references: Sequence[Reference]
         return json.dumps(data, indent=2, ensure_ascii=False, default=str) + "\n"
     found, words = tables(comparison, references), sentences(comparison)
     if form in ("md", "table"):
-        return _markdown(comparison["name"], comparison["question"], found, words)
+        head = f"# {comparison['name']}\n\n" + (f"{comparison['question']}\n\n" if comparison["question"] else "")
+        return head + markdown_tables(found) + "\n" + "".join(f"- {sentence}\n" for sentence in words)
     if form == "csv":
         return _csv(comparison)
     if form == "latex":
@@ -125,11 +126,6 @@ def markdown_tables(found: list[Table], heading: str = "##") -> str:
         lines += ["| " + " | ".join(_pipe(cell) for cell in row) + " |" for row in table.rows]
         parts.append("\n".join([*lines, *(["", table.note] if table.note else [])]) + "\n")
     return "\n".join(parts)
-
-
-def _markdown(name: str, question: str, found: list[Table], words: list[str]) -> str:
-    head = f"# {name}\n\n" + (f"{question}\n\n" if question else "")
-    return head + markdown_tables(found) + "\n" + "".join(f"- {sentence}\n" for sentence in words)
 
 
 def _pipe(text: str) -> str:

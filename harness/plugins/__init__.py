@@ -65,6 +65,11 @@ def trained_by(agent: str, agent_match: str | None = None) -> str:
     return own or "|".join(re.escape(role) for role in of.roles if role not in of.checkers)
 
 
+def offers_tools(agent: str) -> bool:
+    """Whether an agent's requests may offer tools: its program's do, or it words them in its framework's own way."""
+    return program(program_of(agent)).calls_tools or not agent_spec(agent).strict
+
+
 def roles_of(agent: str) -> tuple[str, ...]:
     """The roles that a value can be of: the agent's, and those of its program."""
     return tuple(dict.fromkeys([*agent_spec(agent).roles, *program(program_of(agent)).roles]))

@@ -119,13 +119,13 @@ def first_model(endpoint: str, api_key: str | None) -> str:
 def parser_of(config: Config, folder: str) -> str:
     """What vLLM calls the form of a policy's tool calls: as the configuration says, else as the policy's folder does.
 
-    Empty where the agent's program offers no tools.
+    Empty where the agent offers no tools.
     """
     from harness.layers import at, nested
-    from harness.plugins import program, program_of
+    from harness.plugins import offers_tools
     from harness.policies import tool_parser
 
-    if not program(program_of(config.agent)).calls_tools:
+    if not offers_tools(config.agent):
         return ""
     named = at(nested(config.verl), "actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser")
     return named or tool_parser(folder)

@@ -215,6 +215,8 @@ def test_vllm_reads_tool_calls_where_the_program_offers_tools() -> None:
     assert reads() == {"vllm": {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}}
     assert reads(model="meta-llama/Llama-3.2-1B")["vllm"]["tool_call_parser"] == "llama3_json"
     assert reads(calls_tools=False) is None and reads(device="cpu") is None
+    # A framework's own way may be tools where the program's is text.
+    assert reads("agent=openai_agents_sql_idiomatic", calls_tools=False)["vllm"]["tool_call_parser"] == "hermes"
     own = "verl.actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser=qwen3_xml"
     assert reads(own)["vllm"] == {"enable_auto_tool_choice": True, "tool_call_parser": "qwen3_xml"}
 

@@ -14,6 +14,7 @@ import yaml
 from harness.config import Config
 from harness.errors import ConfigError, EnvironmentProblem, how_to_install
 from harness.layers import at, flatten, merge, nested
+from harness.plugins import offers_tools
 from harness.policies import tool_parser
 from harness_verl.isolation import HOOK
 from harness_verl.limits import check, micro_batch
@@ -180,7 +181,7 @@ def _adapt(settings: Section, config: Config, device: str, model_path: str, own:
         merge(settings, _ON_POLICY)
     elif train.algorithm == "rejection":
         merge(settings, {"actor_rollout_ref": {"actor": {"policy_loss": {"loss_mode": CROSS_ENTROPY}}}})
-    if calls_tools and device != "cpu":
+    if (calls_tools or offers_tools(config.agent)) and device != "cpu":
         reads = {"enable_auto_tool_choice": True, "tool_call_parser": tool_parser(model_path)}
         merge(settings, {"actor_rollout_ref": {"rollout": {"engine_kwargs": {"vllm": reads}}}})
 
