@@ -37,7 +37,7 @@ class AgentSpec(Spec):
 
     Attributes:
         program: What it does, by name; must be given.
-        roles: The agent's roles, known without importing its framework.
+        roles: The agent's roles, known without importing its framework; by default its program's.
         frameworks: Distributions whose versions belong in a run record.
         strict: Whether the agent sends exactly the shared prompts (parity is demanded), or is an
             idiomatic variant whose deviation is measured.

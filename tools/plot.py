@@ -42,6 +42,12 @@ ARMS_OF_PROBE = {
     "probe_worth": {"rejection": "rejection fine-tuning", "grpo, rewards shuffled": "shuffled rewards (control)"},
 }
 """Of the packed studies: what the picture calls their arms."""
+SCAFFOLDS = {
+    "reference_sql": "shared prompts",
+    "autogen_sql_idiomatic": "AutoGen's own",
+    "openai_agents_sql_idiomatic": "OpenAI's own",
+}
+RIGHT = "right answers on databases never trained on, %"
 BEST_QUERY = 37.7
 """Right answers on `dev` of the best draft without a look, in %: `python -m recipes.pocket_probe.oracle`."""
 COLOURS_OF_FIVE = ("#1f5fbf", "#1b9e77", "#d95f02", "#8e63b5", "#222222")
@@ -108,30 +114,68 @@ def five() -> go.Figure:
 
 def probe() -> go.Figure:
     """Accuracy after the last step, a dot a training, by arm; studies share the arm that they hold others against."""
-    place = Path(unpacked(HERE / "studies" / "pocket-probe" / PACKED).name)
     found: dict[str, list[float]] = {}
     for study, told in ARMS_OF_PROBE.items():
-        for run in select([place / study]).runs:
-            if run.arm in told and (final := result_of(run.record)["val_accuracy_final"]) is not None:
-                found.setdefault(told[run.arm], []).append(100 * final)
+        for arm, values in finals("pocket-probe", study).items():
+            if arm in told:
+                found.setdefault(told[arm], []).extend(values)
     figure = go.Figure()
     for arm, values in reversed(found.items()):
-        colour = "#777777" if "shuffled" in arm else "#1f5fbf"
-        figure.add_scatter(
-            x=values,
-            y=[arm] * len(values),
-            mode="markers",
-            showlegend=False,
-            marker={"size": 11, "opacity": 0.55, "color": colour},
-        )
+        dots(figure, arm, values, colour="#777777" if "shuffled" in arm else "#1f5fbf")
     figure.add_vline(x=BEST_QUERY, line={"dash": "dot", "color": "#777777"})
     figure.update_layout(
         title="20 steps of GRPO on pocket_probe, eight trainings an arm; dotted: the best single query",
-        xaxis={"title": "right answers on databases never trained on, %", "range": [10, 95]},
+        xaxis={"title": RIGHT, "range": [10, 95]},
         yaxis={"tickfont": {"size": 13}},
         margin={"l": 250},
     )
     return figure
+
+
+def scaffolds() -> go.Figure:
+    """What is learned in each scaffold, a dot a training, and what a policy is worth in the others, as a matrix."""
+    titles = ("eight trainings each", "in another scaffold (means of three)")
+    figure = make_subplots(1, 2, subplot_titles=titles, column_widths=[0.52, 0.48], horizontal_spacing=0.16)
+    found = finals("pocket-probe-scaffolds", "probe_scaffolding")
+    for agent, name in reversed(SCAFFOLDS.items()):
+        dots(figure, name, found[agent], colour="#1f5fbf", row=1, col=1)
+    cells = finals("pocket-probe-scaffolds", "probe_transfer")
+    means = {arm: sum(values) / len(values) for arm, values in cells.items()}
+    matrix = [[means[f"{trained} -> {used}"] for used in SCAFFOLDS] for trained in reversed(SCAFFOLDS)]
+    names = list(SCAFFOLDS.values())
+    figure.add_heatmap(
+        z=matrix,
+        x=names,
+        y=names[::-1],
+        texttemplate="%{z:.0f}",
+        colorscale=[[0, "#ffffff"], [1, "#1f5fbf"]],
+        zmin=0,
+        zmax=100,
+        showscale=False,
+        row=1,
+        col=2,
+    )
+    figure.update_xaxes(title=RIGHT, range=[10, 95], row=1, col=1)
+    figure.update_xaxes(title="evaluated in", row=1, col=2)
+    figure.update_yaxes(title="trained in", title_standoff=4, row=1, col=2)
+    figure.update_layout(title="20 steps of GRPO on pocket_probe in three scaffolds", margin={"l": 130})
+    return figure
+
+
+def finals(folder: str, study: str) -> dict[str, list[float]]:
+    """Accuracy of the last validation by arm, a training or an evaluation each, in %; `folder` holds packed studies."""
+    found: dict[str, list[float]] = {}
+    for run in select([Path(unpacked(HERE / "studies" / folder / PACKED).name) / study]).runs:
+        result = result_of(run.record)
+        if (final := result.get("val_accuracy_final", result.get("accuracy"))) is not None:
+            found.setdefault(run.arm, []).append(100 * final)
+    return found
+
+
+def dots(figure: go.Figure, name: str, values: list[float], colour: str, **place: int) -> None:
+    """A row of dots."""
+    look = {"size": 11, "opacity": 0.55, "color": colour}
+    figure.add_scatter(x=values, y=[name] * len(values), mode="markers", showlegend=False, marker=look, **place)
 
 
 def line(
@@ -182,3 +226,4 @@ if __name__ == "__main__":
     save(five(), HERE / "studies" / "five.png")
     save(spider(), HERE / "gpu-spider" / "curve.png")
     save(probe(), HERE / "studies" / "pocket-probe" / "arms.png")
+    save(scaffolds(), HERE / "studies" / "pocket-probe-scaffolds" / "scaffolds.png")

@@ -12,7 +12,7 @@ from harness.compare.keys import Exempt
 from harness.errors import NotComparable, PluginError
 from harness.layers import flatten
 from harness.results.checked import keys
-from harness.results.schema import Certificate, Group, Launch
+from harness.results.schema import Certificate, Group
 from harness.wording import with_cores
 
 if TYPE_CHECKING:
@@ -268,13 +268,10 @@ def times_compare(runs: Sequence[Run]) -> bool:
 
 def _machines(runs: Sequence[Run]) -> tuple[list[str], list[tuple[int, int]]]:
     """Kinds of machines, and ways in which they were shared."""
-    ways = {_sharing(launch) for run in runs for launch in run.record["launches"]}
+    launches = [launch for run in runs for launch in run.record["launches"]]
+    # Runs at once: 0 outside a study, which alone knows; cores: 0 where an older record does not say.
+    ways = {(launch.get("runs_at_once", 0), launch.get("cores") or 0) for launch in launches}
     return sorted({_machine(run) for run in runs}), sorted(ways)
-
-
-def _sharing(launch: Launch) -> tuple[int, int]:
-    """Runs at once, 0 outside a study, which alone knows; and cores, 0 where an older record does not say."""
-    return launch.get("runs_at_once", 0), launch.get("cores") or 0
 
 
 def _sharing_text(at_once: int, cores: int) -> str:

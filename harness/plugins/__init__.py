@@ -32,8 +32,9 @@ def registry() -> Registry:
 
 
 def agent_spec(name: str) -> AgentSpec:
-    """The agent called `name`."""
-    return registry().spec("agent", name, AgentSpec)
+    """The agent called `name`, its roles those of its program where it names none."""
+    spec = registry().spec("agent", name, AgentSpec)
+    return spec if spec.roles else replace(spec, roles=program(spec.program).roles)
 
 
 def task_set_spec(name: str) -> TaskSetSpec:

@@ -198,10 +198,9 @@ def _fault(spec: Spec) -> str | None:
         return f"the summary of {spec.name!r} is {spec.summary!r}, not one line of text"
     for field in ("roles", "frameworks", "splits", "devices", "parts"):
         names = getattr(spec, field, ("-",))
-        words = isinstance(names, tuple) and all(
-            isinstance(one, str) and re.fullmatch(r"[\w.-]+", one) for one in names
-        )
-        if not words or len(set(names)) < len(names) or not (names or field in ("frameworks", "parts")):
+        words = isinstance(names, tuple) and all(type(one) is str and re.fullmatch(r"[\w.-]+", one) for one in names)
+        named = names or field in ("frameworks", "parts") or getattr(spec, "program", "")
+        if not (words and named) or len(set(names)) < len(names):
             return f"{field} of {spec.name!r} is {names!r}, not a tuple of different names"
     return _fault_of_its_kind(spec)
 

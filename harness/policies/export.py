@@ -6,7 +6,7 @@ from pathlib import Path
 
 from harness.errors import UserError
 from harness.plugins import make_trainer
-from harness.results.folder import RunFolder
+from harness.results.folder import RunFolder, held
 
 
 def checkpoint_dir(folder: RunFolder, step: int | None = None) -> tuple[int, Path]:
@@ -32,8 +32,11 @@ def checkpoint_model(folder: RunFolder, step: int | None = None) -> Path:
     """A Hugging Face folder of a checkpoint, made on first use and kept beside it."""
     _, checkpoint = checkpoint_dir(folder, step)
     target = checkpoint / "hf" if checkpoint.is_dir() else checkpoint.with_name(f"{checkpoint.stem}-hf")
-    if not (target / "config.json").is_file():
-        make_trainer(folder.config()).export(folder, checkpoint, target)
+    made = target / "config.json"
+    if not made.is_file():
+        with held(target.parent):  # evaluations of one checkpoint may begin at once
+            if not made.is_file():
+                make_trainer(folder.config()).export(folder, checkpoint, target)
     return target
 
 

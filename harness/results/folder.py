@@ -262,14 +262,14 @@ def _line(row: Mapping[str, object]) -> bytes:
 
 
 @contextmanager
-def held(folder: Path, busy: str) -> Iterator[None]:
+def held(folder: Path, busy: str = "") -> Iterator[None]:
     """Hold a folder, made where it is missing, by the lock on its `.lock`.
 
     Args:
-        busy: What to say where another process holds it.
+        busy: What to say where another process holds it; empty: wait for it.
 
     Raises:
-        UserError: Another process does, or the folder cannot be written.
+        UserError: Another process does and is not waited for, or the folder cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -278,7 +278,7 @@ def held(folder: Path, busy: str) -> Iterator[None]:
         raise UserError(f"cannot write {folder}: {error.strerror}") from error
     with lock:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | (fcntl.LOCK_NB if busy else 0))
         except OSError as error:
             raise UserError(busy) from error
         yield

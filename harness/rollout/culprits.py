@@ -86,7 +86,8 @@ class Culprits:
 
         def ends(real: Callable[..., object], told: str, fatal: Callable[..., bool]) -> Callable[..., Any]:
             def instead(*arguments: Any) -> Any:
-                if os.getpid() == here and fatal(*arguments) and (one := self._acting()) is not None:
+                one = UNDER_WAY.get(None) or UnderWay.only()  # for which this thread acts, or the only one
+                if os.getpid() == here and fatal(*arguments) and one is not None:
                     self._bring_down(one, "agent_error", f"the agent ended its process: {told}{arguments}")
                 return real(*arguments)
 
@@ -130,10 +131,6 @@ class Culprits:
             if one is not None and now > one.ends + LATE_S:
                 told = f"no answer within {one.timeout_s:g} s: the agent kept its worker's event loop from turning"
                 self._bring_down(one, "timeout", told)
-
-    def _acting(self) -> UnderWay | None:
-        """The rollout for which this thread acts, or the only one under way."""
-        return UNDER_WAY.get(None) or UnderWay.only()
 
     def _bring_down(self, one: UnderWay, outcome: Outcome, detail: str) -> None:
         """Settle a rollout and end this process."""

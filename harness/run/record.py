@@ -6,7 +6,8 @@ import json
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from statistics import median_high
 from typing import Literal, cast
 
 import harness
@@ -259,7 +260,7 @@ def training_result(folder: RunFolder, record: RunRecord, checkpointed: int = 0)
         "steps": int(max(*step_s, checkpointed, 0)),
         "signal": signal,
         "no_signal": flat,
-        "step_s_median": _median(step_s.values()),
+        "step_s_median": round(median_high(step_s.values()), 3) if step_s else None,
         "rollout_probs_diff_max": max(gaps, default=None),
     }
 
@@ -281,8 +282,3 @@ def agent_failures(rows: Sequence[Episode]) -> tuple[int, str]:
     """How many rollouts the agent itself ended, and why most often."""
     reasons = Counter(row["reward_reason"] for row in rows if row["outcome"] in AGENT_OUTCOMES)
     return reasons.total(), most_often(reasons) if reasons else ""
-
-
-def _median(values: Iterable[float]) -> float | None:
-    ordered = sorted(values)
-    return round(ordered[len(ordered) // 2], 3) if ordered else None

@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 import zipfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from harness.config import load_config
 from harness.errors import ConfigError, RunFailed, UserError
 from harness.policies import fetched, resolve
-from harness.policies.export import checkpoint_dir
+from harness.policies.export import checkpoint_dir, checkpoint_model
 from harness.results.folder import RunFolder
 from harness.sections import PolicyConfig
 from harness_verl.models import export, trained_policy
@@ -176,3 +178,27 @@ def test_a_damaged_policy_is_named_before_anything_starts(tmp_path: Path) -> Non
     with pytest.raises(ConfigError, match=r"model\.safetensors is damaged: it is cut off") as caught:
         fetched(policy)
     assert "\n" not in str(caught.value)
+
+
+def test_who_asks_for_a_checkpoint_that_another_exports_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow:
+        exported: ClassVar[list[Path]] = []
+
+        def checkpoints(self, folder: RunFolder) -> dict[int, Path]:
+            return {3: folder.path / "global_step_3"}
+
+        def export(self, folder: RunFolder, checkpoint: Path, target: Path) -> None:
+            target.mkdir()  # raises where another is at it
+            self.exported.append(target)
+            time.sleep(0.5)
+            (target / "config.json").write_text("{}")
+
+    monkeypatch.setattr("harness.policies.export.make_trainer", lambda config: Slow())
+    monkeypatch.setattr(RunFolder, "config", lambda self: None)
+    folder = RunFolder.create(tmp_path, "asked")
+    (folder.path / "global_step_3").mkdir()
+    with ThreadPoolExecutor(4) as pool:
+        found = set(pool.map(lambda _: checkpoint_model(folder), range(4)))
+    assert found == set(Slow.exported) and len(Slow.exported) == 1

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from harness.errors import RunFailed
+from harness.policies import resolve
 from harness_weights import serve
 
 SERVER = """
@@ -85,6 +86,26 @@ def test_a_port_that_was_taken_meanwhile_is_left_for_another(tmp_path: Path, mon
             serve.served("c", "cuda", 64, tmp_path / "third"),
         ):
             raise AssertionError
+
+
+def test_a_small_policy_leaves_the_gpu_to_others_and_a_large_one_is_left_to_vllm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = json.loads((Path(resolve("pocket-probe")) / "config.json").read_text())
+    large = {**shape, "num_hidden_layers": 28, "num_key_value_heads": 8, "hidden_size": 4096, "num_attention_heads": 32}
+    started: list[list[str]] = []
+    monkeypatch.setattr(serve, "_start", lambda command, *_: started.append(command))
+    monkeypatch.setattr(serve, "_ready", lambda *_: "")
+    monkeypatch.setattr(serve, "_stop", lambda process: None)
+    for name, config in (("small", shape), ("large", large), ("of another make", {"model_type": "other"})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+        with serve.served(str(tmp_path / name), "cuda", 608, tmp_path / "log"):
+            pass
+    layers, heads, wide = shape["num_hidden_layers"], shape["num_key_value_heads"], 64
+    told = [command[command.index("--kv-cache-memory-bytes") + 1] for command in started[:1]]
+    assert told == [str(256 * 608 * layers * heads * wide * 2 * 2)]  # keys and values, two bytes each
+    assert not any("--kv-cache-memory-bytes" in command for command in started[1:])
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 60) -> None:

@@ -31,7 +31,7 @@ from harness.trainers import LiveRun, Progress, Trainer
 
 ROOT = Path(__file__).parents[2]
 RUN = ROOT / "results" / "cpu" / "seed0"
-STUDY = ROOT / "results" / "studies" / "agent_match"
+STUDY = ROOT / "results" / "studies" / "frameworks"
 Command = Callable[..., subprocess.CompletedProcess[str]]
 QUERY = "```sql\nSELECT 1\n```"
 
@@ -106,7 +106,7 @@ def test_a_comparison_is_that_of_the_command(command: Command) -> None:
     assert json.loads(done.stdout) == json.loads(study.render("json"))
     assert [*study.tables["accuracy"]["arm"]] == [arm["name"] for arm in study.data["arms"]]
     shown = study._repr_html_()
-    assert shown.count("<table>") == len(study.tables) and "Baseline: write and rewrite." in shown
+    assert shown.count("<table>") == len(study.tables) and "Baseline: reference_sql." in shown
     one, other = RUN, harness.load_run(RUN.with_name("seed1"))
     assert harness.compare([one, other]).data == harness.compare(one, other).data
 

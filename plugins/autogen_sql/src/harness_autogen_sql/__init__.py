@@ -5,18 +5,14 @@ from __future__ import annotations
 from functools import partial
 
 from harness.hookspecs import AgentSpec, hookimpl
-from harness_dialogues.prompts import ROLES as DIALOGUE_ROLES
-from harness_sql.self_correcting.prompts import ROLES
-from harness_sql.tool_loop.prompts import ROLES as TOOL_ROLES
-from harness_teams.names import ROLES as TEAM_ROLES
 
 HARNESS_API = 1
 FRAMEWORKS = ("autogen-agentchat", "autogen-core", "autogen-ext")
 
-_sql = partial(AgentSpec, program="self_correcting_sql", roles=ROLES, frameworks=FRAMEWORKS)
-_tools = partial(AgentSpec, program="tool_loop", roles=TOOL_ROLES, frameworks=FRAMEWORKS)
-_dialogue = partial(AgentSpec, program="dialogue", roles=DIALOGUE_ROLES, frameworks=FRAMEWORKS)
-_team = partial(AgentSpec, program="team", roles=TEAM_ROLES, frameworks=FRAMEWORKS)
+_sql = partial(AgentSpec, program="self_correcting_sql", frameworks=FRAMEWORKS)
+_tools = partial(AgentSpec, program="tool_loop", frameworks=FRAMEWORKS)
+_dialogue = partial(AgentSpec, program="dialogue", frameworks=FRAMEWORKS)
+_team = partial(AgentSpec, program="team", frameworks=FRAMEWORKS)
 
 
 @hookimpl
