@@ -51,7 +51,7 @@ COURSES = {
     "pocket_split": "recipes.pocket_split.course",
     "pocket_puzzles": "recipes.pocket_puzzles.course",
 }
-PLAYED = ("medical",)
+PLAYED = ("medical", "pocket_split")
 """Courses that have a teacher of their own for agents."""
 SCAFFOLDS = "recipes.finetune.scaffolds"
 FINETUNING = {

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -40,12 +40,13 @@ class Job:
 
     Attributes:
         request: What the agent is given; no gold.
-        replies: What the teacher says, as a scenario of the agent's program has it.
+        replies: What the teacher says, as a scenario of the agent's program has it; or the teacher, picklable, for
+            members who work at once and whose order nobody decides.
         noted: What is kept of the lesson beside it.
     """
 
     request: RolloutRequest
-    replies: tuple[Reply, ...]
+    replies: tuple[Reply, ...] | Callable[[Any], Reply]
     noted: Mapping[str, Any]
 
 
@@ -181,7 +182,8 @@ async def play(name: str, jobs: Sequence[Job]) -> list[Transcript]:
                         body.get("chat_template_kwargs") or {},
                         _message(reply),
                     )
-                    for transition, (body, reply) in zip(attempt.transitions, teacher.heard[task], strict=True)
+                    for transition in attempt.transitions
+                    for body, reply in (teacher.said(task, transition.messages),)
                 ]
                 executed = [(dict(call.arguments), call.text) for call in attempt.tool_calls]
                 return Transcript(name, task, dict(job.noted), calls, executed, attempt.answer or "")
@@ -207,20 +209,29 @@ class _Teacher:
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._scripts = {
-            job.request.problem.task_id: plugins.program(job.request.program).script(
+            job.request.problem.task_id: job.replies
+            if callable(job.replies)
+            else plugins.program(job.request.program).script(
                 Scenario("lesson", "a question of a course", job.replies, job.request.problem.question)
             )
             for job in jobs
         }
-        self.heard: dict[str, list[tuple[Mapping[str, Any], Reply]]] = defaultdict(list)
-        """Requests and replies of each rollout."""
+        self._heard: dict[tuple[str, str], list[tuple[Mapping[str, Any], Reply]]] = defaultdict(list)
 
     def __call__(self, request: Any) -> Reply:
         rollout = request.body["user"]
         reply = self._scripts[rollout](request)
         if reply.status == 200:
-            self.heard[rollout].append((request.body, reply))
+            self._heard[rollout, _key(request.body["messages"])].append((request.body, reply))
         return reply
+
+    def said(self, rollout: str, messages: Sequence[Mapping[str, Any]]) -> tuple[Mapping[str, Any], Reply]:
+        """The request with these messages, and its reply; of several alike the first that is left."""
+        return self._heard[rollout, _key(messages)].pop(0)
+
+
+def _key(messages: Sequence[Mapping[str, Any]]) -> str:
+    return json.dumps(messages, sort_keys=True, default=dict)
 
 
 def write(transcripts: Sequence[Transcript], out: Path) -> None:

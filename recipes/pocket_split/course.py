@@ -2,25 +2,32 @@
 
 A question that invites a slip (a worker asked for what it cannot know, half of an answer made up) gets it in many
 conversations, so that reinforcement has something to unlearn, and the critic notices half of them; `--no-habits` has
-right ones alone. Needs no network, and no agent framework.
+right ones alone. Needs no network, and no agent framework, unless `--agents` names some: each of them plays the
+training questions, too, and the policy learns what it asks (`recipes/pocket_split/played.py`).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import pickle
 import re
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from harness import plugins
 from harness_sql.tool_loop.prompts import PROMPTS
 from harness_teams.program import TeamProgram
 from harness_teams.questions import THEMES
 from recipes.finetune.course import PRETRAINING, Course, Small
+from recipes.finetune.play import collect
 from recipes.finetune.policy import Policy, share, spread
 from recipes.finetune.rows import text_of
 from recipes.medical.samples import CHAT_TEMPLATE, Dialogue, system_text, tool_text
+from recipes.pocket_split.played import PlayedExamples, conversations, lessons
 from recipes.pocket_split.samples import CORRECT, WRONG, Members, SplitExamples
 from recipes.pocket_sql.tokenizer import END, train
 
@@ -39,12 +46,49 @@ HELD_OUT = 40
 @contextmanager
 def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
     """Held out are conversations about other databases: the share of replies that are the teacher's, by member."""
-    source = SplitExamples(arguments.seed, SLIPS if arguments.habits else 0.0)
+    made = SplitExamples(arguments.seed, SLIPS if arguments.habits else 0.0)
     held = SplitExamples(arguments.seed + 1_000_000, 0.0)
     turns: dict[str, list[tuple[str, str]]] = {}
     for index in range(arguments.limit or HELD_OUT):
         for dialogue in held(index):
             turns.setdefault(member_of(dialogue), []).extend(asked_and_said(dialogue))
+    about: dict[str, Any] = {"slips": made.slips}
+    if not arguments.agents:
+        yield _course(made, turns, about)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        source, about["transcripts"] = played(arguments, made, turns, Path(folder) / "dialogues.pickle")
+        yield _course(source, turns, about | {"agents": arguments.agents})
+
+
+def played(
+    arguments: argparse.Namespace, made: SplitExamples, turns: dict[str, list[tuple[str, str]]], file: Path
+) -> tuple[PlayedExamples, int]:
+    """What the agents were asked about training questions, and how many transcripts; those of `val` are held out.
+
+    Raises:
+        ConfigError: An agent is of another program.
+    """
+    for agent in arguments.agents:
+        plugins.check_fit(plugins.agent_spec(agent).name, "pocket_split")
+    jobs = {
+        agent: [*lessons(agent, "train", arguments.limit), *lessons(agent, "val", arguments.limit)]
+        for agent in arguments.agents
+    }
+    learned: list[Dialogue] = []
+    transcripts = collect(jobs, arguments.transcripts)
+    for one in transcripts:
+        if one.task.startswith("train"):
+            learned += conversations(one)
+        else:
+            turns.setdefault(one.agent, []).extend(turn for told in conversations(one) for turn in asked_and_said(told))
+    file.write_bytes(pickle.dumps(learned))
+    return PlayedExamples(made, str(file)), len(transcripts)
+
+
+def _course(
+    source: SplitExamples | PlayedExamples, turns: dict[str, list[tuple[str, str]]], about: dict[str, Any]
+) -> Course:
 
     def right(member: str, policy: Policy, most: int | None) -> float:
         policy.max_new_tokens = MAX_NEW_TOKENS
@@ -56,13 +100,13 @@ def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
         texts = [text_of(dialogue) for index in range(TOKENIZER_INDICES) for dialogue in source(index)]
         return train(texts, VOCABULARY, phrases(), CHAT_TEMPLATE)
 
-    yield Course(
+    return Course(
         source,
         {member: lambda policy, most, member=member: right(member, policy, most) for member in turns},  # type: ignore[misc]
         tuple(turns),
         TeamProgram.prompts_hash,
         Small(ARCHITECTURE, tokenizer_of),
-        {"slips": source.slips},
+        about,
         chat_template=CHAT_TEMPLATE,
     )
 

@@ -12,12 +12,16 @@ from typing import Any
 from harness import Problem
 from harness.scripted.server import ScriptedServer
 from harness_teams.tasks import PocketSplitTasks, drawn
-from harness_teams.teacher import script
+from harness_teams.teacher import questions, script
+from recipes.finetune.__main__ import main as finetune
+from recipes.finetune.play import read
 from recipes.medical.samples import Dialogue
 from recipes.pocket_split.course import asked_and_said, member_of, phrases
+from recipes.pocket_split.played import conversations
 from recipes.pocket_split.samples import Members, SplitExamples, carried_out
 
 MANY = 12
+GOLD = {name: question.answer for name, question in questions()}
 
 
 def _requests(dialogue: Dialogue) -> Iterator[str]:
@@ -59,6 +63,30 @@ def test_conversations_are_those_of_played_teams_and_agents(tmp_path: Path) -> N
         assert len(asked) > 2 * MANY
         unlike = [key for key in asked if key not in told]
         assert not unlike, unlike[0]
+
+
+def test_agents_play_the_teacher_and_their_own_words_are_learned(tmp_path: Path) -> None:
+    agents = ["langgraph_team", "autogen_team_idiomatic"]
+    kept = tmp_path / "transcripts.jsonl"
+    command = ["--on", "pocket_split", "--base", "pocket-split", "--agents", ",".join(agents), "--limit", "3"]
+    command += ["--transcripts", str(kept), "--steps", "1", "--workers", "1", "--out", str(tmp_path / "policy")]
+    assert finetune(command) == 0
+    played = read(kept)
+    assert [sum(one.agent == agent for one in played) for agent in agents] == [6, 6]  # of train, and of val
+    assert all(one.answer == GOLD[one.task] for one in played)
+    strict, own = (
+        [told for one in played if one.agent == agent and one.task.startswith("val") for told in conversations(one)]
+        for agent in agents
+    )
+    assert {key for dialogue in strict for key in _requests(dialogue)} <= _told("langgraph_team")
+    assert len(own) == len(strict) and len({_key(*asked) for asked in map(_first, own)} & _told("langgraph_team")) == 3
+    manifest = json.loads((tmp_path / "policy" / "manifest.json").read_text())
+    assert manifest["training"]["transcripts"] == 12 and set(agents) < set(manifest["measured"]["held_out"])
+
+
+def _first(dialogue: Dialogue) -> tuple[Any, Any]:
+    at = next(at for at, message in enumerate(dialogue.messages) if message["role"] == "assistant")
+    return dialogue.messages[:at], dialogue.tools
 
 
 def test_slips_are_wrong_and_some_are_noticed() -> None:
