@@ -72,7 +72,10 @@ def played(
     for agent in arguments.agents:
         plugins.check_fit(plugins.agent_spec(agent).name, "pocket_split")
     jobs = {
-        agent: [*lessons(agent, "train", arguments.limit), *lessons(agent, "val", arguments.limit)]
+        agent: [
+            *lessons(agent, "train", arguments.limit, made.slips, made.seed),
+            *lessons(agent, "val", arguments.limit),
+        ]
         for agent in arguments.agents
     }
     learned: list[Dialogue] = []

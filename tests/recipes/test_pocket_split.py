@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -9,16 +10,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from harness import Problem
 from harness.scripted.server import ScriptedServer
 from harness_teams.tasks import PocketSplitTasks, drawn
 from harness_teams.teacher import questions, script
 from recipes.finetune.__main__ import main as finetune
-from recipes.finetune.play import read
+from recipes.finetune.play import play, read
+from recipes.finetune.rows import text_of
 from recipes.medical.samples import Dialogue
 from recipes.pocket_split.course import asked_and_said, member_of, phrases
-from recipes.pocket_split.played import conversations
-from recipes.pocket_split.samples import Members, SplitExamples, carried_out
+from recipes.pocket_split.played import conversations, lessons
+from recipes.pocket_split.samples import CORRECT, WRONG, Members, SplitExamples, carried_out, slip_of
 
 MANY = 12
 GOLD = {name: question.answer for name, question in questions()}
@@ -82,6 +86,30 @@ def test_agents_play_the_teacher_and_their_own_words_are_learned(tmp_path: Path)
     assert len(own) == len(strict) and len({_key(*asked) for asked in map(_first, own)} & _told("langgraph_team")) == 3
     manifest = json.loads((tmp_path / "policy" / "manifest.json").read_text())
     assert manifest["training"]["transcripts"] == 12 and set(agents) < set(manifest["measured"]["held_out"])
+
+
+@pytest.mark.parametrize("agent", ["reference_team", "langgraph_team_idiomatic", "reference_tools"])
+def test_a_played_slip_is_that_of_the_made_conversations(agent: str) -> None:
+    jobs = [job for job in lessons(agent, "train", slips=1.0)[:24] if job.replies.slip]  # type: ignore[union-attr]
+    assert len(jobs) >= 12
+    by_id = {f"{pair.name}-{number}": (pair, one) for pair, asked in drawn("train") for number, one in enumerate(asked)}
+    noticed = 0
+    for job, one in zip(jobs, asyncio.run(play(agent, jobs)), strict=True):
+        pair, question = by_id[one.task]
+        slip = slip_of(pair, question)
+        again = agent != "reference_tools" and job.replies.noticed  # type: ignore[union-attr]
+        noticed += again
+        assert slip is not None and one.answer == (question.answer if again else slip[1])
+        if agent == "reference_team":
+            members, problem = Members(pair.theme), Problem("", question.text)
+            made = [members.planner(problem, *slip), *map(members.worker, slip[0])]
+            made.append(members.critic(problem, *slip, WRONG if again else CORRECT))
+            if again:
+                done = carried_out(question)
+                made += [members.planner(members.again(problem, *slip, WRONG), done, question.answer)]
+                made += map(members.worker, done)
+            assert {text_of(told) for told in conversations(one)} == {text_of(told) for told in made}
+    assert agent == "reference_tools" or 0 < noticed < len(jobs)
 
 
 def _first(dialogue: Dialogue) -> tuple[Any, Any]:
