@@ -17,7 +17,7 @@ from harness.scripted.completion import Reply
 from harness_teams.prompts import CRITIC
 from harness_teams.questions import Pair, Question
 from harness_teams.tasks import PocketSplitTasks, drawn
-from harness_teams.teacher import Asked, Teacher
+from harness_teams.teacher import UNKNOWN, Asked, Teacher
 from recipes.finetune.play import Job, Transcript, dealt
 from recipes.finetune.rows import text_of
 from recipes.medical.samples import Dialogue
@@ -57,10 +57,6 @@ class Lesson:
 @dataclass(frozen=True, slots=True)
 class _Said:
     messages: Sequence[Mapping[str, Any]]
-
-
-UNKNOWN = "I do not know."
-"""What a worker says to a task of another plan."""
 
 
 @cache

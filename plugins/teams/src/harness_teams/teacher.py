@@ -19,6 +19,9 @@ from harness_teams.prompts import CRITIC, PLANNER, WORKER
 from harness_teams.questions import Question, Step
 from harness_teams.tasks import SIZES, drawn
 
+UNKNOWN = "I do not know."
+"""The reply to what nobody planned."""
+
 
 class Asked(Protocol):
     """A request of a model."""
@@ -71,7 +74,7 @@ class Teacher:
             return self._work(user.removeprefix("Task: "), results)
         question = self._asked.get(user.rpartition("Question: ")[2])
         if question is None:
-            return Reply("I do not know.")
+            return Reply(UNKNOWN)
         planner = system == PLANNER
         found = {at: _read(question.plan[at].report if planner else "", at, one) for at, one in enumerate(results)}
         due = [at for at in range(len(question.plan)) if at not in found]
@@ -90,7 +93,7 @@ class Teacher:
                 if not results:
                     return calling(_query(step, found))
                 return Reply(_filled(step.report, {**found, at: _read("", at, results[-1])}))
-        return Reply("I do not know.")
+        return Reply(UNKNOWN)
 
 
 @cache
