@@ -13,7 +13,7 @@ import json
 import pickle
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -54,16 +54,19 @@ def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
             turns.setdefault(member_of(dialogue), []).extend(asked_and_said(dialogue))
     about: dict[str, Any] = {"slips": made.slips}
     if not arguments.agents:
-        yield _course(made, turns, about)
+        yield _course(made, turns, about, phrases())
         return
     with tempfile.TemporaryDirectory() as folder:
-        source, about["transcripts"] = played(arguments, made, turns, Path(folder) / "dialogues.pickle")
-        yield _course(source, turns, about | {"agents": arguments.agents})
+        file = Path(folder) / "dialogues.pickle"
+        learned, about["transcripts"] = played(arguments, made, turns)
+        file.write_bytes(pickle.dumps(learned))
+        tools = sorted({tool_text(tool) for one in learned for tool in one.tools})
+        yield _course(PlayedExamples(made, str(file)), turns, about | {"agents": arguments.agents}, phrases(tools))
 
 
 def played(
-    arguments: argparse.Namespace, made: SplitExamples, turns: dict[str, list[tuple[str, str]]], file: Path
-) -> tuple[PlayedExamples, int]:
+    arguments: argparse.Namespace, made: SplitExamples, turns: dict[str, list[tuple[str, str]]]
+) -> tuple[list[Dialogue], int]:
     """What the agents were asked about training questions, and how many transcripts; those of `val` are held out.
 
     Raises:
@@ -85,13 +88,16 @@ def played(
             learned += conversations(one)
         else:
             turns.setdefault(one.agent, []).extend(turn for told in conversations(one) for turn in asked_and_said(told))
-    file.write_bytes(pickle.dumps(learned))
-    return PlayedExamples(made, str(file)), len(transcripts)
+    return learned, len(transcripts)
 
 
 def _course(
-    source: SplitExamples | PlayedExamples, turns: dict[str, list[tuple[str, str]]], about: dict[str, Any]
+    source: SplitExamples | PlayedExamples,
+    turns: dict[str, list[tuple[str, str]]],
+    about: dict[str, Any],
+    whole: Sequence[str],
 ) -> Course:
+    """The course on a source; `whole` are the texts that a tokenizer made for it has as one token each."""
 
     def right(member: str, policy: Policy, most: int | None) -> float:
         policy.max_new_tokens = MAX_NEW_TOKENS
@@ -101,7 +107,7 @@ def _course(
 
     def tokenizer_of() -> Any:
         texts = [text_of(dialogue) for index in range(TOKENIZER_INDICES) for dialogue in source(index)]
-        return train(texts, VOCABULARY, phrases(), CHAT_TEMPLATE)
+        return train(texts, VOCABULARY, whole, CHAT_TEMPLATE)
 
     return Course(
         source,
@@ -130,10 +136,14 @@ def asked_and_said(dialogue: Dialogue) -> Iterator[tuple[str, str]]:
         told += text
 
 
-def phrases() -> list[str]:
-    """Texts that are one token each: what every conversation of a kind has, tools, names of tables and columns."""
+def phrases(tools: Sequence[str] = ()) -> list[str]:
+    """Texts that are one token each: what every conversation of a kind has, tools, names of tables and columns.
+
+    Args:
+        tools: As agents word them; those of the program are among them anyway.
+    """
     prompts = TeamProgram.prompts
-    found: list[str] = []
+    found: list[str] = [*tools]
     for members in map(Members, THEMES):
         handoffs = [one.tool for one in members.prompts.handoffs]
         found += [tool_text(tool.definition) for tool in (*members.tools, *handoffs)]

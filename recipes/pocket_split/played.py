@@ -108,7 +108,7 @@ class PlayedExamples:
     """Made and played conversations of one seed, as many of each, as a source of training data.
 
     Attributes:
-        file: A pickled list of `Dialogue`, as many of each agent.
+        file: A pickled list of `Dialogue`, of as many transcripts of each agent.
     """
 
     made: SplitExamples

@@ -133,3 +133,4 @@ def test_every_reply_is_learnt_after_its_prompt() -> None:
         assert len(replies) == sum(message["role"] == "assistant" for message in dialogue.messages)
         assert all(prompt.endswith("<|im_start|>assistant\n") for prompt, _ in asked_and_said(dialogue))
     assert len(phrases()) == len(set(phrases()))
+    assert set(phrases(["a tool"])) == {"a tool", *phrases()}
