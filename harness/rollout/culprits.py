@@ -86,9 +86,10 @@ class Culprits:
 
         def ends(real: Callable[..., object], told: str, fatal: Callable[..., bool]) -> Callable[..., Any]:
             def instead(*arguments: Any) -> Any:
-                one = UNDER_WAY.get(None) or UnderWay.only()  # for which this thread acts, or the only one
-                if os.getpid() == here and fatal(*arguments) and one is not None:
-                    self._bring_down(one, "agent_error", f"the agent ended its process: {told}{arguments}")
+                if os.getpid() == here and fatal(*arguments):
+                    one = UNDER_WAY.get(None) or UnderWay.only()  # for which this thread acts, or the only one
+                    if one is not None:
+                        self._bring_down(one, "agent_error", f"the agent ended its process: {told}{arguments}")
                 return real(*arguments)
 
             return instead

@@ -120,6 +120,12 @@ def collect(jobs: Mapping[str, Sequence[Job]], keep: Path | None = None) -> list
     return ordered
 
 
+def gone_on(prompt: str, told: Sequence[str]) -> int:
+    """The place of the conversation that a prompt goes on with, the longest that it begins with; else a new one's."""
+    begun = [at for at, text in enumerate(told) if prompt.startswith(text)]
+    return max(begun, key=lambda at: len(told[at]), default=len(told))
+
+
 def dealt(file: str, seed: int, index: int, each: int = 10) -> list[Any]:
     """So many of a pickled list, for one index of a source, in an order that has each as often as any other."""
     found = _shuffled(file, seed)

@@ -45,7 +45,7 @@ from harness_sql.sqlite.evaluator import evaluate
 from harness_sql.tool_loop.scenarios import calling
 from harness_weights.hermes import for_template, read_calls
 from recipes.finetune.course import Course, Small
-from recipes.finetune.play import Job, Transcript, collect, dealt
+from recipes.finetune.play import Job, Transcript, collect, dealt, gone_on
 from recipes.finetune.policy import Policy, share, spread
 from recipes.finetune.rows import text_of
 from recipes.medical.samples import CHAT_TEMPLATE
@@ -224,11 +224,8 @@ def rows_of(transcript: Transcript, render: Render, end: str, lesson: Lesson, sc
         if not said.startswith(prompt) or not found:
             raise ConfigError("the base's chat template does not show a reply after its prompt, ended: name another")
         learnt = lesson.wrong is None or query_in(call.reply) != lesson.wrong.sql
-        before = {at: "".join(text for text, _ in row) for at, row in enumerate(rows)}
-        on = max(
-            (at for at, text in before.items() if prompt.startswith(text)), key=lambda at: len(before[at]), default=-1
-        )
-        if on < 0:
+        before = ["".join(text for text, _ in row) for row in rows]
+        if (on := gone_on(prompt, before)) == len(rows):
             rows.append([(prompt, False), (reply + end, learnt)])
         else:
             rows[on] += [(prompt.removeprefix(before[on]), False), (reply + end, learnt)]

@@ -18,7 +18,7 @@ from harness_teams.prompts import CRITIC
 from harness_teams.questions import Pair, Question
 from harness_teams.tasks import PocketSplitTasks, drawn
 from harness_teams.teacher import UNKNOWN, Asked, Teacher
-from recipes.finetune.play import Job, Transcript, dealt
+from recipes.finetune.play import Job, Transcript, dealt, gone_on
 from recipes.finetune.rows import text_of
 from recipes.medical.samples import Dialogue
 from recipes.pocket_split.samples import CORRECT, NOTICED, WRONG, SplitExamples, slip_of
@@ -69,8 +69,8 @@ def slipped(pair: Pair, question: Question) -> Question | None:
     if (slip := slip_of(pair, question)) is None:
         return None
     first, *_ = slip[0]
-    report = question.plan[-1 if question.kind in ("total", "count") else 0].report
-    step = replace(first.step, report=report.replace("{1}", "{0}"))
+    planned = next(step for step in question.plan if step.database == first.step.database)
+    step = replace(first.step, report=planned.report.replace("{1}", "{0}"))
     return replace(question, plan=(step,), said=question.said.replace("{1}", "{0}"))
 
 
@@ -79,27 +79,24 @@ def lessons(
 ) -> list[Job]:
     """The tasks of a split, or the first of them, for one agent; slips are the same for all."""
     config, task_set = load_config("pocket-split", agent=agent), PocketSplitTasks()
-    told = {}
-    for pair, questions in drawn(split):
-        for number, question in enumerate(questions):
-            name = f"{pair.name}-{number}"
-            rng = Random(f"pocket_split-played/{seed}/{name}")
-            slip = slipped(pair, question) if rng.random() < slips else None
-            told[name] = Lesson(question, slip, rng.random() < NOTICED)
-    return [
-        Job(RolloutRequest.build(task, task_set.context(task), config, split), told[task.id], {})
-        for task in task_set.load(split)[:limit]
-    ]
+    asked = [(pair, question) for pair, questions in drawn(split) for question in questions]
+    jobs = []
+    for task, (pair, question) in list(zip(task_set.load(split), asked, strict=True))[:limit]:
+        rng = Random(f"pocket_split-played/{seed}/{task.id}")
+        slip = slipped(pair, question) if rng.random() < slips else None
+        lesson = Lesson(question, slip, rng.random() < NOTICED)
+        jobs.append(Job(RolloutRequest.build(task, task_set.context(task), config, split), lesson, {}))
+    return jobs
 
 
 def conversations(transcript: Transcript) -> list[Dialogue]:
     """What each member said: calls that go on from one another are one conversation."""
     found: list[Dialogue] = []
+    told: list[str] = []
     for call in transcript.calls:
-        asked = text_of(Dialogue(call.tools, call.messages))
-        whole = Dialogue(call.tools, [*call.messages, call.reply])
-        at = next((at for at, one in enumerate(found) if asked.startswith(text_of(one))), len(found))
-        found[at : at + 1] = [whole]
+        at = gone_on(text_of(Dialogue(call.tools, call.messages)), told)
+        found[at : at + 1] = [Dialogue(call.tools, [*call.messages, call.reply])]
+        told[at : at + 1] = [text_of(found[at])]
     return found
 
 

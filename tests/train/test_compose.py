@@ -19,12 +19,13 @@ from harness_verl.names import CROSS_ENTROPY
 from harness_verl.trainer import VERLS_OWN
 
 REJECTION = "train.algorithm=rejection"
+TOOLS = "agent=langgraph_tools"
 MICRO = "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"
 
 
-def settings(*overrides: str, device: str = "cuda", preset: str = "cpu", calls_tools: bool = False) -> dict[str, Any]:
+def settings(*overrides: str, device: str = "cuda", preset: str = "cpu") -> dict[str, Any]:
     config = load_config(preset, None, overrides)
-    return verl_settings(config, device=device, model_path="m", run_dir=Path("/r"), steps=1, calls_tools=calls_tools)
+    return verl_settings(config, device=device, model_path="m", run_dir=Path("/r"), steps=1)
 
 
 @pytest.mark.parametrize(
@@ -168,18 +169,16 @@ def test_old_log_probabilities_are_left_out_where_a_step_is_one_update(overrides
 
 
 @pytest.mark.parametrize(
-    ("overrides", "calls_tools", "merges"),
+    ("overrides", "merges"),
     [
-        ([], True, True),
-        ([], False, False),
-        (["train.merge_calls=false"], True, False),
-        (["train.batching=verl"], True, False),
+        ([TOOLS], True),
+        ([], False),
+        ([TOOLS, "train.merge_calls=false"], False),
+        ([TOOLS, "train.batching=verl"], False),
     ],
 )
-def test_calls_of_a_dialogue_are_one_row_unless_told_otherwise(
-    overrides: list[str], calls_tools: bool, merges: bool
-) -> None:
-    made = settings(*overrides, calls_tools=calls_tools)
+def test_calls_of_a_dialogue_are_one_row_unless_told_otherwise(overrides: list[str], merges: bool) -> None:
+    made = settings(*overrides)
     assert made["trainer"]["v1"]["sampler"]["sampler_kwargs"]["merges"] == merges
 
 
@@ -197,36 +196,34 @@ def test_what_counts_rows_is_refused_where_a_row_may_hold_several_calls(option: 
     with pytest.raises(
         ConfigError, match=rf"verl\.{option}.* set train.merge_calls=false with it".replace("=true", "=True")
     ):
-        settings(f"verl.{option}", calls_tools=True)
-    settings(f"verl.{option}", "train.merge_calls=false", calls_tools=True)
+        settings(f"verl.{option}", TOOLS)
+    settings(f"verl.{option}", "train.merge_calls=false", TOOLS)
     settings(f"verl.{option}")
     token = "verl.algorithm.rollout_correction.rollout_is=token"
-    settings(token, "verl.actor_rollout_ref.actor.loss_agg_mode=token-sum", calls_tools=True)
+    settings(token, "verl.actor_rollout_ref.actor.loss_agg_mode=token-sum", TOOLS)
 
 
 def test_vllm_reads_tool_calls_where_the_program_offers_tools() -> None:
-    def reads(*overrides: str, calls_tools: bool = True, device: str = "cuda", model: str = "Qwen/Qwen2.5") -> Any:
+    def reads(*overrides: str, device: str = "cuda", model: str = "Qwen/Qwen2.5") -> Any:
         config = load_config("cpu", None, overrides)
-        made = verl_settings(
-            config, device=device, model_path=model, run_dir=Path("/r"), steps=1, calls_tools=calls_tools
-        )
+        made = verl_settings(config, device=device, model_path=model, run_dir=Path("/r"), steps=1)
         return made["actor_rollout_ref"]["rollout"].get("engine_kwargs")
 
-    assert reads() == {"vllm": {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}}
-    assert reads(model="meta-llama/Llama-3.2-1B")["vllm"]["tool_call_parser"] == "llama3_json"
-    assert reads(calls_tools=False) is None and reads(device="cpu") is None
+    assert reads(TOOLS) == {"vllm": {"enable_auto_tool_choice": True, "tool_call_parser": "hermes"}}
+    assert reads(TOOLS, model="meta-llama/Llama-3.2-1B")["vllm"]["tool_call_parser"] == "llama3_json"
+    assert reads() is None and reads(TOOLS, device="cpu") is None
     # A framework's own way may be tools where the program's is text.
-    assert reads("agent=openai_agents_sql_idiomatic", calls_tools=False)["vllm"]["tool_call_parser"] == "hermes"
+    assert reads("agent=openai_agents_sql_idiomatic")["vllm"]["tool_call_parser"] == "hermes"
     own = "verl.actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser=qwen3_xml"
-    assert reads(own)["vllm"] == {"enable_auto_tool_choice": True, "tool_call_parser": "qwen3_xml"}
+    assert reads(TOOLS, own)["vllm"] == {"enable_auto_tool_choice": True, "tool_call_parser": "qwen3_xml"}
 
 
 @pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason="needs verl")
 def test_verl_takes_the_options_of_tool_calls() -> None:
     from harness_verl.compose import compose
 
-    config = load_config("cpu", None, ["verl.trainer.logger=[console]"])
-    made = compose(verl_settings(config, device="cuda", model_path="m", run_dir=Path("/r"), steps=1, calls_tools=True))
+    config = load_config("cpu", None, [TOOLS, "verl.trainer.logger=[console]"])
+    made = compose(verl_settings(config, device="cuda", model_path="m", run_dir=Path("/r"), steps=1))
     assert made.actor_rollout_ref.rollout.engine_kwargs.vllm.tool_call_parser == "hermes"
 
 

@@ -14,7 +14,7 @@ import yaml
 from harness.config import Config
 from harness.errors import ConfigError, EnvironmentProblem, how_to_install
 from harness.layers import at, flatten, merge, nested
-from harness.plugins import offers_tools
+from harness.plugins import offers_tools, program, program_of
 from harness.policies import tool_parser
 from harness_verl.isolation import HOOK
 from harness_verl.limits import check, micro_batch
@@ -43,19 +43,17 @@ def verl_settings(
     steps: int,
     validate_first: bool = True,
     validate_only: bool = False,
-    calls_tools: bool = False,
 ) -> Section:
     """What harness sets in verl's configuration, nested; everything else stays verl's default.
 
     Args:
         validate_first: Validate before the first step of this launch, not only after steps.
         validate_only: Train no step.
-        calls_tools: Agents offer tools: vLLM reads calls out of replies then, and dialogues can be one row.
 
     Raises:
         ConfigError: A combination that verl would end at, or that could not work with agents over HTTP.
     """
-    own = chosen(config)
+    own, merges = chosen(config), config.merges(program(program_of(config.agent)).calls_tools)
     mode = at(own, "trainer.v1.trainer_mode", "sync")
     if mode not in SAMPLERS:
         raise ConfigError(f"verl.trainer.v1.trainer_mode {mode!r} is none of {', '.join(SAMPLERS)}")
@@ -69,16 +67,16 @@ def verl_settings(
         },
         "reward": {"num_workers": 1},
         "trainer": _trainer(config, run_dir, steps)
-        | {"device": device, "v1": {"sampler": _sampler(config, mode, calls_tools)}}
+        | {"device": device, "v1": {"sampler": _sampler(config, mode, merges)}}
         | launch,
     }
-    _adapt(settings, config, device, model_path, own, calls_tools)
+    _adapt(settings, config, device, model_path, own)
     merge(settings, {"ray_kwargs": {"ray_init": _ray(config, device)}})
     merge(settings, own)
     model = settings["actor_rollout_ref"]["model"]
     if device == "cuda" and "enable_gradient_checkpointing" not in model:
         model["enable_gradient_checkpointing"] = recomputes(config, settings, model_path)
-    check(config, settings, device, merges=config.merges(calls_tools))
+    check(config, settings, device, merges=merges)
     return settings
 
 
@@ -150,20 +148,20 @@ def _trainer(config: Config, run_dir: Path, steps: int) -> Section:
     }
 
 
-def _sampler(config: Config, mode: str, calls_tools: bool) -> Section:
+def _sampler(config: Config, mode: str, merges: bool) -> Section:
     train = config.train
     return {
         "custom_sampler": {"path": "pkg://harness_verl.sampler", "name": SAMPLERS[mode]},
         "sampler_kwargs": {
             "batching": train.batching,
             "credit": train.credit,
-            "merges": config.merges(calls_tools),
+            "merges": merges,
             "threshold": train.rejection_threshold if train.algorithm == "rejection" else None,
         },
     }
 
 
-def _adapt(settings: Section, config: Config, device: str, model_path: str, own: Section, calls_tools: bool) -> None:
+def _adapt(settings: Section, config: Config, device: str, model_path: str, own: Section) -> None:
     """What device, adapters, algorithm and tools change."""
     train = config.train
     if train.lora_rank:
@@ -181,7 +179,7 @@ def _adapt(settings: Section, config: Config, device: str, model_path: str, own:
         merge(settings, _ON_POLICY)
     elif train.algorithm == "rejection":
         merge(settings, {"actor_rollout_ref": {"actor": {"policy_loss": {"loss_mode": CROSS_ENTROPY}}}})
-    if (calls_tools or offers_tools(config.agent)) and device != "cpu":
+    if offers_tools(config.agent) and device != "cpu":
         reads = {"enable_auto_tool_choice": True, "tool_call_parser": tool_parser(model_path)}
         merge(settings, {"actor_rollout_ref": {"rollout": {"engine_kwargs": {"vllm": reads}}}})
 

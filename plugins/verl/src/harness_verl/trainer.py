@@ -21,7 +21,6 @@ from harness import timeline
 from harness.config import Config, resolve_device
 from harness.errors import EnvironmentProblem, how_to_install
 from harness.layers import digest, merge
-from harness.plugins import program, program_of
 from harness.results.folder import RunFolder
 from harness.rollout.processes import RUN_MARK, end_group, no_orphans, stop_process
 from harness.trainers import Standby, Trainer
@@ -173,7 +172,6 @@ def _settings(run: LiveRun) -> dict[str, Any]:
         steps=run.steps,
         validate_first=run.validate_first,
         validate_only=run.done >= run.steps,
-        calls_tools=program(program_of(run.config.agent)).calls_tools,
     )
 
 
