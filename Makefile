@@ -1,6 +1,7 @@
 # Everything from nothing: these targets bring their own uv and environment, and install nothing globally.
 #   make train   train the SQL agent on this machine (TRAIN_ARGS="--agent autogen_sql --seed 1")
-#   make test    the whole test suite (TEST_ARGS="-k gateway")
+#   make test    all tests that take a core less than some seconds (TEST_ARGS="-k gateway")
+#   make test-all  the whole test suite, with real trainings, as CI runs it
 #   make docs    the documentation as a site, in site/
 #   make coverage  which lines the tests run, those of trainings left out (TEST_ARGS=tests/gateway)
 #   make faults  what is broken on purpose in trainings, and what happens: the table of docs/reliability.md
@@ -21,18 +22,22 @@ INSTALLED := $(VENV)/.installed-$(EXTRAS)
 CREATED = test -x $(BIN)/python || $(UV) venv --quiet --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" $(VENV)
 PYTEST := $(BIN)/pytest -m "not gpu"
 
-.PHONY: train test test-others test-trainings test-gpu coverage faults docs lint format lock clean
+.PHONY: train test test-all test-others test-trainings test-gpu coverage faults docs lint format lock clean
 
 train: $(INSTALLED)
 	$(BIN)/harness train $(TRAIN_ARGS)
 
-# Test processes share the cores: OpenMP's threads of one would spin in the way of the others. Two sessions side by side,
-# since each process imports all that it might test, only one session's need torch and verl, and trainings wait a lot.
-# That one's output follows at its end: of both at once nothing could be read. 5: TEST_ARGS leave a session no test.
-# Bytecode is kept: environments that tests make are imported from by many processes.
-test: export OMP_NUM_THREADS ?= 1
-test: export PYTHONDONTWRITEBYTECODE =
+# Test processes share the cores: OpenMP's threads of one would spin in the way of the others. Bytecode is kept:
+# environments that tests make are imported from by many processes.
+test test-all: export OMP_NUM_THREADS ?= 1
+test test-all: export PYTHONDONTWRITEBYTECODE =
 test: $(INSTALLED)
+	$(BIN)/pytest -m "not gpu and not train and not slow" -n 3 --dist loadfile --no-loadscope-reorder $(TEST_ARGS)
+
+# Two sessions side by side, since each process imports all that it might test, only one session's need torch and verl, and
+# trainings wait a lot. That one's output follows at its end: of both at once nothing could be read. 5: TEST_ARGS leave a
+# session no test.
+test-all: $(INSTALLED)
 	@$(MAKE) --no-print-directory -j 2 test-others test-trainings
 
 test-others: $(INSTALLED)

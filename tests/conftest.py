@@ -20,11 +20,14 @@ from harness.gateway.server import GatewayServer
 pytest_plugins = ["harness.testing.fixtures"]
 
 
+@pytest.hookimpl(tryfirst=True)  # before those of other markers are left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that may take longest come first, by their tests' marker `timeout`: else one is left over while the other
-    processes have nothing to do."""
+    processes have nothing to do. What all scenarios of an agent are played for is slow."""
     limits: dict[Path, float] = {}
     for item in items:
+        if "recordings" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
         marker = item.get_closest_marker("timeout")
         limits[item.path] = max(limits.get(item.path, 0.0), marker.args[0] if marker else 0.0)
     items.sort(key=lambda item: limits[item.path], reverse=True)

@@ -85,6 +85,7 @@ def one(runs: Path) -> Run:
     return next(run for run in select([runs]).runs if run.record["agent"] == "langgraph_sql" and run.seed == 1)
 
 
+@pytest.mark.slow
 def test_the_table_is_what_the_recorded_calls_come_to(one: Run) -> None:
     table, calls = roles_table(one, "step", "phase"), one.transitions
     assert calls is not None and set(table["run"]) == {one.id}
@@ -140,6 +141,7 @@ def test_figures_are_of_the_last_validation_and_credit_is_of_training(one: Run) 
     assert role_figures(one)["write_query"]["calls_per_rollout"] == 1.0
 
 
+@pytest.mark.slow
 def test_arms_are_compared_by_seed_with_student_s_interval(runs: Path) -> None:
     from scipy.stats import t
 

@@ -45,6 +45,7 @@ def compared(three_arms: Path) -> Comparison:
     return compare(select([three_arms]), "reference_sql", margin=0.15)
 
 
+@pytest.mark.slow
 def test_another_plugin_is_accepted_and_the_verdict_follows_the_truth(compared: Comparison) -> None:
     assert pair(compared, "crewai_sql")["verdict"] == "different"
     assert pair(compared, "crewai_sql")["difference"]["mean"] == pytest.approx(-0.55, abs=0.08)
@@ -189,6 +190,7 @@ def test_other_questions_are_named_by_task_set_split_and_number(write_run: Write
         compare(select([one.path, order.path]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("credit", ["shared", "turn", "role"])
 def test_arms_of_trained_roles_compare_whatever_the_credit(write_run: Write, credit: str) -> None:
     runs = [
@@ -263,6 +265,7 @@ def test_seeds_may_have_their_own_data_order(write_run: Write) -> None:
     assert [one["seeds"] for one in found["arms"]] == [[0, 1]] and found["pairs"] == []
 
 
+@pytest.mark.slow
 def test_agents_without_certificate_are_refused_and_idiomatic_ones_marked(write_run: Write) -> None:
     reference, bare = write_run(), write_run("langgraph_sql", parity=None)
     with pytest.raises(NotComparable, match="langgraph_sql ran without a parity certificate"):
@@ -341,6 +344,7 @@ def test_nothing_is_equivalent_without_a_margin(write_run: Write) -> None:
     assert "No margin was stated" in render(found, "md")
 
 
+@pytest.mark.slow
 def test_the_same_trainings_are_equivalent_from_eight_seeds_on(write_run: Write) -> None:
     import shutil
 
@@ -527,6 +531,7 @@ def test_mistakes_are_one_line(three_arms: Path, tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_command_prints_results_on_stdout_and_refuses_in_a_line(three_arms: Path) -> None:
     def harness(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "harness", *arguments]
@@ -582,6 +587,7 @@ def test_show_and_power_learn_from_runs(three_arms: Path, capsys: pytest.Capture
     assert found["plans"][0]["machine_s"] == 2 * found["plans"][0]["seeds"] * found["run_s"]
 
 
+@pytest.mark.slow
 def test_power_recovers_known_variances_from_databases_of_unequal_size() -> None:
     import numpy as np
     import polars as pl
@@ -705,6 +711,7 @@ def test_a_graded_reward_is_no_accuracy_whatever_its_values(write_run: Write) ->
     assert "Mean reward on validation" in render(found, "md") and "ccuracy" not in render(found, "md")
 
 
+@pytest.mark.slow
 def test_power_takes_graded_pilots(write_run: Write, capsys: pytest.CaptureFixture[str]) -> None:
     from harness_power.command import power
 
@@ -726,6 +733,7 @@ def test_power_takes_graded_pilots(write_run: Write, capsys: pytest.CaptureFixtu
     assert narrow["seeds_for_equivalence"] == wide["seeds_for_equivalence"] and not wide["ceiling"]
 
 
+@pytest.mark.slow
 def test_power_warns_at_a_ceiling(write_run: Write, capsys: pytest.CaptureFixture[str]) -> None:
     from harness_power.command import power
 

@@ -101,6 +101,7 @@ def test_a_process_that_libraries_would_crash_in_is_refused(
     assert ("ulimit -v unlimited" if limit else "set LC_ALL=C.UTF-8") in said
 
 
+@pytest.mark.slow
 def test_commands_that_import_no_library_of_tables_take_little_memory(good: Path) -> None:
     for command in (f"runs list --runs-dir {good.parent}", "config show cpu", "plugins"):
         call = f"ulimit -v 400000; exec {sys.executable} -m harness {command}"

@@ -57,6 +57,7 @@ def study(write_run: Write, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_tables_in_the_documents_are_those_of_the_records() -> None:
     done = script("table.py", "--check")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -81,6 +82,7 @@ def test_every_key_says_what_it_is_on_a_page_that_is_made_of_the_model(parts: li
     assert written == page["comparisons"](), "run: python tools/fields.py"
 
 
+@pytest.mark.slow
 def test_a_comparison_is_of_its_model_to_the_last_key(parts: list[type]) -> None:
     for part in parts:
         with_config(ConfigDict(extra="forbid"))(part)
@@ -100,6 +102,7 @@ def test_a_comparison_is_of_its_model_to_the_last_key(parts: list[type]) -> None
         assert (study / "comparison.md").read_text() == render(found, "md", reference_rows(found["task_set"]))
 
 
+@pytest.mark.slow
 def test_studies_in_one_archive_share_runs_and_compare_by_their_validations(study: Path, tmp_path: Path) -> None:
     second = shutil.copytree(study, tmp_path / "second")
     target = tmp_path / "packed"
@@ -121,6 +124,7 @@ def test_studies_in_one_archive_share_runs_and_compare_by_their_validations(stud
         assert '"pid"' not in (tmp_path / "unpacked" / name / "study.json").read_text()
 
 
+@pytest.mark.slow
 def test_a_published_study_compares_as_the_study_did(study: Path, tmp_path: Path) -> None:
     target = tmp_path / "published"
     done = script("publish.py", str(study), str(target))
@@ -145,6 +149,7 @@ def test_a_published_study_compares_as_the_study_did(study: Path, tmp_path: Path
         assert copy.steps["entropy"].equals(run.steps["entropy"])
 
 
+@pytest.mark.slow
 def test_a_published_study_can_be_browsed_and_published_again(study: Path, tmp_path: Path) -> None:
     target, again = tmp_path / "published", tmp_path / "again"
     for source, copy in ((study, target), (target, again)):
@@ -162,6 +167,7 @@ def test_a_published_study_can_be_browsed_and_published_again(study: Path, tmp_p
     assert page.stat().st_size
 
 
+@pytest.mark.slow
 def test_commands_of_the_documents_compare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     pages = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md"]
@@ -177,6 +183,7 @@ def test_results_stay_small() -> None:
     assert sum(path.stat().st_size for path in files) < 12_000_000
 
 
+@pytest.mark.slow
 def test_a_drifted_table_is_named_and_written_anew(study: Path, tmp_path: Path) -> None:
     file = tmp_path / "page.md"
     marker = f"<!-- table: compare {study} accuracy notes -->\n"

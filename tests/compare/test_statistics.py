@@ -265,6 +265,7 @@ def estimates(
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seeds", "sizes", "by_seed", "by_database", "graded"),
     [
@@ -301,6 +302,7 @@ def test_false_alarms_are_at_most_nominal_and_intervals_cover(
     assert proved <= 0.05 + noise
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [[150, 40, 30, 10, 5], [60] * 3])
 def test_four_arms_raise_no_more_false_alarms_together_than_one(sizes: list[int]) -> None:
     repeats, arms = 300, 4
@@ -347,6 +349,7 @@ def test_collapses_are_not_taken_for_equivalence(seeds: int) -> None:
     assert proved <= 0.05 and covered >= 0.95
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", [3, 8, 14])
 def test_collapses_of_both_arms_raise_no_alarm(seeds: int) -> None:
     """Right answers near 100 %; one training in five loses 25 points, whichever the arm."""
@@ -387,6 +390,7 @@ def skewed(generator: np.random.Generator, odds: np.ndarray) -> np.ndarray:
     return np.where(generator.random(share.shape) < 0.25, between, generator.random(share.shape) < share)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("centre", [0.0, 3.0])
 @pytest.mark.parametrize(("seeds", "sizes"), [(1, UNEQUAL), (1, SPIDER), (2, UNEQUAL), (3, SPIDER), (8, UNEQUAL)])
 def test_skewed_graded_rewards_raise_no_false_alarms_and_intervals_cover(

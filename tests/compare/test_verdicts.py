@@ -53,6 +53,7 @@ def test_every_verdict_has_its_words_and_only_one_of_them_claims_similarity_beyo
     assert "in these seeds" in CLAIMS["identical"] and "margin" in CLAIMS["equivalent"]
 
 
+@pytest.mark.slow
 def test_cannot_tell_is_never_told_as_similarity(write_run: Write, tmp_path: Path) -> None:
     small = {"steps": 2, "val_limit": 30}
     runs = [write_run(name, seed, **small).path for name in ("reference_sql", "langgraph_sql") for seed in (0, 1)]
@@ -74,6 +75,7 @@ def test_cannot_tell_is_never_told_as_similarity(write_run: Write, tmp_path: Pat
     assert told[0] in page
 
 
+@pytest.mark.slow
 def test_a_difference_is_told_with_its_interval_and_the_way_apart_from_the_end(three_arms: Path) -> None:
     found = compare(select([three_arms]), "reference_sql", margin=0.15)
     told = conclusions(found)
@@ -84,6 +86,7 @@ def test_a_difference_is_told_with_its_interval_and_the_way_apart_from_the_end(t
     assert not any(ALIKE.search(sentence) for sentence in told)
 
 
+@pytest.mark.slow
 def test_identical_is_one_verdict_with_what_it_takes_to_generalise(write_run: Write, tmp_path: Path) -> None:
     runs = [write_run(seed=seed, steps=2, val_limit=20) for seed in (0, 1)]
     chosen = select([*(run.path for run in runs), *map(twin, runs)])
@@ -127,6 +130,7 @@ def test_trainings_without_signal_are_not_called_alike(write_run: Write, level: 
     assert (result["signal"], result["no_signal"]) == (0.0, why)
 
 
+@pytest.mark.slow
 def test_seeds_without_signal_are_named_and_the_share_of_groups_is_known_by_step(
     write_run: Write, tmp_path: Path
 ) -> None:
@@ -177,6 +181,7 @@ def in_clusters(run: Any, large: int) -> Path:
     return Path(run.path)
 
 
+@pytest.mark.slow
 def test_one_large_cluster_is_named_as_what_leaves_no_power(write_run: Write) -> None:
     options = {"steps": 2, "val_limit": 60}
     arms = (("reference_sql", (0.3, 0.6)), ("langgraph_sql", (0.3, 0.7)))
@@ -218,6 +223,7 @@ def of_study(runs: list[Path], baseline: str, arms: list[str] | None = None) -> 
     return chosen
 
 
+@pytest.mark.slow
 def test_a_stated_baseline_is_never_replaced(three_arms: Path, tmp_path: Path) -> None:
     runs = [three_arms]
     assert compare(of_study(runs, "reference_sql"))["baseline"] == "reference_sql"
@@ -254,6 +260,7 @@ def test_one_arm_explains_no_p_values(write_run: Write) -> None:
         assert not re.search(r"\bp values?\b|verdict|corrected", text)
 
 
+@pytest.mark.slow
 def test_labels_of_latex_tables_are_of_what_was_compared(three_arms: Path, write_run: Write) -> None:
     found = {}
     for baseline in ("reference_sql", "crewai_sql"):
@@ -269,6 +276,7 @@ def test_labels_of_latex_tables_are_of_what_was_compared(three_arms: Path, write
     assert again == found["two"]
 
 
+@pytest.mark.slow
 def test_power_with_one_cluster_plans_with_no_other_and_keeps_its_promise(
     write_run: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:

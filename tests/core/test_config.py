@@ -58,6 +58,7 @@ MERGES = "  m0: &m0 {a: 1}\n" + "\n".join(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -42,6 +42,7 @@ def test_every_hook_has_a_test_that_uses_it(hook: str) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PAGES)
 def test_the_example_of_a_page_is_found_and_passes_its_own_test(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

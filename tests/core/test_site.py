@@ -40,6 +40,7 @@ def site(mkdocs: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+@pytest.mark.slow
 def test_every_document_is_a_page(site: Path) -> None:
     for document in (*REPO.glob("docs/*.md"), REPO / "CONTRIBUTING.md", REPO / "CHANGELOG.md"):
         assert (site / document.relative_to(REPO)).with_suffix(".html").is_file(), document
@@ -71,6 +72,7 @@ def test_formulas_and_outputs_of_notebooks_are_in_the_pages(site: Path) -> None:
     assert "reward_shuffled differs" in (site / "examples" / "first_look.ipynb.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_links_lead_somewhere_or_end_the_build(mkdocs: None, tmp_path: Path) -> None:
     """To folders, notebooks and sources of the repository they work; to what is not there they are named."""
     root = tmp_path / "root"

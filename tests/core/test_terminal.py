@@ -94,6 +94,7 @@ def test_no_command_prints_past_what_escapes() -> None:
     assert found == ['__init__.py: sys.stdout.write(f"harness {harness.__version__}\\n")'], found
 
 
+@pytest.mark.slow
 def test_a_reader_that_stops_reading_is_no_failure() -> None:
     command = f"{sys.executable} -m harness compare results/studies/frameworks | head -n 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(

@@ -117,6 +117,7 @@ def call(attempt: Attempt, *headers: str) -> bytes:
     return "\r\n".join([*lines, *headers, "", ""]).encode()
 
 
+@pytest.mark.slow
 async def test_whatever_is_left_unfinished_is_ended_and_given_back() -> None:
     with GatewayServer(header_timeout_s=1, body_timeout_s=1, idle_timeout_s=1, calls_at_once=1000) as gateway:
         async with gateway.control() as control, httpx.AsyncClient() as http:
@@ -158,6 +159,7 @@ async def test_whatever_is_left_unfinished_is_ended_and_given_back() -> None:
             attack.close()
 
 
+@pytest.mark.slow
 async def test_neither_a_long_wait_nor_a_slow_stream_nor_a_slow_reader_is_ended(scripted_server: StartServer) -> None:
     words = b"a" * 2**20
     message = b'{"message": {"content": "%s"}, "index": 0, "finish_reason": "stop"}' % (words * 15)
@@ -188,6 +190,7 @@ async def test_neither_a_long_wait_nor_a_slow_stream_nor_a_slow_reader_is_ended(
             attack.close()
 
 
+@pytest.mark.slow
 async def test_who_is_cut_off_is_told_so() -> None:
     with GatewayServer(header_timeout_s=1, body_timeout_s=1) as gateway:
         async with gateway.control() as control, httpx.AsyncClient() as http:
@@ -201,6 +204,7 @@ async def test_who_is_cut_off_is_told_so() -> None:
             attack.close()
 
 
+@pytest.mark.slow
 async def test_time_in_which_the_gateway_stood_still_is_not_the_agents() -> None:
     with GatewayServer(header_timeout_s=1) as gateway:
         attack = Attacked(gateway)
@@ -299,6 +303,7 @@ def test_a_client_that_speaks_tls_is_turned_away(attacked: Attacked) -> None:
     attacked.assert_unharmed()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_answer_that_nobody_reads_is_given_up(scripted_server: StartServer, stream: bool) -> None:
     words = b"a" * 2**14
@@ -375,6 +380,7 @@ async def test_half_a_body_takes_no_seed_and_no_call_is_served_after_the_end(
     assert len(server.requests) == 2
 
 
+@pytest.mark.slow
 async def test_at_256_descriptors_health_control_and_calls_are_served(
     scripted_server: StartServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -412,6 +418,7 @@ async def test_at_256_descriptors_health_control_and_calls_are_served(
             assert {failure.code for failure in failures} <= {"bad_request", "too_many_calls", "queue_full"}
 
 
+@pytest.mark.slow
 async def test_calls_are_fewer_than_connections(scripted_server: StartServer) -> None:
     server = scripted_server(lambda request: Reply("yes", delay_s=1.0))
     with GatewayServer(max_connections=8) as gateway:

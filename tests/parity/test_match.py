@@ -56,6 +56,7 @@ def test_the_program_says_which_roles_are_trained_where_nobody_does(
     assert trained_by(agent, given) == pattern
 
 
+@pytest.mark.slow
 def test_command_plays_an_episode_of_any_program(command: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     done = command("match", "reference_tools", "--json")
     assert done.returncode == 0, done.stderr
@@ -63,6 +64,7 @@ def test_command_plays_an_episode_of_any_program(command: Callable[..., subproce
     assert len(calls) > 1 and all(call["role"] == "assistant" and call["trained"] for call in calls)
 
 
+@pytest.mark.slow
 def test_command_shows_which_calls_would_be_trained() -> None:
     command = [sys.executable, "-m", "harness", "match", "reference_sql", "--agent-match", "^check", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

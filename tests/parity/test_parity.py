@@ -51,6 +51,7 @@ def langgraph_recordings(scenarios: list[Scenario] = CHOSEN) -> list[Recording]:
     return asyncio.run(record(LangGraphSQL(), PROGRAM, scenarios))
 
 
+@pytest.mark.slow
 def test_the_langgraph_plugin_is_the_reference(reference: list[Recording]) -> None:
     verdict = compare("langgraph_sql", langgraph_recordings(), reference)
     assert verdict.passed, [str(one) for one in verdict.mismatches]
@@ -76,6 +77,7 @@ def test_one_changed_byte_of_a_prompt_is_named(reference: list[Recording], monke
     assert "Result:\\n" in first.expected and "Result: \\n" in first.got
 
 
+@pytest.mark.slow
 def test_a_changed_temperature_is_named(reference: list[Recording], monkeypatch: pytest.MonkeyPatch) -> None:
     from harness_langgraph_sql import agent
 
@@ -164,6 +166,7 @@ class Remembers(Longer):
         return "".join(self.remarks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("agent", "shows"),
     [
@@ -199,6 +202,7 @@ class Slow(ReferenceSQL):
         return reply
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pause_s", "outcome"), [(0.3, "endpoint_error"), (1.2, "timeout")])
 def test_a_busy_machine_is_not_taken_for_an_agent_that_takes_its_time(pause_s: float, outcome: str) -> None:
     hangs = next(replace(one, timeout_s=1.0) for one in SCENARIOS if one.hangs)
@@ -259,6 +263,7 @@ def test_every_scenario_is_reached_by_its_script(everything: list[Recording]) ->
     )
 
 
+@pytest.mark.slow
 def test_command_writes_a_certificate_that_a_changed_plugin_loses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

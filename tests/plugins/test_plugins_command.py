@@ -66,6 +66,7 @@ def test_broken_missing_and_outdated_plugins_are_listed_beside_working_ones(site
     assert "server of policies on cpu" in rows["weights"]["offers"] and "tracker mlflow" in rows["trackers"]["offers"]
 
 
+@pytest.mark.slow
 def test_list_is_quick_and_imports_no_framework(site: Path) -> None:
     took = []
     for _ in range(3):

@@ -69,6 +69,7 @@ async def said(connection: Connection) -> bytes:
     return bytes(whole)
 
 
+@pytest.mark.slow
 async def test_half_requests_are_ended_while_a_long_answer_is_not(address: str) -> None:
     process = psutil.Process()
     before = process.num_fds()
@@ -91,6 +92,7 @@ async def test_half_requests_are_ended_while_a_long_answer_is_not(address: str) 
     assert process.num_fds() <= before
 
 
+@pytest.mark.slow
 async def test_what_is_too_large_is_refused_in_one_line(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy_server, "MAX_BODY_BYTES", 2**20)
     header = await said(await connect(address, b"GET /health HTTP/1.1\r\nX: ", *[b"a" * 2**16] * 16))

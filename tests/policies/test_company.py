@@ -122,6 +122,7 @@ def test_company_changes_no_bit_of_a_gradient_whatever_sums_depend_on(config: An
         assert first_other_gradient(tiny(config)) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernels", KERNELS)
 def test_company_changes_no_bit_under_other_kernels(kernels: str) -> None:
     if kernels == "AVX-512" and not torch.cpu._is_avx512_supported():

@@ -47,6 +47,7 @@ def decoder() -> Iterator[Decoder]:
     made.stop()
 
 
+@pytest.mark.slow
 def test_a_mixture_of_experts_is_computed_row_by_row(stopped: list[Decoder]) -> None:
     stopped.append(decoder_of(tiny(MixtralConfig(**SHAPE, num_local_experts=4))))
     assert first_difference(stopped[0], sizes=(12,)) == "" and stopped[0]._passes.rows == 1
@@ -94,6 +95,7 @@ def test_the_seed_alone_is_the_random_stream(decoder: Decoder) -> None:
     assert same == again != other
 
 
+@pytest.mark.slow
 def test_tokens_are_drawn_as_often_as_they_are_likely(stopped: list[Decoder]) -> None:
     """20,000 first tokens of one prompt against their probabilities: a chi-squared test at 1e-6."""
     from scipy.stats import chi2

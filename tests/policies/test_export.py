@@ -74,6 +74,7 @@ def test_the_checkpoint_is_read_as_it_was_trained(adapted: Any, checkpoint: Path
         torch.testing.assert_close(trained_policy(checkpoint)(input_ids=ids).logits, adapted(input_ids=ids).logits)
 
 
+@pytest.mark.slow
 def test_adapters_are_merged_as_peft_merges_them(adapted: Any, checkpoint: Path, exported: Path) -> None:
     written = transformers.AutoModelForCausalLM.from_pretrained(exported, dtype=torch.float32).state_dict()
     merged = trained_policy(checkpoint).merge_and_unload().state_dict()

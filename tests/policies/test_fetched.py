@@ -59,6 +59,7 @@ def ask(cache: Path, *asked: dict[str, str], **variables: str) -> list[list[str]
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variables", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}])
 def test_what_was_downloaded_is_used_without_a_network_and_known_by_its_commit(
     cache: Path, variables: dict[str, str]

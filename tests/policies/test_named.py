@@ -440,6 +440,7 @@ def test_what_converts_is_named_where_it_is_not_installed(
     assert done.returncode == 2 and "needs gguf: `" in done.stderr and done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_published_policy_says_what_it_is_known_to_say() -> None:
     policy = named("smollm2-135m")
     if not policy.there:

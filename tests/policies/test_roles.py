@@ -146,6 +146,7 @@ def test_a_trainer_that_does_not_say_what_answers_a_role_is_refused(tmp_path: Pa
         Work(config("roles.check_query.policy=pocket-sql"), "m", tmp_path, "mark")
 
 
+@pytest.mark.slow
 def test_one_policy_of_two_roles_has_one_process_that_ends_with_the_block(tmp_path: Path) -> None:
     both = ("roles.check_query.policy=pocket-sql", "roles.rewrite_query.policy=pocket-sql")
     two = config(*both, "agent_match=^write")

@@ -71,6 +71,7 @@ def ports(monkeypatch: pytest.MonkeyPatch, *chosen: int) -> None:
     monkeypatch.setattr(serve, "_free_port", lambda: next(given))
 
 
+@pytest.mark.slow
 def test_a_port_that_was_taken_meanwhile_is_left_for_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, free = tmp_path / "log", serve._free_port()
     with serve.served("a", "cuda", 64, log) as first:
@@ -122,6 +123,7 @@ def ended(pid: int) -> bool:
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells a process that its parent died")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_vllm_ends_with_an_evaluation_that_is_told_to_end_or_killed(

@@ -17,6 +17,7 @@ from harness_sql.tasks.pocket import PocketTasks
 HARNESS = [sys.executable, "-m", "harness"]
 
 
+@pytest.mark.slow
 def test_a_served_policy_wants_its_key_and_ends_with_ctrl_c(tmp_path: Path) -> None:
     command = [*HARNESS, "serve", "pocket-sql", "--device", "cpu", "--json"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
@@ -41,6 +42,7 @@ def test_a_served_policy_wants_its_key_and_ends_with_ctrl_c(tmp_path: Path) -> N
         process.kill()
 
 
+@pytest.mark.slow
 def test_a_question_is_answered_by_a_policy_that_the_command_serves(tmp_path: Path) -> None:
     (database, *_) = sorted(
         Path(PocketTasks(cache_dir=str(tmp_path)).load("val")[0].data["database"]).parents[1].rglob("*.sqlite")

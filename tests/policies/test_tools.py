@@ -57,6 +57,7 @@ async def says(policy: Path) -> AsyncIterator[tuple[Says, openai.AsyncOpenAI]]:
         yield server, client
 
 
+@pytest.mark.slow
 async def test_calls_are_read_and_their_tokens_are_those_sampled(says: tuple[Says, openai.AsyncOpenAI]) -> None:
     server, client = says
     server.text = f"Let me see.\n{CALL}\n{CALL}"

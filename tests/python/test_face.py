@@ -100,6 +100,7 @@ def test_text_of_others_is_shown_and_not_obeyed(tmp_path: Path) -> None:
     assert "<img" not in compared and "&lt;img" in compared
 
 
+@pytest.mark.slow
 def test_a_comparison_is_that_of_the_command(command: Command) -> None:
     study = harness.compare(STUDY)
     done = command("compare", STUDY, "--format", "json")
@@ -209,6 +210,7 @@ def test_an_interrupted_training_ends_as_the_command_does(idle: dict[str, Any], 
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+@pytest.mark.slow
 def test_an_evaluation_inside_an_event_loop_and_in_a_thread(tmp_path: Path, scripted_server: StartServer) -> None:
     """The loop that waits still hears of signals afterwards."""
     server = scripted_server(lambda request: QUERY, token_ids=False)
@@ -228,6 +230,7 @@ def test_an_evaluation_inside_an_event_loop_and_in_a_thread(tmp_path: Path, scri
         assert run.record["kind"] == "eval" and run.result["scored"] == 2 and "2 scored of 2 tasks" in run.summary
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_an_evaluation_inside_an_event_loop(tmp_path: Path, scripted_server: StartServer) -> None:
     server = scripted_server(lambda request: Reply(hang=True), token_ids=False)
     code = (
@@ -252,6 +255,7 @@ def test_an_interrupt_ends_an_evaluation_inside_an_event_loop(tmp_path: Path, sc
     assert harness.load_run(folder).record["status"] == "interrupted"
 
 
+@pytest.mark.slow
 def test_the_notebook_shows_what_its_cells_give() -> None:
     file = ROOT / "examples" / "first_look.ipynb"
     cells = list(code_cells(json.loads(file.read_text(encoding="utf-8"))))

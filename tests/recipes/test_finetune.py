@@ -130,6 +130,7 @@ def played(tiny: Path) -> Any:
         yield Namespace(course=course, agents=agents, transcripts=read(keep), options=options)
 
 
+@pytest.mark.slow
 def test_every_scaffold_has_the_same_questions(played: Any) -> None:
     shares = defaultdict(list)
     for one in played.transcripts:
@@ -260,6 +261,7 @@ def test_held_out_is_measured_by_scaffold(played: Any) -> None:
         assert played.course.report(teacher)["after_the_draft"]["reference_sql"]["further"] == 1.0
 
 
+@pytest.mark.slow
 def test_a_policy_is_fine_tuned_on_scaffolds_until_it_is_good_enough(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -283,6 +285,7 @@ def test_a_policy_is_fine_tuned_on_scaffolds_until_it_is_good_enough(
     assert capsys.readouterr().err.splitlines()[-1].startswith(f"{folder} is there already: remove it")
 
 
+@pytest.mark.slow
 def test_a_policy_is_made_from_nothing(tmp_path: Path) -> None:
     from recipes.finetune.policy import load
     from recipes.pocket_sql.verify import changed_data
@@ -325,6 +328,7 @@ def test_what_cannot_be_made_is_one_line(
     assert told in capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_policy_of_another_chat_template_is_refused(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -32,6 +32,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> list[Transcript]:
     return collect({name: course.lessons(name, 0.5, 1, 24) for name in names})
 
 
+@pytest.mark.slow
 def test_all_agents_of_the_program_have_equal_shares(played: list[Transcript]) -> None:
     assert "reference_tools" in {one.agent for one in played}
     shares = {one.agent: [t.task for t in played if t.agent == one.agent] for one in played}
@@ -52,6 +53,7 @@ def test_transcripts_end_in_the_teachers_answer(played: list[Transcript]) -> Non
     assert {bool(one.noted["slip"]) for one in played} == {one.noted["mended"] for one in played} == {True, False}
 
 
+@pytest.mark.slow
 def test_training_data_are_what_they_were(tmp_path: Path) -> None:
     """Tokens and what is learnt of the first block of two agents, as the recorder and packing before made them."""
     names = ("reference_tools", "langgraph_tools")

@@ -21,6 +21,7 @@ def test_the_command_finds_the_bundled_bytes_unchanged() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_nothing_that_is_installed_imports_a_recipe() -> None:
     for file in (*(REPO / "harness").rglob("*.py"), *REPO.glob("plugins/*/src/**/*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):

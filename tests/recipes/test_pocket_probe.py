@@ -42,12 +42,14 @@ def drawn() -> list[Example]:
     return [example for index in range(150) for example in samples.examples(1, index)]
 
 
+@pytest.mark.slow
 def test_the_command_finds_the_bundled_bytes_unchanged() -> None:
     command = [sys.executable, "-m", "recipes.pocket_probe.generate", "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPO)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("split", ["dev", "test"])
 def test_no_single_draft_reaches_the_bound_and_three_turns_reach_all(tasks: PocketProbeTasks, split: str) -> None:
     """Drafts of an oracle of schema text, question and prior; a policy of the shown, in the agent and the sandbox."""
@@ -102,6 +104,7 @@ def test_a_look_is_shown_whole(tasks: PocketProbeTasks) -> None:
             assert "columns are shown" not in text and "…" not in text and len(text.splitlines()) == 7
 
 
+@pytest.mark.slow
 def test_the_looking_policy_is_right_through_harness_eval(tmp_path: Path, scripted_server: StartServer) -> None:
     policy = Looker()
 
@@ -128,6 +131,7 @@ def test_no_bundled_database_is_trained_on() -> None:
             world.close()
 
 
+@pytest.mark.slow
 def test_examples_follow_from_the_seed_and_go_on_as_the_program_does(drawn: list[Example]) -> None:
     assert list(samples.examples(1, 7)) == list(samples.examples(1, 7)) != list(samples.examples(2, 7))
     assert set(Counter(e.prompt.role for e in drawn)) == {"write_query", "check_query", "rewrite_query"}

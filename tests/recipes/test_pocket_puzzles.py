@@ -37,6 +37,7 @@ def tokenizer() -> Any:
         return transformers.AutoTokenizer.from_pretrained(resolve("pocket-puzzles"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_an_agent_is_asked_what_the_course_teaches_and_a_worked_answer_is_right(dataset: str, tmp_path: Path) -> None:
     made = puzzles(dataset, 0, "{}", VAL_SEED, HELD_OUT)
@@ -117,6 +118,7 @@ def test_shipped_data_are_made_again() -> None:
     assert manifest["prompts"] == WITHOUT_TOOLS.hash
 
 
+@pytest.mark.slow
 def test_the_shipped_policy_is_right_on_some_and_leaves_room() -> None:
     pytest.importorskip("torch")
     from recipes.finetune.policy import load, share

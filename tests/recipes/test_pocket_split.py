@@ -54,6 +54,7 @@ def _told(agent: str) -> set[str]:
     return found
 
 
+@pytest.mark.slow
 def test_conversations_are_those_of_played_teams_and_agents(tmp_path: Path) -> None:
     PocketSplitTasks().load("val")
     for agent in ("reference_team", "reference_tools"):
@@ -69,6 +70,7 @@ def test_conversations_are_those_of_played_teams_and_agents(tmp_path: Path) -> N
         assert not unlike, unlike[0]
 
 
+@pytest.mark.slow
 def test_agents_play_the_teacher_and_their_own_words_are_learned(tmp_path: Path) -> None:
     agents = ["langgraph_team", "autogen_team_idiomatic"]
     kept = tmp_path / "transcripts.jsonl"
@@ -88,6 +90,7 @@ def test_agents_play_the_teacher_and_their_own_words_are_learned(tmp_path: Path)
     assert manifest["training"]["transcripts"] == 12 and set(agents) < set(manifest["measured"]["held_out"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agent", ["reference_team", "langgraph_team_idiomatic", "reference_tools"])
 def test_a_played_slip_is_that_of_the_made_conversations(agent: str) -> None:
     jobs = [job for job in lessons(agent, "train", slips=1.0)[:24] if job.replies.slip]  # type: ignore[union-attr]

@@ -82,6 +82,7 @@ def test_training_data_are_what_they_were(habits: bool, expected: str) -> None:
     assert hashlib.sha256(block.tokens + block.learnt).hexdigest() == expected
 
 
+@pytest.mark.slow
 def test_no_bundled_table_is_ever_trained_on() -> None:
     """Names of the bundled tables are out of reach, so no table and column of theirs can come together."""
     bundled = {table.name for _, domain in bundled_domains() for table in domain.tables}
@@ -207,6 +208,7 @@ def test_names_are_spelt_alike_after_a_space_and_in_the_plural(loaded: Any) -> N
                 assert loaded(table.plural)["input_ids"][: len(bare)] == bare
 
 
+@pytest.mark.slow
 def test_the_policy_writes_queries_with_its_habits(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     from recipes.finetune.policy import load, share

@@ -35,6 +35,7 @@ def embedded(path: Path) -> dict[str, Any]:
     return json.loads(zlib.decompress(base64.b85decode(found.group(1).replace("/", "<"))))
 
 
+@pytest.mark.slow
 def test_charts_are_drawn_and_the_console_is_quiet(report: Path, browse: Callable[..., Any]) -> None:
     page = browse(report)
     assert page.console == []
@@ -44,6 +45,7 @@ def test_charts_are_drawn_and_the_console_is_quiet(report: Path, browse: Callabl
     assert page.count('<details class="episode"') == 20
 
 
+@pytest.mark.slow
 def test_a_phone_in_the_dark_gets_all_charts_without_scrolling_sideways(
     report: Path, browse: Callable[..., Any]
 ) -> None:
@@ -67,6 +69,7 @@ def test_groups_are_bars_few_and_dots_many_and_none_is_no_chart(runs: Path) -> N
     assert not by_group({run.id: [run]}, "difficulty", "")["data"]
 
 
+@pytest.mark.slow
 def test_filters_come_from_the_address_and_narrow_the_episodes(report: Path, browse: Callable[..., Any]) -> None:
     episodes = embedded(report)["browser"]["episodes"]
     wanted = [one for one in episodes if one["verdict"] == "wrong" and one["arm"] == "langgraph_sql"]
@@ -87,6 +90,7 @@ def test_parts_of_the_reward_are_in_a_table_and_with_their_rollout(report: Path,
     assert "Parts of the reward" not in write_report(select(plain), tmp_path / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_parts_of_the_reward_are_shown_beside_it(report: Path, browse: Callable[..., Any]) -> None:
     page = browse(report, "verdict=wrong&arm=langgraph_sql&open=1")
     assert "parts: right 0, style 0.25" in page.dom and "by role: write_query 0.5" in page.dom
@@ -109,6 +113,7 @@ def test_episodes_are_capped_and_the_cap_is_told(report: Path) -> None:
     assert by_arm["reference_sql"] == by_arm["langgraph_sql"]
 
 
+@pytest.mark.slow
 def test_a_wrong_answer_has_the_gold_beside_it(tmp_path: Path, browse: Callable[..., Any]) -> None:
     from harness_sql.tasks.pocket import PocketTasks
 
@@ -214,6 +219,7 @@ def test_a_place_that_cannot_be_written_is_told(runs: Path, tmp_path: Path) -> N
         write_report(selection(runs), tmp_path / "file" / "report.html", margin=0.1)
 
 
+@pytest.mark.slow
 def test_an_evaluation_speaks_of_no_training_and_has_no_empty_part(
     tmp_path: Path, write_run: Callable[..., Any], browse: Callable[..., Any]
 ) -> None:

@@ -101,6 +101,7 @@ def charts(view: View) -> dict[str, Any]:
     return {chart["id"]: chart for chart in view.look(".").found["charts"]}
 
 
+@pytest.mark.slow
 def test_events_follow_rows_and_ctrl_c_ends_it_quietly(growing: Growing) -> None:
     growing.until(0, part=0.5)
     with served(growing.folder.path) as (address, process), httpx.Client(base_url=address, timeout=60) as client:
@@ -134,6 +135,7 @@ def test_events_follow_rows_and_ctrl_c_ends_it_quietly(growing: Growing) -> None
         assert process.stderr is not None and process.stderr.read() == ""
 
 
+@pytest.mark.slow
 def test_a_page_says_where_a_run_stands_and_counts_whole_steps_alone(growing: Growing) -> None:
     view = View(growing.folder.path)
     growing.until(0, part=0.5)
@@ -217,6 +219,7 @@ def test_a_damaged_table_leaves_what_was_shown(growing: Growing) -> None:
     assert "is damaged" in View(growing.folder.path.parent).look(".").blocks["result"]
 
 
+@pytest.mark.slow
 def test_words_of_models_and_tasks_are_text(growing: Growing, browse: Callable[..., Any], tmp_path: Path) -> None:
     from harness_report.page import page
 
@@ -264,6 +267,7 @@ def test_a_study_has_a_matrix_of_its_runs(tmp_path: Path, write_run: Callable[..
     assert view.look(f"small/{under_way.folder.id}").found["live"].up == "small"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["..", "/etc", "nothing", "a/../..", ""])
 def test_no_place_is_outside(runs: Path, place: str) -> None:
     with pytest.raises(LookupError):
@@ -289,6 +293,7 @@ def test_the_newest_run_is_shown_as_text_and_ends_with_it(growing: Growing, comm
     assert len(set(done.stdout.splitlines())) == len(done.stdout.splitlines())
 
 
+@pytest.mark.slow
 def test_a_first_run_is_waited_for(growing: Growing, tmp_path: Path) -> None:
     below = tmp_path / "later"
     watching = [sys.executable, "-m", "harness", "watch", "--text", "--runs-dir", str(below)]
@@ -300,6 +305,7 @@ def test_a_first_run_is_waited_for(growing: Growing, tmp_path: Path) -> None:
         assert process.stdout.readline().startswith(f"{growing.folder.id}: finished")
 
 
+@pytest.mark.slow
 def test_why_a_run_failed_is_said(growing: Growing) -> None:
     growing.finish()
     file = growing.folder.path / "run.json"
@@ -325,6 +331,7 @@ def test_an_episode_of_a_published_copy_opens_too() -> None:
     assert any(step["tool"] for one in opened for step in one["steps"]) and any(one["gold"] for one in opened)
 
 
+@pytest.mark.slow
 def test_a_page_that_is_quiet_is_not_built_again(growing: Growing) -> None:
     view = View(growing.folder.path)
     growing.until(2)
@@ -370,6 +377,7 @@ async def tab(address: str, folder: Path) -> AsyncIterator[Callable[[str], Await
         process.wait()
 
 
+@pytest.mark.slow
 async def test_an_open_episode_stays_where_it_is_while_others_end(growing: Growing, tmp_path: Path) -> None:
     growing.rows["episodes"] = [row | {"question": EVIL} for row in growing.rows["episodes"]]
     growing.until(0)

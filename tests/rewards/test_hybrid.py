@@ -136,6 +136,7 @@ def test_parts_that_are_none_are_refused_in_one_line(options: dict[str, Any], sa
     assert said in str(refused.value) and "\n" not in str(refused.value)
 
 
+@pytest.mark.slow
 def test_a_run_has_the_parts_in_its_episodes_and_the_judge_paid_once(
     tmp_path: Path, scripted_server: StartServer
 ) -> None:

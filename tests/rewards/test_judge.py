@@ -332,6 +332,7 @@ def started(server: Any, folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": paths})
 
 
+@pytest.mark.slow
 def test_processes_share_what_was_paid_and_a_killed_one_leaves_nothing_half_done(
     scripted_server: StartServer, tmp_path: Path
 ) -> None:
@@ -459,6 +460,7 @@ def judged_run(tmp_path: Path, policy: Any, server: Any, *settings: str) -> tupl
     return folder, evaluate(config, folder, Endpoint(policy.base_url, "scripted"), lambda done, total: None)
 
 
+@pytest.mark.slow
 def test_a_run_records_parts_identity_and_cost_and_pays_once_for_equal_answers(
     tmp_path: Path, scripted_server: StartServer
 ) -> None:
@@ -475,6 +477,7 @@ def test_a_run_records_parts_identity_and_cost_and_pays_once_for_equal_answers(
     assert decides["model"] == "grader" and decides["criteria"] == list(CRITERIA) and "endpoint" not in decides
 
 
+@pytest.mark.slow
 def test_a_judge_that_is_down_ends_the_run_in_one_line_that_says_so(
     tmp_path: Path, scripted_server: StartServer
 ) -> None:

@@ -270,6 +270,7 @@ def measured(config: Config, folder: RunFolder, server: Any) -> dict[str, Any]:
     return evaluate(config, folder, Endpoint(server.base_url, "scripted"), lambda done, total: None)
 
 
+@pytest.mark.slow
 def test_a_reward_that_always_fails_ends_the_run_in_one_line_that_names_it(
     offer: Offer, tmp_path: Path, scripted_server: StartServer
 ) -> None:
@@ -286,6 +287,7 @@ def test_a_reward_that_always_fails_ends_the_run_in_one_line_that_names_it(
     assert {row["answer"] for row in rows} == {"SELECT 1"}  # what the agent did is kept
 
 
+@pytest.mark.slow
 def test_one_fault_among_verdicts_leaves_out_its_rollout_alone(
     offer: Offer, tmp_path: Path, scripted_server: StartServer
 ) -> None:

@@ -43,6 +43,7 @@ def sides(tmp_path: Path, scripted_server: StartServer) -> Iterator[Served]:
         yield made
 
 
+@pytest.mark.slow
 def test_any_order_and_the_death_of_each_side_change_no_reward(
     sides: Served, undisturbed: dict[tuple[str, int], tuple[Any, ...]]
 ) -> None:
@@ -71,6 +72,7 @@ def test_any_order_and_the_death_of_each_side_change_no_reward(
     assert "Traceback" not in sides.said("eval") + sides.said("another") + sides.said("store.log")
 
 
+@pytest.mark.slow
 def test_a_runner_that_is_told_to_stop_hands_its_rollouts_on_and_uses_up_no_retry(
     sides: Served, undisturbed: dict[tuple[str, int], tuple[Any, ...]]
 ) -> None:
@@ -88,6 +90,7 @@ def test_a_runner_that_is_told_to_stop_hands_its_rollouts_on_and_uses_up_no_retr
     assert sides.rows() == undisturbed
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_and_one_after_another_at_one_store_do_not_mix(
     sides: Served, undisturbed: dict[tuple[str, int], tuple[Any, ...]]
 ) -> None:
@@ -100,6 +103,7 @@ def test_two_runs_at_once_and_one_after_another_at_one_store_do_not_mix(
     assert store.poll() is None
 
 
+@pytest.mark.slow
 def test_the_store_answers_nobody_without_its_key(sides: Served) -> None:
     store = sides.store()
     line = wait_for(lambda: sides.store_log.exists() and sides.store_log.read_text())
@@ -124,6 +128,7 @@ def test_the_store_answers_nobody_without_its_key(sides: Served) -> None:
     assert store.wait(30) in (0, -signal.SIGTERM) and "Traceback" not in sides.said("store.log")
 
 
+@pytest.mark.slow
 def test_wrong_keys_and_missing_stores_are_refused_in_one_line(
     command: Callable[..., subprocess.CompletedProcess[str]],
     sides: Served,
@@ -152,6 +157,7 @@ def test_wrong_keys_and_missing_stores_are_refused_in_one_line(
     assert not list((tmp_path / "none").glob("*")), "an error left an empty run"
 
 
+@pytest.mark.slow
 def test_a_store_that_stays_away_ends_a_run_in_one_line(
     command: Callable[..., subprocess.CompletedProcess[str]], sides: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +219,7 @@ def attributes(span: Any) -> dict[str, Any]:
     return {one.key: one.value.string_value or one.value.int_value for one in span.attributes}
 
 
+@pytest.mark.slow
 def test_spans_of_rollouts_go_to_the_collector_that_the_standard_variables_name(
     command: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path, scripted_server: StartServer
 ) -> None:

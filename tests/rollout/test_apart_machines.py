@@ -125,6 +125,7 @@ def machines(tmp_path: Path) -> Iterator[Machines]:
     assert made.tag not in names
 
 
+@pytest.mark.slow
 def test_on_machines_of_their_own_rewards_are_those_of_one_machine(
     machines: Machines, undisturbed: dict[tuple[str, int], tuple[Any, ...]]
 ) -> None:

@@ -369,6 +369,7 @@ async def test_what_no_encoding_has_is_stored_as_its_escape(
     assert from_spans(spans) == result
 
 
+@pytest.mark.slow
 async def test_the_deadline_ends_an_agent_that_ignores_its_cancellation(
     control: GatewayControl, gateway: GatewayServer, scripted_server: StartServer, request_: RolloutRequest
 ) -> None:
@@ -381,6 +382,7 @@ async def test_the_deadline_ends_an_agent_that_ignores_its_cancellation(
     agent.stubborn = False  # the worker process would now be ended; this loop must be able to
 
 
+@pytest.mark.slow
 async def test_a_deadline_that_the_endpoint_used_up_is_the_endpoints(
     control: GatewayControl, gateway: GatewayServer, scripted_server: StartServer, request_: RolloutRequest
 ) -> None:

@@ -52,6 +52,7 @@ def golden(request: ReceivedRequest) -> Reply | str:
     return f"```sql\n{ {task.question: task.gold for task in PocketTasks().load('val')}[question.group(1)] }\n```"
 
 
+@pytest.mark.slow
 def test_eval_of_an_endpoint_that_knows_the_answers(tmp_path: Path, scripted_server: StartServer) -> None:
     server = scripted_server(golden, token_ids=False)
     done = process(
@@ -65,6 +66,7 @@ def test_eval_of_an_endpoint_that_knows_the_answers(tmp_path: Path, scripted_ser
     assert record["kind"] == "eval" and record["status"] == "finished"
 
 
+@pytest.mark.slow
 def test_eval_says_how_far_it_is_before_anything_has_ended(
     command: Command, tmp_path: Path, scripted_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,6 +80,7 @@ def test_eval_says_how_far_it_is_before_anything_has_ended(
     assert done.stderr.count("1 of 1") == 1
 
 
+@pytest.mark.slow
 def test_eval_draws_several_samples_of_each_task(
     command: Command, tmp_path: Path, scripted_server: StartServer
 ) -> None:
@@ -122,6 +125,7 @@ def test_eval_draws_several_samples_of_each_task(
     assert "pass@4, oracle" in shown.stdout and "self-consistency" in shown.stdout, shown.stderr
 
 
+@pytest.mark.slow
 def test_one_greedy_sample_a_task_is_the_default(
     command: Command, tmp_path: Path, scripted_server: StartServer
 ) -> None:
@@ -143,6 +147,7 @@ def test_one_greedy_sample_a_task_is_the_default(
     assert one == other and "samples" not in one["identity"] | one["result"] and "eval" not in one["config"]
 
 
+@pytest.mark.slow
 def test_eval_of_a_dead_endpoint_fails_and_scores_nothing(
     command: Command, tmp_path: Path, scripted_server: StartServer
 ) -> None:
@@ -157,6 +162,7 @@ def test_eval_of_a_dead_endpoint_fails_and_scores_nothing(
     assert json.loads((run / "run.json").read_text())["result"]["accuracy"] is None
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_ends_an_evaluation_in_one_line(
     command: Command, small_disk: Callable[[str], Path], fill: Callable[..., Path], scripted_server: StartServer
 ) -> None:
@@ -180,6 +186,7 @@ def test_a_disk_that_fills_up_ends_an_evaluation_in_one_line(
     assert [path for path in disk.iterdir() if path.is_dir()] == [run]  # it left no empty run behind
 
 
+@pytest.mark.slow
 def test_eval_whose_databases_change_under_it_says_so(
     tmp_path: Path, scripted_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +242,7 @@ def heard_again() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+@pytest.mark.slow
 def test_an_evaluation_whose_terminal_is_closed_is_interrupted(tmp_path: Path, scripted_server: StartServer) -> None:
     server = scripted_server(lambda request: Reply("```sql\nSELECT 1\n```", delay_s=1.0), token_ids=False)
     arguments = ["eval", "--plugin", "reference_sql", "--endpoint", server.base_url, "--limit", "60"]
@@ -295,6 +303,7 @@ def test_dev_shows_the_parts_of_a_reward(capsys: pytest.CaptureFixture[str]) -> 
         assert text in shown, shown
 
 
+@pytest.mark.slow
 def test_the_environment_names_an_endpoint_where_no_option_does(
     command: Command, tmp_path: Path, scripted_server: StartServer
 ) -> None:

@@ -37,6 +37,7 @@ def slow(request: ReceivedRequest) -> Reply | str:
     return "```sql\nSELECT 1\n```"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(580)
 def test_a_run_without_runners_is_worked_off_by_joined_ones_through_the_death_of_one(
     tmp_path: Path, scripted_server: StartServer

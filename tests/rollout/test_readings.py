@@ -37,6 +37,7 @@ def lines(runs: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in (runs / FILE).read_text(encoding="utf-8").splitlines()]
 
 
+@pytest.mark.slow
 def test_a_reading_is_asked_for_and_written_down_and_a_second_says_so(
     tmp_path: Path, scripted_server: StartServer
 ) -> None:

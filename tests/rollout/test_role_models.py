@@ -39,6 +39,7 @@ def checked_by(server: ScriptedServer, *more: str) -> tuple[str, ...]:
     return ("--set", f"roles.check_query={named}", *more)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agent", ["reference_sql", "autogen_sql_idiomatic"])
 def test_a_roles_endpoint_is_asked_recorded_and_its_key_is_not(
     command: Command, tmp_path: Path, scripted_server: StartServer, agent: str
@@ -70,6 +71,7 @@ def test_a_roles_endpoint_is_asked_recorded_and_its_key_is_not(
     assert refused.returncode == 2 and "role_models.check_query differs" in refused.stderr, refused.stderr
 
 
+@pytest.mark.slow
 def test_a_dead_endpoint_of_a_role_is_infrastructure(
     command: Command, tmp_path: Path, scripted_server: StartServer
 ) -> None:
@@ -84,6 +86,7 @@ def test_a_dead_endpoint_of_a_role_is_infrastructure(
     assert set(result["outcomes"]) == {"endpoint_error"}
 
 
+@pytest.mark.slow
 def test_dev_and_run_ask_a_roles_endpoint(command: Command, scripted_server: StartServer) -> None:
     policy = scripted_server(writes, token_ids=False)
     checker = scripted_server(lambda request: "THE QUERY IS CORRECT.", token_ids=False, model="checker")

@@ -88,6 +88,7 @@ def saboteur(tmp_path: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_who_sabotages_fails_alone(tmp_path: Path, saboteur: dict[str, str], scripted_server: StartServer) -> None:
     tasks = validation_order(PocketTasks().load("val"), load_config("cpu", overrides=["task.val_limit=24"]))
@@ -114,6 +115,7 @@ def test_who_sabotages_fails_alone(tmp_path: Path, saboteur: dict[str, str], scr
     assert "accuracy 66.7 %" in done.stdout and "24 scored of 24" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_what_an_agent_prints_and_answers_is_kept_in_bounds(
     tmp_path: Path, saboteur: dict[str, str], scripted_server: StartServer

@@ -84,6 +84,7 @@ def pocket() -> dict[str, tuple[str, str]]:
     return {task.question: (task.id, task.gold) for task in PocketTasks().load("train")}
 
 
+@pytest.mark.slow
 def test_a_reward_is_never_attached_to_another_rollouts_tokens(tmp_path: Path, scripted_server: StartServer) -> None:
     tasks = pocket()
     # Every second question is answered with its gold, the others wrongly: the reward must follow the text.
@@ -141,6 +142,7 @@ PAID = {
 LAST = {"rewrite_query/1": 0.0, "check_query/2": 0.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("credit", "trained"), [("shared", ""), ("turn", ""), ("role", ""), ("role", "write")])
 def test_what_each_call_is_paid(tmp_path: Path, scripted_server: StartServer, credit: str, trained: str) -> None:
     folder = RunFolder.create(tmp_path, "x")
@@ -161,6 +163,7 @@ def test_what_each_call_is_paid(tmp_path: Path, scripted_server: StartServer, cr
         assert (row["reward"], row["used_reward"], row["first_reward"]) == (0.0, 0.0, 1.0)
 
 
+@pytest.mark.slow
 def test_gold_sql_never_reaches_the_agent(tmp_path: Path, scripted_server: StartServer) -> None:
     tasks = pocket()
     server = scripted_server(lambda request: "```sql\nSELECT 1\n```")
@@ -171,6 +174,7 @@ def test_gold_sql_never_reaches_the_agent(tmp_path: Path, scripted_server: Start
     assert sent and not [text for text in sent if any(gold in text for gold in golds)]
 
 
+@pytest.mark.slow
 def test_a_killed_runner_costs_nothing_but_time(tmp_path: Path, scripted_server: StartServer) -> None:
     tasks = pocket()
     script = by_question({question: gold for question, (_, gold) in tasks.items()})
@@ -198,6 +202,7 @@ def test_a_killed_runner_costs_nothing_but_time(tmp_path: Path, scripted_server:
     assert work.pool is not None and work.pool.restarts == 1
 
 
+@pytest.mark.slow
 def test_a_killed_gateway_ends_the_run_by_name(
     tmp_path: Path, scripted_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,6 +240,7 @@ def test_ctrl_c_while_the_services_of_a_failed_run_end_leaves_it_failed(
         work.execute()
 
 
+@pytest.mark.slow
 def test_a_dead_upstream_gives_unscored_rollouts(tmp_path: Path, scripted_server: StartServer) -> None:
     folder = RunFolder.create(tmp_path, "x")
     server = scripted_server(lambda request: Reply.failure(500))
@@ -268,6 +274,7 @@ def command_line(process: psutil.Process) -> list[str]:
         return []
 
 
+@pytest.mark.slow
 def test_nothing_is_left_after_the_work(tmp_path: Path, scripted_server: StartServer) -> None:
     before = children()  # other tests' of this process
     folder = RunFolder.create(tmp_path, "x")
@@ -312,6 +319,7 @@ def test_shuffled_rewards_keep_their_distribution_and_lose_their_owner() -> None
     assert abs(agree - (0.25**2 + 0.75**2)) < 0.03
 
 
+@pytest.mark.slow
 def test_a_share_of_rollouts_is_trained_with_the_opposite_verdict(tmp_path: Path, scripted_server: StartServer) -> None:
     tasks = pocket()
     right = {question for number, question in enumerate(tasks) if number % 2 == 0}

@@ -71,6 +71,7 @@ class AllAtOnce(ScriptedServer):
         return await super()._answer(request, received)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("concurrency", [64, 256])
 @pytest.mark.timeout(240)
 def test_no_runner_takes_most_of_a_step(concurrency: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -219,6 +219,7 @@ def test_gold_result_says_what_gold_gives(singers: Path) -> None:
     assert gold_result(singers, "SELECT x").error == "no such column: x"
 
 
+@pytest.mark.slow
 def test_prediction_that_hoards_memory_is_wrong_not_unscored(singers: Path) -> None:
     hoard = (
         "WITH RECURSIVE n(x) AS (SELECT zeroblob(900000) UNION ALL SELECT zeroblob(900000) FROM n) "
@@ -284,6 +285,7 @@ def test_prediction_that_is_too_long_is_not_looked_at(singers: Path) -> None:
     assert evaluate(singers, "SELECT broken", "(" * 30_000).flags == ("gold_failed",)
 
 
+@pytest.mark.slow
 def test_verdicts_kept_are_bounded_in_bytes(singers: Path) -> None:
     for number in range(1000):
         evaluate(singers, NAMES, f"SELECT {number} -- " + "\N{GRINNING FACE}" * 100_000)

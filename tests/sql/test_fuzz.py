@@ -70,6 +70,7 @@ queries = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=700, deadline=None)
 @given(queries, queries, st.booleans(), st.booleans())
 def test_anything_is_executed_and_judged_without_harm(
@@ -121,6 +122,7 @@ UNSCORED = {"gold_failed", "gold_timeout", "out_of_resources"}
 """What a gold query may be the reason for; a prediction never is."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", range(10))
 def test_ten_thousand_hostile_queries_are_executed_and_judged(tmp_path: Path, block: int) -> None:
     database = tmp_path / "f.sqlite"

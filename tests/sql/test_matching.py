@@ -5,6 +5,7 @@ import random
 import time
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,6 +38,7 @@ def tables(draw: st.DrawFn) -> tuple[list[Row], list[Row], bool]:
     return gold, pred, draw(st.booleans())
 
 
+@pytest.mark.slow
 @settings(max_examples=600, deadline=None)
 @given(tables())
 def test_agrees_with_the_definition(case: tuple[list[Row], list[Row], bool]) -> None:

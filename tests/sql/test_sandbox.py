@@ -614,10 +614,12 @@ def in_a_process(script: str, *arguments: object, heap_bytes: int = 1 << 29) -> 
     return done.stdout
 
 
+@pytest.mark.slow
 def test_gold_is_right_beside_queries_that_hog_memory(people: Path) -> None:
     assert json.loads(in_a_process(HOGS, people, 2, 4, heap_bytes=24 << 20)) == {"True": 1200}
 
 
+@pytest.mark.slow
 def test_hogs_in_six_threads_stay_below_a_gigabyte(people: Path) -> None:
     if not Path("/proc/self/status").exists():
         pytest.skip("needs /proc")

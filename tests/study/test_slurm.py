@@ -62,6 +62,7 @@ def held(folder: Path) -> bool:
     return any(path.read_text() == "0" for path in folder.glob("*/checkpoints/newest.txt"))
 
 
+@pytest.mark.slow
 def test_a_study_runs_as_jobs_of_slurm_and_a_second_start_submits_nothing(
     slurm: Cluster, harness: Harness, study_file: Path, tmp_path: Path
 ) -> None:
@@ -77,6 +78,7 @@ def test_a_study_runs_as_jobs_of_slurm_and_a_second_start_submits_nothing(
     assert again.returncode == 0 and len(slurm.jobs()) == len(before) + 2, again.stderr
 
 
+@pytest.mark.slow
 def test_a_killed_study_finds_its_job_and_never_submits_it_twice(
     slurm: Cluster, harness: Harness, start: Start, one_run: tuple[str, ...], gate: Path, tmp_path: Path
 ) -> None:
@@ -111,6 +113,7 @@ def test_a_killed_study_finds_its_job_and_never_submits_it_twice(
     assert run["status"] == "finished" and len(run["launches"]) == 1
 
 
+@pytest.mark.slow
 def test_ctrl_c_leaves_jobs_and_says_how_they_are_ended(
     slurm: Cluster, harness: Harness, start: Start, one_run: tuple[str, ...], gate: Path, tmp_path: Path
 ) -> None:
@@ -130,6 +133,7 @@ def test_ctrl_c_leaves_jobs_and_says_how_they_are_ended(
     assert done.returncode == 0 and len(slurm.jobs()) == before + 1, done.stderr
 
 
+@pytest.mark.slow
 def test_a_study_of_another_launcher_asks_for_all_jobs_at_once(
     slurm: Cluster,
     harness: Harness,
@@ -167,6 +171,7 @@ def lost_its_node(slurm: Cluster, number: str) -> None:
     slurm.kill_node()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "told"),
     [
@@ -217,6 +222,7 @@ def test_what_slurm_would_refuse_is_refused_before_anything_runs(
     assert slurm.jobs() == before and not runs(tmp_path / "runs" / "small")
 
 
+@pytest.mark.slow
 def test_options_stand_in_the_study_file_too(slurm: Cluster, harness: Harness, study_file: Path) -> None:
     options = '{partition: main, time: "0:05:00", cpus: 2, mem: 100M, sbatch: --comment=mine}'
     study_file.write_text(study_file.read_text() + f"launcher:\n  slurm: {options}\n")

@@ -40,6 +40,7 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 300) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_a_study_runs_once_and_a_second_start_repeats_nothing(
     harness: Harness, study_file: Path, tmp_path: Path
 ) -> None:
@@ -67,6 +68,7 @@ def test_a_study_runs_once_and_a_second_start_repeats_nothing(
     ]
 
 
+@pytest.mark.slow
 def test_a_killed_study_goes_on_where_it_was_and_does_no_run_twice(
     harness: Harness, start: Callable[..., subprocess.Popen[str]], study_file: Path, tmp_path: Path
 ) -> None:
@@ -83,6 +85,7 @@ def test_a_killed_study_goes_on_where_it_was_and_does_no_run_twice(
     assert len(found[0]["launches"]) == 1  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_promptly_and_the_next_start_resumes(
     harness: Harness, start: Callable[..., subprocess.Popen[str]], study_file: Path, tmp_path: Path
 ) -> None:
@@ -106,6 +109,7 @@ def test_ctrl_c_ends_promptly_and_the_next_start_resumes(
     assert record["status"] == "finished" and len(record["launches"]) == 2  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_failed_run_does_not_stop_the_others_and_is_told(harness: Harness, study_file: Path, tmp_path: Path) -> None:
     arguments = ("study", str(study_file), "--set", "verl.fail_seed=0", "--only", "max_turns=two turns")
     done = harness(*arguments)
@@ -116,6 +120,7 @@ def test_a_failed_run_does_not_stop_the_others_and_is_told(harness: Harness, stu
     assert "fell off the bus" in text and "one seed" in text
 
 
+@pytest.mark.slow
 def test_a_run_whose_ray_did_not_start_is_started_again(harness: Harness, study_file: Path, tmp_path: Path) -> None:
     only = ("--only", "max_turns=one turn", "--seeds", "0")
     done = harness("study", str(study_file), *only, "--set", "verl.ray_was_slow=true")
@@ -298,6 +303,7 @@ def agents_file(study_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return written
 
 
+@pytest.mark.slow
 def test_missing_parity_certificates_are_made_before_the_first_run(
     harness: Harness, agents_file: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -315,6 +321,7 @@ def test_missing_parity_certificates_are_made_before_the_first_run(
     assert "uncertified" not in json.loads(again.stdout)
 
 
+@pytest.mark.slow
 def test_a_failing_parity_refuses_a_study_and_names_the_cause(
     harness: Harness, agents_file: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -333,6 +340,7 @@ def test_a_failing_parity_refuses_a_study_and_names_the_cause(
 two_cores = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 
 
+@pytest.mark.slow
 @two_cores
 def test_runs_side_by_side_have_cores_of_their_own_and_say_so(
     harness: Harness, study_file: Path, tmp_path: Path
@@ -358,6 +366,7 @@ def test_runs_side_by_side_have_cores_of_their_own_and_say_so(
     assert any("2 runs at a time" in remark for remark in data["remarks"])
 
 
+@pytest.mark.slow
 @two_cores
 def test_a_killed_study_waits_for_all_that_still_run(
     harness: Harness, start: Callable[..., subprocess.Popen[str]], study_file: Path, tmp_path: Path
@@ -378,6 +387,7 @@ def test_a_killed_study_waits_for_all_that_still_run(
     assert [(record["status"], len(record["launches"])) for record in found] == [("finished", 1)] * 2  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @two_cores
 def test_ctrl_c_ends_all_that_run_and_the_next_start_resumes_them(
     harness: Harness, start: Callable[..., subprocess.Popen[str]], study_file: Path, tmp_path: Path

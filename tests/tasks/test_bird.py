@@ -242,6 +242,7 @@ def test_r_ves_takes_the_mean_of_ratios_without_outliers() -> None:
     assert time_ratio([0.7]) == 0.7 and time_ratio([2.0, 2.0]) == 2.0
 
 
+@pytest.mark.slow
 def test_r_ves_pays_gold_about_one_and_a_wrong_answer_nothing(prepared: Path) -> None:
     _, (task, *_) = tasks_of(prepared)
     counted = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200000) SELECT count(*) FROM n"
@@ -285,6 +286,7 @@ def test_r_ves_says_in_its_identity_that_it_is_not_reproducible(tmp_path: Path) 
         reward_identity(spec, {"runs": 0}, "reward.options")
 
 
+@pytest.mark.slow
 def test_an_evaluation_shows_the_evidence_and_is_recorded_with_its_reward(
     prepared: Path, tmp_path: Path, scripted_server: StartServer
 ) -> None:
@@ -319,6 +321,7 @@ def test_the_commands_of_the_page_run(tmp_path: Path, monkeypatch: pytest.Monkey
         assert done.exit_code == 0, (command, done.output, done.exception)
 
 
+@pytest.mark.slow
 @pytest.mark.spider
 def test_gold_against_gold_is_one_but_for_listed_rows_on_a_bird_made_of_spider(tmp_path: Path) -> None:
     prepare_spider(spider_source(), tmp_path / "spider")

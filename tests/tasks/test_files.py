@@ -389,6 +389,7 @@ def test_a_run_goes_on_only_with_the_data_that_it_began_with(folder: Path) -> No
     assert isinstance(done.exception, UserError) and "still running" in str(done.exception)
 
 
+@pytest.mark.slow
 def test_what_is_only_measured_needs_no_training_split(folder: Path, scripted_server: StartServer) -> None:
     rows = [row(n, split="test") for n in (1, 2)]
     path = lines(folder / "a.jsonl", rows)

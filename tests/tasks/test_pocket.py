@@ -60,6 +60,7 @@ def test_validation_databases_are_unseen_in_training(tasks: PocketTasks) -> None
     assert not tables["train"] & tables["val"]
 
 
+@pytest.mark.slow
 def test_every_gold_runs_and_finds_something(every: list[Task]) -> None:
     assert [t.id for t in every if not rows(t, t.gold)] == []
 

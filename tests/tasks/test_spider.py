@@ -274,6 +274,7 @@ def test_zip_members_outside_the_layout_are_not_written(official: Path, archive:
     assert not list(tmp_path.rglob("evil.sqlite"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("declared", [None, 1000])
 def test_an_archive_that_unpacks_to_more_than_memory_is_refused_before_it_does(
     archive: Path, tmp_path: Path, declared: int | None
@@ -416,6 +417,7 @@ def test_official_counts(spider: Any) -> None:
         assert len(parts["train"].gold_failed) == 3 and not parts["dev"].gold_failed
 
 
+@pytest.mark.slow
 @pytest.mark.spider
 @pytest.mark.parametrize("split", ["dev", "train", "train_others"])
 def test_gold_against_gold_scores_one_on_every_usable_question(spider: Any, split: str) -> None:

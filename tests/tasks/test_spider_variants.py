@@ -179,6 +179,7 @@ def test_a_spider_without_train_questions_is_measured(spider: Path, tmp_path: Pa
         tasks.load("train")
 
 
+@pytest.mark.slow
 def test_an_evaluation_names_the_variant_and_a_refused_one_leaves_nothing(
     spider: Path, realistic: Path, tmp_path: Path, scripted_server: StartServer
 ) -> None:

@@ -105,6 +105,7 @@ class Mixes(ReferenceSQL):
         return await super().solve(self.problem, toolbox)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("agent", "test", "arguments"),
     [
@@ -137,6 +138,7 @@ def test_a_swallowed_server_error_is_still_seen(gateway: GatewayServer, tmp_path
     TestReference().test_an_error_of_the_server_surfaces(Swallows(), gateway, tmp_path, "server_error")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_scaffolded_plugin_passes_the_contract_as_it_stands(tmp_path: Path, kind: str) -> None:
     name = f"scaffolded_{kind}"

@@ -96,6 +96,7 @@ elif __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="forks of a server are for Linux")
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_what_a_worker_spawns_is_a_fork_too_unless_cuda_cannot_be_started_in_one(device: str, tmp_path: Path) -> None:
@@ -123,6 +124,7 @@ print(forks.ids_differ_in_forks())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="forks of a server are for Linux")
 def test_forks_of_a_process_in_which_ray_drew_no_id_draw_different_ones() -> None:
     told = subprocess.run([sys.executable, "-c", IDS], capture_output=True, text=True)

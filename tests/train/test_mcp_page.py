@@ -37,6 +37,7 @@ def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, shell=True, cwd=folder, env=environment, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_the_server_is_looked_at_and_measured(checkout: Path) -> None:
     (block,) = re.findall(r"^```console\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     check, evaluate = (part.partition("\n") for part in block.split("$ ")[1:])

@@ -48,6 +48,7 @@ def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, shell=True, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_page_print_what_it_says(tmp_path: Path) -> None:
     example(tmp_path)
     seen = 0

@@ -364,6 +364,7 @@ def _text(arguments: dict[str, Any]) -> str:
     return str(arguments[""]) if arguments.keys() == {""} else json.dumps(arguments, ensure_ascii=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("speak", [SpeakResponses(), SpeakMessages()])
 async def test_an_agent_in_a_dialect_is_certified_as_any_other(speak: Any) -> None:
     reference = plugins.load(plugins.agent_spec("reference_tools"))()

@@ -99,6 +99,7 @@ class TestReward(RewardContract):
         return [TASK, *TASKS.load("val")[:10]]
 
 
+@pytest.mark.slow
 def test_every_framework_sends_what_the_reference_sends() -> None:
     pytest.importorskip("crewai")
     strict = [name for name in agents_of("dialogue") if agent_spec(name).strict and name != "reference_dialogue"]
@@ -113,6 +114,7 @@ def test_every_framework_sends_what_the_reference_sends() -> None:
         assert verdict.passed and verdict.calls_compared > 200, "\n".join(map(str, verdict.mismatches))
 
 
+@pytest.mark.slow
 def test_the_desk_goes_the_same_in_every_framework(tmp_path: Path) -> None:
     pytest.importorskip("crewai")
     task = next(task for task in TASKS.load("val") if task.difficulty == "2 of 2 wishes granted")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet
+import pytest
 
 from harness import Task
 from harness.scripted.server import ReceivedRequest, Reply, ScriptedServer
@@ -53,6 +54,7 @@ def is_late(task: Task) -> bool:
     return any(order["customer"] == mine and (order["days_since_delivery"] or 0) > RETURN_DAYS for order in wished)
 
 
+@pytest.mark.slow
 def test_a_clerk_who_keeps_the_rules_is_right_everywhere(tmp_path: Path) -> None:
     with ScriptedServer(scripted.script, token_ids=False) as model:
         record, rows = evaluated(tmp_path, model.base_url, 100)
@@ -63,6 +65,7 @@ def test_a_clerk_who_keeps_the_rules_is_right_everywhere(tmp_path: Path) -> None
     assert not golds, "the gold reached a model"
 
 
+@pytest.mark.slow
 def test_the_user_is_answered_elsewhere_and_a_careless_clerk_is_wrong_where_a_rule_forbids(tmp_path: Path) -> None:
     def careless(request: ReceivedRequest) -> Reply:
         """Takes everything back that was delivered, whenever that was."""
@@ -95,6 +98,7 @@ def test_the_user_is_answered_elsewhere_and_a_careless_clerk_is_wrong_where_a_ru
     assert {row["answer"] for row in rows} == {"Then nothing."}
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_page_do_what_it_says(tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "dialogues.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"^```console\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)

@@ -44,6 +44,7 @@ def canonical(body: Mapping[str, Any]) -> bytes:
     return json.dumps(sent, ensure_ascii=False, sort_keys=True).encode()
 
 
+@pytest.mark.slow
 def test_every_framework_sends_the_same_bytes(tmp_path: Path) -> None:
     pytest.importorskip("crewai")
     strict = [name for name in agents_of("tool_loop") if agent_spec(name).strict]

@@ -28,6 +28,7 @@ def script(request: ReceivedRequest) -> Reply:
     return Reply("It is Paris.")
 
 
+@pytest.mark.slow
 def test_what_the_server_does_to_an_evaluation(tmp_path: Path) -> None:
     file = tmp_path / "questions.csv"
     file.write_text("id,question,answer,split\na,Which town breaks?,Rome,val\nb,Which town is it?,Paris,val\n")

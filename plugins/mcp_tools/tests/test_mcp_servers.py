@@ -84,6 +84,7 @@ def odd(how: str) -> tuple[str, dict[str, JSON]]:
 ECHO = ("echo", {"text": "ü 金额"})
 
 
+@pytest.mark.slow
 def test_one_process_serves_all_attempts_and_ends_with_the_loop(made: McpEnvironment, questions: Path) -> None:
     task = task_of(stdio(), questions)
 
@@ -114,6 +115,7 @@ SAID = {
 """Whether a call went well, what is shown of it, and its fault, by what the tool does."""
 
 
+@pytest.mark.slow
 def test_what_a_tool_says_is_shown(made: McpEnvironment, questions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ODD_KEY", KEY)
     task = task_of(stdio(env=["ODD_KEY"]), questions)
@@ -127,6 +129,7 @@ def test_what_a_tool_says_is_shown(made: McpEnvironment, questions: Path, monkey
     )
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_amid_a_call_is_no_failure_of_the_agent_and_is_started_anew(
     made: McpEnvironment, questions: Path
 ) -> None:
@@ -149,6 +152,7 @@ def test_a_server_that_dies_amid_a_call_is_no_failure_of_the_agent_and_is_starte
     asyncio.run(play())
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_between_calls_is_started_anew_where_attempts_share_it(
     made: McpEnvironment, questions: Path
 ) -> None:
@@ -171,6 +175,7 @@ def test_a_server_that_is_killed_between_calls_is_started_anew_where_attempts_sh
     asyncio.run(play())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "fault"), [("slow", ""), ("hang", "it did not answer a ping within 1.5 s")])
 def test_a_tool_that_is_late_is_told_from_a_server_that_hangs(
     made: McpEnvironment, questions: Path, how: str, fault: str, monkeypatch: pytest.MonkeyPatch
@@ -191,6 +196,7 @@ def test_a_tool_that_is_late_is_told_from_a_server_that_hangs(
     assert fault or [call.fault for call in box.tool_calls] == ["timeout"]
 
 
+@pytest.mark.slow
 def test_a_hanging_server_that_outlasts_the_attempt_is_found_when_the_session_closes(
     made: McpEnvironment, questions: Path
 ) -> None:
@@ -208,6 +214,7 @@ def test_a_hanging_server_that_outlasts_the_attempt_is_found_when_the_session_cl
     assert "did not answer a ping" in box.fault
 
 
+@pytest.mark.slow
 def test_50_mib_are_an_observation_and_are_not_held(made: McpEnvironment, questions: Path) -> None:
     box = toolbox(made, task_of(stdio(), questions), timeout_s=30.0)
     tracemalloc.start()
@@ -236,6 +243,7 @@ async def test_a_session_of_its_own_over_http_with_a_key_in_a_header(
             await asyncio.to_thread(task_of, server, questions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["json_response", "sse"])
 async def test_faults_over_http(made: McpEnvironment, questions: Path, form: str) -> None:
     async with served(form) as (server, process):
@@ -346,11 +354,13 @@ def test_tasks_do_not_load_without_their_tools(server: Server, said: str, questi
         task_of(server, questions)
 
 
+@pytest.mark.slow
 def test_two_servers_with_a_tool_of_one_name_are_refused(questions: Path) -> None:
     with pytest.raises(TaskSetError, match="both have a tool 'echo'"):
         McpTasks(servers={"one": stdio(), "two": stdio()}, path=questions).load("val")
 
 
+@pytest.mark.slow
 def test_a_server_of_others_is_used_as_it_is(made: McpEnvironment, questions: Path) -> None:
     pytest.importorskip("mcp_server_time", reason="mcp-server-time is of the group dev")
     task = task_of({"command": sys.executable, "args": ["-m", "mcp_server_time"]}, questions)

@@ -51,6 +51,7 @@ def _attempt(answer: str) -> Attempt:
     return Attempt("rollout", "1", "ok", "", answer, (), (), (), 0.0, 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dataset", ["basic_arithmetic", "countdown", "family_relationships", "sudoku", "word_sorting"])
 def test_data_sets_of_every_sort_grade_what_they_say_is_right(dataset: str) -> None:
     async def grades() -> list[float | None]:
@@ -93,6 +94,7 @@ def test_what_cannot_be_made_is_one_line(options: dict[str, object], said: str) 
     assert "\n" not in str(found.value)
 
 
+@pytest.mark.slow
 async def test_a_grader_that_hangs_or_dies_leaves_the_answer_unscored_and_is_made_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

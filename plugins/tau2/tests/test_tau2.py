@@ -198,6 +198,7 @@ def oracle(made: Tau2Environment, tasks: Sequence[Task], gold_of: GoldOf) -> dic
     return asyncio.run(play())
 
 
+@pytest.mark.slow
 def test_gold_is_worth_1_and_doing_nothing_where_gold_does_nothing(
     made: Tau2Environment, library: Path, gold_of: GoldOf
 ) -> None:
@@ -207,6 +208,7 @@ def test_gold_is_worth_1_and_doing_nothing_where_gold_does_nothing(
     assert {values[1] for values in found.values()} == {0.0, 1.0}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_gold_of_the_benchmark_is_worth_1(made: Tau2Environment, fetched: Path, gold_of: GoldOf) -> None:
     tasks = Tau2Tasks(data_dir=fetched).load("base")
@@ -222,6 +224,7 @@ def test_gold_of_the_benchmark_is_worth_1(made: Tau2Environment, fetched: Path, 
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("domain", ["retail", "airline"])
 def test_attempts_of_the_benchmark_do_not_see_each_other(
     made: Tau2Environment, fetched: Path, gold_of: GoldOf, domain: str
@@ -306,6 +309,7 @@ def test_no_key_of_ours_reaches_the_side_process(
     assert call.ok and "PATH" in call.text and "OPENAI_API_KEY" not in call.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "fault"),
     [
@@ -398,6 +402,7 @@ def test_a_side_process_ends_with_who_asks_it(library: Path) -> None:
     assert not psutil.wait_procs([running], timeout=20)[1]
 
 
+@pytest.mark.slow
 def test_data_that_has_changed_is_refused_by_name(
     wheel: tuple[Path, str], made: Tau2Environment, tmp_path: Path
 ) -> None:
@@ -428,6 +433,7 @@ def test_data_that_has_changed_is_refused_by_name(
     assert (other / "thesis.txt").read_text() == "of years"
 
 
+@pytest.mark.slow
 def test_data_list_and_verify_know_it(wheel: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "tau2"
     monkeypatch.setenv("HARNESS_TAU2_DATA_DIR", str(folder))
@@ -450,6 +456,7 @@ def test_data_list_and_verify_know_it(wheel: tuple[Path, str], tmp_path: Path, m
     assert found.returncode == 1 and "library/policy.txt is missing or not what was fetched\n" in found.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damaged", ['{"domains": ["library"], "files": null}', '{"files": {', "[]"])
 def test_a_damaged_manifest_is_told_and_what_is_said_to_mend_it_does(
     damaged: str, wheel: tuple[Path, str], tmp_path: Path

@@ -64,6 +64,7 @@ def playing(tasks: list[Task], gold_of: GoldOf) -> Script:
     return script
 
 
+@pytest.mark.slow
 def test_a_dialogue_that_plays_the_gold_is_right_in_frameworks(library: Path, gold_of: GoldOf, tmp_path: Path) -> None:
     tasks = list(Tau2Tasks(data_dir=library).load("base"))
     sent = {}
@@ -81,6 +82,7 @@ def test_a_dialogue_that_plays_the_gold_is_right_in_frameworks(library: Path, go
     assert all(messages == sent["reference_dialogue"] for messages in sent.values())
 
 
+@pytest.mark.slow
 def test_an_agent_that_only_talks_is_wrong_where_something_was_to_be_done(library: Path, tmp_path: Path) -> None:
     def talks(request: ReceivedRequest) -> Reply:
         if "tools" not in request.body:
@@ -94,6 +96,7 @@ def test_an_agent_that_only_talks_is_wrong_where_something_was_to_be_done(librar
     assert rows["library/words"]["reward_reason"] == "the user was not told 'closed'"
 
 
+@pytest.mark.slow
 def test_an_attempt_whose_side_process_dies_is_tried_again_and_unscored(
     library: Path, gold_of: GoldOf, tmp_path: Path
 ) -> None:
@@ -115,6 +118,7 @@ def test_an_attempt_whose_side_process_dies_is_tried_again_and_unscored(
     assert "the side process of 'library': it ended (it said: out of paper)" in rows["library/both"]["detail"]
 
 
+@pytest.mark.slow
 def test_a_dry_run_shows_what_became_of_it(library: Path, gold_of: GoldOf) -> None:
     tasks = list(Tau2Tasks(data_dir=library).load("val"))
     with ScriptedServer(playing(tasks, gold_of), token_ids=False) as model:
@@ -126,6 +130,7 @@ def test_a_dry_run_shows_what_became_of_it(library: Path, gold_of: GoldOf) -> No
     assert all(len(one["spans"]) > 2 for one in shown)
 
 
+@pytest.mark.slow
 def test_the_benchmarks_tools_are_listed(fetched: Path) -> None:
     found = harness("data", "check", "--task", "tau2")
     assert found["ok"] and found["counts"] == {"train": 104, "val": 60}
@@ -133,6 +138,7 @@ def test_the_benchmarks_tools_are_listed(fetched: Path) -> None:
     assert not [tool for tool in found["tools"] if tool["problem"]]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("domain", "agent"), zip(["retail", "airline"], FRAMEWORKS, strict=True))
 def test_the_benchmarks_gold_is_right_in_a_dialogue(

@@ -77,6 +77,7 @@ def test_each_role_is_at_its_start_and_trained_alone_once() -> None:
     assert list(arms_of({"a": ["a"]})) == [TRAINED, "all at their start"]
 
 
+@pytest.mark.slow
 def test_roles_are_those_that_called_and_count_together_as_asked(run: RunFolder) -> None:
     assert list(groups_of(run)) == ["write_query", "check_query", "rewrite_query"]  # no row says who called
     assert groups_of(run, ["write"]) == {"write": ["write_query", "rewrite_query"], "check_query": ["check_query"]}
@@ -108,6 +109,7 @@ def test_what_cannot_be_done_is_refused_before_anything_starts(
     assert [path.name for path in run.path.parent.iterdir()] == [run.id]
 
 
+@pytest.mark.slow
 def test_another_policy_than_the_run_began_with_is_not_taken_for_it(run: RunFolder) -> None:
     record = run.read()
     record["identity"]["model"] = "0123456789abcdef"

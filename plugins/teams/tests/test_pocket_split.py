@@ -21,6 +21,7 @@ from harness_teams.teacher import questions, script
 SPLITS = ("train", "val", "test")
 
 
+@pytest.mark.slow
 def test_every_plan_finds_its_answer_by_the_tools_alone() -> None:
     tools = environment("split_sql")
     tasks = {task.id: task for split in SPLITS for task in PocketSplitTasks().load(split)}
@@ -60,6 +61,7 @@ def test_questions_are_the_same_in_another_process_and_splits_share_no_database(
 IDIOMATIC = [f"{one}_team_idiomatic" for one in ("langgraph", "openai_agents", "autogen", "agent_framework")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("agent", "tasks"),
     [("reference_team", 40), ("reference_tools", 40), *((one, 8) for one in ("langgraph_team", *IDIOMATIC))],

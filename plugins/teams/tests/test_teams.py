@@ -104,6 +104,7 @@ class _Shuffled:
         return replace(self._script(request), delay_s=self._times.choice((0.0, 0.05, 0.2)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("agent", TEAMS)
 def test_seeds_order_and_records_do_not_depend_on_who_is_faster(agent: str) -> None:
     for name in ("at_once", "one_worker_twice"):

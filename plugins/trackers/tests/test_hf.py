@@ -79,6 +79,7 @@ def test_the_card_has_the_identity_and_leaves_the_licence_to_whoever_publishes(r
         export(run, str(tmp_path / "third"), licence="Apache 2")
 
 
+@pytest.mark.slow
 def test_calls_of_an_evaluation_are_read_and_no_gold_no_path_and_no_token(
     tmp_path: Path, scripted_server: StartServer, load: Any
 ) -> None:
@@ -107,6 +108,7 @@ def test_calls_of_an_evaluation_are_read_and_no_gold_no_path_and_no_token(
     assert str(tmp_path) not in (tmp_path / "set" / "run.json").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_push_without_token_or_network_is_one_line_and_leaves_the_folder(tmp_path: Path) -> None:
     command = ("runs", "export", RUN, "--to", "hf", "--push", "somebody/rollouts", "--where")
     here = {"HOME": str(tmp_path), "HF_ENDPOINT": "http://127.0.0.1:9", "COLUMNS": "1000"}

@@ -65,6 +65,7 @@ def mute() -> Iterator[str]:
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
+@pytest.mark.slow
 def test_a_server_of_mlflow_has_curves_configuration_figures_and_the_sample(start_mlflow: Callable[[], Any]) -> None:
     from mlflow import MlflowClient
 
@@ -85,6 +86,7 @@ def test_a_server_of_mlflow_has_curves_configuration_figures_and_the_sample(star
         assert json.loads(path.read_text(encoding="utf-8")) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tracker", sorted(ADDRESSES))
 def test_an_address_that_is_none_is_one_line_at_once(tracker: str, mute: str, tmp_path: Path) -> None:
     for address, fault in (
@@ -98,6 +100,7 @@ def test_an_address_that_is_none_is_one_line_at_once(tracker: str, mute: str, tm
         assert done.stderr.count("\n") == 1 and "secret" not in done.stderr and KEY not in done.stderr
 
 
+@pytest.mark.slow
 def test_a_server_that_is_not_wandbs_is_one_line(foreign: str, tmp_path: Path) -> None:
     variables = {"WANDB_BASE_URL": foreign, "WANDB_API_KEY": KEY, "HOME": str(tmp_path), "WANDB_SILENT": "true"}
     done = harness("runs", "export", RUN, "--to", "wandb", "--where", tmp_path / "files", **variables)

@@ -64,6 +64,7 @@ def test_mlflow_reads_metrics_parameters_and_files(run: Run, tmp_path: Path) -> 
     assert episodes == told.episodes
 
 
+@pytest.mark.slow
 def test_wandb_writes_a_run_that_it_can_sync(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "harness", "runs", "export", str(RUN), "--to", "wandb", "--where", str(tmp_path)]
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "WANDB_MODE": "offline"}
@@ -76,6 +77,7 @@ def test_wandb_writes_a_run_that_it_can_sync(tmp_path: Path) -> None:
     assert b"val/reward" in text and b"grpo" in text and b"val_accuracy_final" in text
 
 
+@pytest.mark.slow
 def test_swanlab_writes_a_run_that_it_can_sync(run: Run, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "harness", "runs", "export", str(RUN), "--to", "swanlab", "--where", str(tmp_path)]
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "COLUMNS": "1000"}

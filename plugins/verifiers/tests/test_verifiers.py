@@ -76,6 +76,7 @@ def _attempt(answer: str) -> Attempt:
     return Attempt("rollout", "1", "ok", "", answer, (), (), (), 0.0, 0.0)
 
 
+@pytest.mark.slow
 async def test_a_side_process_that_dies_or_hangs_scores_nothing_and_is_made_anew(
     python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +110,7 @@ def test_an_environment_that_is_not_there_says_how_to_make_it(tmp_path: Path) ->
     assert "\n" not in str(found.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -128,6 +130,7 @@ def test_what_cannot_be_run_is_one_line(python: Path, options: dict[str, Any], s
     assert "\n" not in str(found.value)
 
 
+@pytest.mark.slow
 def test_splits_share_no_task_and_the_system_prompt_is_told(python: Path, texts: Path) -> None:
     tasks = VerifiersTasks("reverse_text", {"dataset_name": str(texts)}, python=python, val_size=2)
     train, val = tasks.load("train"), tasks.load("val")

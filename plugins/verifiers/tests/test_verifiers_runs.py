@@ -88,6 +88,7 @@ def theirs(python: Path, configs: Mapping[str, Mapping[str, str]]) -> dict[str, 
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("taskset", "agents"),
     [
