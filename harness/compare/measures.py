@@ -34,11 +34,8 @@ def measure(run: Run) -> Figures:
 
 
 def _measure(run: Run) -> Figures:
-    curve = run.val_curve()
-    val = run.validation()
-    train = run.training
-    first = min(curve) if curve else None
-    last = max(curve) if curve else None
+    curve, val, train = run.val_curve(), run.validation(), run.training
+    first, last = (min(curve), max(curve)) if curve else (None, None)
     result = run.record["result"]
     share, taught = signal(run)
     return {
@@ -81,11 +78,10 @@ def signal(run: Run) -> tuple[float | None, Signal]:
     shared = run.record["config"].get("train", {}).get("credit", "shared") == "shared"
     if not (run.trained and shared and wanted <= set(run.episodes.columns)):
         return None, {"signal_by_step": {}, "no_signal": ""}
-    rows = run.training
     least = least_to_train(run.record["identity"]["train"])
-    counted = mixed_groups(rows.select("step", "task_id", "used_reward").rows(), least)
+    counted = mixed_groups(run.training.select("step", "task_id", "used_reward").rows(), least)
     share = share_mixed(counted.values())
-    paid = rows.select("used_reward", "reward_reason").rows() if share == 0 else []
+    paid = run.training.select("used_reward", "reward_reason").rows() if share == 0 else []
     by_step = {step: mixed / groups for step, (groups, mixed) in counted.items() if groups}
     return share, {"signal_by_step": by_step, "no_signal": why_flat(paid, run.span, least) if paid else ""}
 
@@ -134,9 +130,7 @@ def cost(run: Run) -> Cost:
     rows = run.steps.drop_nulls("step_s") if "step_s" in run.steps.columns else run.steps.clear()
     if not len(rows):
         return {"step_s": None, "shares": {}}
-    net = rows["step_s"]
-    if "checkpoint_s" in rows.columns:
-        net = net - rows["checkpoint_s"].fill_null(0)
+    net = rows["step_s"] - (rows["checkpoint_s"].fill_null(0) if "checkpoint_s" in rows.columns else 0)
     total = cast(float, net.sum())
     parts = {part: cast(float, rows[of].sum()) if of in rows.columns else 0.0 for part, of in PARTS.items()}
     shares = {part: seconds / total for part, seconds in parts.items()}
@@ -172,24 +166,25 @@ def overhead_ms(run: Run) -> float | None:
     The time of an attempt that is neither a call (as the gateway saw it) nor that of a tool, over its
     calls; the median over the attempts that ended well. Needs transitions.
     """
-    rest = framework_s(run)
-    if rest is None:
+    if (rest := framework_s(run)) is None:
         return None
     rows = run.episodes.select("outcome", "transitions", rest=rest).filter(outcome="ok")
     return _median_ms((rows["rest"] / rows["transitions"]).filter(rows["transitions"] > 0))
 
 
 def framework_s(run: Run) -> pl.Series | None:
-    """Seconds of every rollout outside calls of model and tools; None where calls were not kept."""
+    """Seconds of every rollout in which neither a model nor a tool was at work; None where calls were not kept."""
     if "framework_s" in run.episodes.columns:  # a published copy
         return run.episodes["framework_s"]
     if run.transitions is None or not len(run.episodes):
         return None
     import polars as pl
 
-    calls_s = run.transitions.group_by("attempt_id").agg(calls_s=pl.sum("latency_s"))
-    rows = run.episodes.join(calls_s, on="attempt_id", how="left", maintain_order="left")
-    return rows["elapsed_s"] - rows["calls_s"] - pl.Series(map(_tools_s, rows["tool_calls"]), dtype=pl.Float64)
+    times = pl.struct(pl.col("started_s"), end=pl.col("started_s") + pl.col("latency_s"))
+    calls = dict(run.transitions.group_by("attempt_id").agg(times).rows())
+    asked = run.episodes.select("attempt_id", "tool_calls").rows()
+    busy = [_busy_s(calls[attempt], tools) if attempt in calls else None for attempt, tools in asked]
+    return run.episodes["elapsed_s"] - pl.Series(busy, dtype=pl.Float64)
 
 
 def optimizer_steps(run: Run) -> list[tuple[int, int, int]]:
@@ -234,10 +229,16 @@ def _by(rows: pl.DataFrame, column: str) -> dict[str, Accuracy]:
     return {name: {"accuracy": means[name], "tasks": len(dict(found))} for name, found in groups.items()}
 
 
-def _tools_s(calls: str | None) -> float:
+def _busy_s(calls: list[dict[str, float]], tools: str | None) -> float:
+    """Seconds in which a model or tools were at work. A tool in which a model is asked is a member of a team."""
     import orjson
 
-    return float(sum(call["elapsed_s"] for call in orjson.loads(calls))) if calls else 0.0
+    own = [(one["started_s"], one["started_s"] + one["elapsed_s"]) for one in orjson.loads(tools or "[]")]
+    own = [(start, end) for start, end in own if not any(start < one["started_s"] < end for one in calls)]
+    busy = until = 0.0
+    for start, end in sorted([*own, *(tuple(one.values()) for one in calls)]):
+        busy, until = busy + max(0.0, end - max(start, until)), max(until, end)
+    return busy
 
 
 def _median_ms(seconds: pl.Series) -> float | None:

@@ -179,7 +179,7 @@ class Writer:
                 response_tokens=10 + index,
                 sampling={},
                 overridden={},
-                started_s=1.0e9 + self._count,
+                started_s=1.0e9 + self._count + 0.056 * index,
                 latency_s=0.05,
                 gateway_s=0.0005,
             )
@@ -193,7 +193,9 @@ class Writer:
             answer=None if failed else (task.gold if rewarded else "SELECT 1"),
             transitions=transitions,
             failures=(),
-            tool_calls=(ToolCall("query_database", {"sql": "SELECT 1"}, "1 row: <1>", True, 0.0, 0.001),),
+            tool_calls=(
+                ToolCall("query_database", {"sql": "SELECT 1"}, "1 row: <1>", True, 1.0e9 + self._count + 0.052, 0.001),
+            ),
             started_s=1.0e9 + self._count,
             elapsed_s=0.05 * len(roles) + 0.001 + 0.006 * len(roles),
         )

@@ -11,9 +11,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from zlib import crc32
 
+import polars as pl
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
@@ -23,6 +25,7 @@ from harness.compare.comparison import compare
 from harness.compare.formats import render, show, show_table
 from harness.compare.keys import Arm, Comparison, Pair
 from harness.compare.layout import tables
+from harness.compare.measures import framework_s
 from harness.compare.references import reference_rows
 from harness.compare.selection import select
 from harness.errors import NotComparable, UserError
@@ -52,6 +55,19 @@ def test_another_plugin_is_accepted_and_the_verdict_follows_the_truth(compared: 
     assert pair(compared, "langgraph_sql")["verdict"] != "different"
     assert all(one["p_holm"] >= one["p"] for one in compared["pairs"])
     assert compared["checkpoint_rule"] == "last" and not compared["one_seed"]
+
+
+def test_members_at_once_take_time_once_and_a_handoff_is_no_tool() -> None:
+    """A planner, two workers nearly at once inside a handoff, a tool of 0.2 s, and the planner again."""
+    calls = [("one", 10.0, 1.0), ("one", 11.1, 1.0), ("one", 11.2, 1.0), ("one", 12.5, 0.5)]
+    tools = [{"started_s": 11.05, "elapsed_s": 1.4}, {"started_s": 12.25, "elapsed_s": 0.2}]
+    rows = {"attempt_id": ["one", "unasked"], "elapsed_s": [3.1, 1.0], "tool_calls": [json.dumps(tools), None]}
+    run: Any = SimpleNamespace(
+        episodes=pl.DataFrame(rows),
+        transitions=pl.DataFrame(calls, schema=["attempt_id", "started_s", "latency_s"], orient="row"),
+    )
+    found = framework_s(run)
+    assert found is not None and found.to_list() == [pytest.approx(3.1 - 1.0 - 1.1 - 0.2 - 0.5), None]
 
 
 def test_figures_of_an_arm_are_those_of_its_rollouts(compared: Comparison) -> None:
