@@ -18,6 +18,7 @@ from PIL import Image
 from plotly.subplots import make_subplots
 from table import PACKED, by_at, by_pass, result_of, rewards, unpacked
 
+from harness.compare.runs import Run
 from harness.compare.selection import select
 from harness.results.folder import RunFolder
 from harness.results.schema import RunRecord
@@ -47,6 +48,8 @@ SCAFFOLDS = {
     "autogen_sql_idiomatic": "AutoGen's own",
     "openai_agents_sql_idiomatic": "OpenAI's own",
 }
+SPENT = ("rollout/response_tokens_per_rollout", "rollout/rollouts")
+"""Of steps: what all rollouts of one generated is the product."""
 RIGHT = "right answers on databases never trained on, %"
 BEST_QUERY = 37.7
 """Right answers on `dev` of the best draft without a look, in %: `python -m recipes.pocket_probe.oracle`."""
@@ -162,10 +165,41 @@ def scaffolds() -> go.Figure:
     return figure
 
 
+def teams() -> go.Figure:
+    """One agent beside teams: accuracy before and after, a dot a training, and on the way, by generated tokens."""
+    titles = ("grey: before; blue: after 12 steps", "on the way, means of eight trainings")
+    figure = make_subplots(1, 2, subplot_titles=titles, column_widths=[0.5, 0.5], horizontal_spacing=0.1)
+    ways: dict[str, list[list[tuple[float, float]]]] = {}
+    for run in packed("teams", "teams"):
+        steps = pl.read_parquet(run.folder.path / "steps.parquet").sort("step")
+        spent = steps.select(pl.col("step"), pl.col(SPENT[0]).mul(pl.col(SPENT[1])).fill_null(0).cum_sum())
+        at = dict(spent.rows())
+        curve = {int(step): 100 * value for step, value in result_of(run.record)["val_curve"].items()}
+        ways.setdefault(run.arm, []).append([(at.get(step, 0.0) / 1000, value) for step, value in curve.items()])
+    for place, arm in enumerate(sorted(ways, key="alone".__ne__, reverse=True)):
+        for end, colour in ((0, "#777777"), (-1, "#1f5fbf")):
+            dots(figure, arm, [way[end][1] for way in ways[arm]], colour=colour, row=1, col=1)
+        means = [[sum(one) / len(one) for one in zip(*points, strict=True)] for points in zip(*ways[arm], strict=True)]
+        look = {"mode": "lines+markers", "line_color": COLOURS_OF_FIVE[place % 5], "name": arm}
+        figure.add_scatter(x=[x for x, _ in means], y=[y for _, y in means], row=1, col=2, showlegend=False, **look)
+        if arm in ("alone", "strict team"):
+            figure.add_annotation(x=means[-1][0], y=means[-1][1], text=arm, yshift=14, showarrow=False, row=1, col=2)
+    figure.update_xaxes(title="right answers, %", range=[80, 101], row=1, col=1)
+    figure.update_xaxes(title="generated in training, thousand tokens", rangemode="tozero", row=1, col=2)
+    figure.update_yaxes(range=[80, 102], row=1, col=2)
+    figure.update_layout(title="pocket_split: one agent with all tools, and teams", margin={"l": 220})
+    return figure
+
+
+def packed(folder: str, study: str) -> list[Run]:
+    """The runs of a packed study."""
+    return select([Path(unpacked(HERE / "studies" / folder / PACKED).name) / study]).runs
+
+
 def finals(folder: str, study: str) -> dict[str, list[float]]:
     """Accuracy of the last validation by arm, a training or an evaluation each, in %; `folder` holds packed studies."""
     found: dict[str, list[float]] = {}
-    for run in select([Path(unpacked(HERE / "studies" / folder / PACKED).name) / study]).runs:
+    for run in packed(folder, study):
         result = result_of(run.record)
         if (final := result.get("val_accuracy_final", result.get("accuracy"))) is not None:
             found.setdefault(run.arm, []).append(100 * final)
@@ -227,3 +261,4 @@ if __name__ == "__main__":
     save(spider(), HERE / "gpu-spider" / "curve.png")
     save(probe(), HERE / "studies" / "pocket-probe" / "arms.png")
     save(scaffolds(), HERE / "studies" / "pocket-probe-scaffolds" / "scaffolds.png")
+    save(teams(), HERE / "studies" / "teams" / "teams.png")

@@ -3,6 +3,7 @@
     python tools/publish.py runs/frameworks results/studies/frameworks
     python tools/publish.py runs/20261120-101500-langgraph_sql-a1b2 results/cpu/seed0 [--whole]
     python tools/publish.py --packed runs/probe_roles runs/probe_worth results/studies/pocket-probe
+    python tools/publish.py --packed --allow=program --allow=prompts runs/teams results/studies/teams
 
 Of every run: record, configuration, one row a step, one row a rollout, one row a call. What tables, charts and
 statistics read is kept as it is; left out or shortened is (`results/README.md` says it too):
@@ -21,6 +22,7 @@ A copy may be copied again.
 With `--packed`, several studies go into one archive, a tenth as large: `runs.tar.xz`, in which a run of several studies
 is stored once. It has the rows of validations alone and no calls, so that of an unpacked copy `harness compare` prints
 accuracy, its way there and what validations cost; what it prints of everything stands in `STUDY.md` beside the archive.
+With `--allow=KEY`, runs may differ in a key of their identity. A certificate made after a run gets into its record.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ import shutil
 import sys
 import tarfile
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +52,7 @@ from harness.compare.runs import Run, read_run
 from harness.compare.selection import select
 from harness.compare.states import STUDY_FILE
 from harness.errors import HarnessError
+from harness.results.folder import RunFolder
 from harness.trainers import MEASURES
 from harness_report.episodes import shown
 from harness_report.page import EPISODES
@@ -106,8 +110,8 @@ def runs_of(state: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(job["run"] for job in state["jobs"] if job.get("run")))
 
 
-def publish_packed(studies: list[Path], target: Path) -> None:
-    """Studies that share runs, in one archive."""
+def publish_packed(studies: list[Path], target: Path, allow: Sequence[str] = ()) -> None:
+    """Studies that share runs, in one archive; `allow` as `harness compare` has it."""
     target.mkdir(parents=True)
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 2**28}]
     with tempfile.TemporaryDirectory() as place:
@@ -123,7 +127,7 @@ def publish_packed(studies: list[Path], target: Path) -> None:
                     shutil.copytree(there, copy, copy_function=os.link)
             (folder / STUDY_FILE).write_text(json.dumps(state, ensure_ascii=False) + "\n", encoding="utf-8")
             shutil.copyfile(study / "study.yaml", folder / "study.yaml")
-            found = compare(select([study]))
+            found = compare(select([study]), allow=allow)
             text = render(found, "md", reference_rows(found["task_set"]))
             (target / f"{study.name}.md").write_text(text, encoding="utf-8")
         with (
@@ -153,6 +157,8 @@ def publish_run(source: Path, target: Path, texts: int | None, packed: bool = Fa
     target.mkdir()
     for name in ("run.json", "config.yaml"):
         shutil.copyfile(source / name, target / name)
+    if run.parity and not run.record["parity"]:
+        RunFolder.open(target).update(parity=run.parity)
     if len(run.steps):
         write(slim_steps(pq.read_table(source / "steps.parquet")), target / "steps.parquet", packed)
     if len(run.episodes):
@@ -223,12 +229,14 @@ def write(table: pa.Table, path: Path, packed: bool = False) -> None:
 if __name__ == "__main__":
     given = [Path(argument) for argument in sys.argv[1:] if not argument.startswith("--")]
     options = {argument for argument in sys.argv[1:] if argument.startswith("--")}
+    allow = sorted(option.removeprefix("--allow=") for option in options if option.startswith("--allow="))
+    options = {option for option in options if not option.startswith("--allow=")}
     several = options == {"--packed"} and len(given) > 1
-    if not several and (len(given) != 2 or options - {"--whole"}):
+    if not several and (len(given) != 2 or options - {"--whole"} or allow):
         raise SystemExit(__doc__)
     try:
         if several:
-            publish_packed(given[:-1], given[-1])
+            publish_packed(given[:-1], given[-1], allow)
         else:
             main(given[0], given[1], texts=None if options else TEXTS)
     except (HarnessError, OSError) as error:

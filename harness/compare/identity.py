@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, product
 from typing import TYPE_CHECKING, Any, get_args
 
 from harness.compare.keys import Exempt
@@ -189,11 +189,12 @@ def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
             )
         if missing:
             remarks.append(f"Not certified to be the same agent (allowed): {', '.join(missing)}.")
-        for part in ("prompts", "scenarios", "reference"):
+        programs = {run.record["agent"]: run.record["identity"].get("program") for run in runs}
+        for part, program in product(("prompts", "scenarios", "reference"), dict.fromkeys(programs.values())):
             values = {
                 name: found["fingerprint"].get(part)
                 for name, found in agents.items()
-                if found is not None and found["strict"]
+                if found is not None and found["strict"] and programs[name] == program
             }
             if len(set(values.values())) > 1 and not permitted:
                 (one, first), (two, second) = _two_of(values)
@@ -216,8 +217,7 @@ def _sources(runs: Iterable[Run]) -> dict[str, dict[str, bool]]:
     """Of every agent, the hashes of its source that records know, and whether each has a strict certificate."""
     found: dict[str, dict[str, bool]] = {}
     for run in runs:
-        certificate = run.parity
-        source = run.record.get("agent_source")
+        certificate, source = run.parity, run.record.get("agent_source")
         if not source and certificate is not None:
             source = certificate["fingerprint"].get("agent_source")
         if source:

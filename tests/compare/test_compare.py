@@ -291,6 +291,10 @@ def test_agents_without_certificate_are_refused_and_idiomatic_ones_marked(write_
     third = write_run("crewai_sql", parity=certificate(scenarios="other"))
     with pytest.raises(NotComparable, match=r"parity\.scenarios differs: s for langgraph_sql, other for crewai_sql"):
         compare(select([write_run("langgraph_sql").path, third.path]))
+    record = third.read()
+    record["identity"]["program"] = "team"  # whose scenarios are others
+    third.write(record)
+    compare(select([write_run("langgraph_sql").path, third.path]), allow=["program"])
     loose = write_run("crewai_sql_idiomatic", parity=None)
     found = compare(select([reference.path, loose.path]))
     assert any("crewai_sql_idiomatic" in remark and "Idiomatic" in remark for remark in found["remarks"])
