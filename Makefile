@@ -21,6 +21,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed-$(EXTRAS)
 CREATED = test -x $(BIN)/python || $(UV) venv --quiet --python "$$($(PYTHON) -c 'import sys; print(sys.executable)')" $(VENV)
 PYTEST := $(BIN)/pytest -m "not gpu"
+BY_FILE := -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: train test test-all test-others test-trainings test-gpu coverage faults docs lint format lock clean
 
@@ -32,7 +33,7 @@ train: $(INSTALLED)
 test test-all: export OMP_NUM_THREADS ?= 1
 test test-all: export PYTHONDONTWRITEBYTECODE =
 test: $(INSTALLED)
-	$(BIN)/pytest -m "not gpu and not train and not slow" -n 3 --dist loadfile --no-loadscope-reorder $(TEST_ARGS)
+	$(BIN)/pytest -m "not gpu and not train and not slow" $(BY_FILE) $(TEST_ARGS)
 
 # Two sessions side by side, since each process imports all that it might test, only one session's need torch and verl, and
 # trainings wait a lot. That one's output follows at its end: of both at once nothing could be read. 5: TEST_ARGS leave a
@@ -41,7 +42,7 @@ test-all: $(INSTALLED)
 	@$(MAKE) --no-print-directory -j 2 test-others test-trainings
 
 test-others: $(INSTALLED)
-	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder --ignore tests/train --ignore tests/policies $(TEST_ARGS) || [ $$? = 5 ]
+	$(PYTEST) $(BY_FILE) --ignore tests/train --ignore tests/policies $(TEST_ARGS) || [ $$? = 5 ]
 
 test-trainings: $(INSTALLED)
 	@log=$$(mktemp); $(PYTEST) -n 2 --maxschedchunk 1 tests/train tests/policies $(TEST_ARGS) > $$log 2>&1; \
@@ -54,7 +55,7 @@ test-gpu: $(INSTALLED)
 coverage: export OMP_NUM_THREADS ?= 1
 coverage: $(INSTALLED)
 	$(BIN)/coverage erase
-	-$(BIN)/coverage run -m pytest -m "not gpu" -n 3 --dist loadfile --no-loadscope-reorder --ignore tests/train --ignore tests/policies $(TEST_ARGS)
+	-$(BIN)/coverage run -m pytest -m "not gpu" $(BY_FILE) --ignore tests/train --ignore tests/policies $(TEST_ARGS)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report
 
