@@ -88,6 +88,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--held-out", help="with --agents: whose questions are measured")
     add("--wrong", type=float, default=0.3, help="with --agents: share of questions also played with a wrong draft")
     add("--habits", action=argparse.BooleanOptionalAction, help="bad habits on purpose; by default only from nothing")
+    add("--slips", type=float, help="with --on pocket_split: share of inviting questions that get a slip (0.5)")
     add("--transcripts", type=Path, help="played transcripts: read from this file, or kept in it where it is not there")
     add("--until", type=float, help="the held-out share that is enough")
     add("--name", help="what the policy is called; by default from --on and --base")
@@ -110,6 +111,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
             f"--on {arguments.on!r} is no course; there are {', '.join(COURSES)}. Name --agents to learn what agents "
             "are asked about a task set"
         )
+    if arguments.slips is not None and (arguments.on != "pocket_split" or not 0 <= arguments.slips <= 1):
+        raise ConfigError(f"--slips {arguments.slips}: only --on pocket_split has slips, a share from 0 to 1")
     own = arguments.on in COURSES and (not arguments.agents or arguments.on in PLAYED)
     arguments.course = COURSES[arguments.on] if own else SCAFFOLDS
     defaults = importlib.import_module(arguments.course).DEFAULTS

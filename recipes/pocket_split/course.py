@@ -1,9 +1,9 @@
 """The course `pocket_split`: members of teams, and single agents; from nothing it makes `pocket-split`.
 
 A question that invites a slip (a worker asked for what it cannot know, half of an answer made up) gets it in many
-conversations, so that reinforcement has something to unlearn, and the critic notices half of them; `--no-habits` has
-right ones alone. Needs no network, and no agent framework, unless `--agents` names some: each of them plays the
-training questions, too, and the policy learns what it asks (`recipes/pocket_split/played.py`).
+conversations, so that reinforcement has something to unlearn, and the critic notices half of them; `--slips` says in
+how many, `--no-habits` has right ones alone. Needs no network, and no agent framework, unless `--agents` names some:
+each of them plays the training questions, too, and the policy learns what it asks (`recipes/pocket_split/played.py`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ HELD_OUT = 40
 @contextmanager
 def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
     """Held out are conversations about other databases: the share of replies that are the teacher's, by member."""
-    made = SplitExamples(arguments.seed, SLIPS if arguments.habits else 0.0)
+    slips = SLIPS if arguments.slips is None else arguments.slips
+    made = SplitExamples(arguments.seed, slips if arguments.habits else 0.0)
     held = SplitExamples(arguments.seed + 1_000_000, 0.0)
     turns: dict[str, list[tuple[str, str]]] = {}
     for index in range(arguments.limit or HELD_OUT):

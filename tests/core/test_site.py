@@ -48,6 +48,7 @@ def test_every_document_is_a_page(site: Path) -> None:
         assert (site / folder / "index.html").is_file(), folder
 
 
+@pytest.mark.slow
 def test_every_public_name_has_its_documentation(site: Path) -> None:
     for package in (harness, harness_sql):
         page = (site / "docs" / "api" / f"{package.__name__}.html").read_text(encoding="utf-8")
@@ -56,6 +57,7 @@ def test_every_public_name_has_its_documentation(site: Path) -> None:
     assert "One question with its gold." in (site / "docs" / "api" / "harness.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
@@ -66,6 +68,7 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
         assert not re.search(r"url\([\"']?(?:https?:)?//", style.read_text(encoding="utf-8")), style
 
 
+@pytest.mark.slow
 def test_formulas_and_outputs_of_notebooks_are_in_the_pages(site: Path) -> None:
     compare = (site / "docs" / "compare.html").read_text(encoding="utf-8")
     assert compare.count("<math") > 20 and r"\sum" not in compare

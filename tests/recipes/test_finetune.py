@@ -309,6 +309,7 @@ def test_a_policy_is_made_from_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "told"),
     [
+        (["--on", "pocket", "--slips", "0.5"], "--slips 0.5: only --on pocket_split has slips, a share from 0 to 1"),
         (["--on", "pokcet"], "--on 'pokcet' is no course; there are pocket, pocket_probe, spider, medical, "),
         (
             ["--on", "medical", "--agents", "reference_sql", "--name", "mine"],
