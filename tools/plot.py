@@ -191,6 +191,24 @@ def teams() -> go.Figure:
     return figure
 
 
+def team_roles() -> go.Figure:
+    """Which members were trained: accuracy before and after, a dot a training."""
+    whole, begun = (packed("team-roles", study) for study in ("team_roles", "team_roles_begun"))
+    alone, baseline = "one agent, all tools", "planner and workers"
+    arms = [alone, "rewards shuffled", "workers only", "planner only", baseline, "credit by turn"]
+    arms += ["critic too, credit by role", "critic too"]
+    figure = go.Figure()
+    for arm in arms:
+        of = [result_of(run.record)["val_curve"] for run in (*whole, *begun) if run.arm == arm]
+        curves = [list(curve.values()) for curve in of[: 8 if arm == baseline else None]]
+        name = arm if len(curves) == 8 else f"{arm} ({len(curves)} seeds)"
+        dots(figure, name, [100 * curve[0] for curve in curves], "#777777")
+        dots(figure, name, [100 * curve[-1] for curve in curves], "#1f5fbf")
+    figure.update_xaxes(title="right answers, %; grey: before; blue: after 12 steps", range=[20, 101])
+    figure.update_layout(title="pocket_split: which members of a team are trained", margin={"l": 260})
+    return figure
+
+
 def packed(folder: str, study: str) -> list[Run]:
     """The runs of a packed study."""
     return select([Path(unpacked(HERE / "studies" / folder / PACKED).name) / study]).runs
@@ -262,3 +280,4 @@ if __name__ == "__main__":
     save(probe(), HERE / "studies" / "pocket-probe" / "arms.png")
     save(scaffolds(), HERE / "studies" / "pocket-probe-scaffolds" / "scaffolds.png")
     save(teams(), HERE / "studies" / "teams" / "teams.png")
+    save(team_roles(), HERE / "studies" / "team-roles" / "arms.png")
