@@ -161,6 +161,16 @@ def test_a_baseline_that_names_no_arm_is_refused_before_anything_runs(
     assert jobs_of(study, only=["max_turns=one turn"])
 
 
+def test_a_policy_that_is_not_here_is_told_before_anything_starts(
+    here: Harness, study_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path / "cache"))
+    for policy, message in (("spider-sql", "make it in a checkout"), ("/nowhere", "there is no folder /nowhere")):
+        done = here("study", str(study_file), "--set", f"policy.path={policy}")
+        assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
+        assert not list((tmp_path / "runs").rglob("run.json")) and not list((tmp_path / "runs").rglob("*.log"))
+
+
 def test_a_trainer_that_is_not_installed_is_told_before_anything_is_announced(
     here: Harness, study_file: Path, tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ from harness.compare.states import Entry
 from harness.errors import ConfigError, PluginError, nearest
 from harness.hookspecs import Spec
 from harness.plugins import make
+from harness.policies import resolve
 from harness.run.checks import check_device, check_machine
 from harness_study.plan import Job
 from harness_study.slots import Slot, make_slots
@@ -117,6 +118,7 @@ class Local(Launcher):
     def check(self, job: Job) -> None:
         """Refuse what this machine cannot carry out."""
         (check_machine if job.kind == "train" else check_device)(job.config)
+        resolve(job.config.policy.path)  # one that is not here would fail in every run
 
     def slots(self, jobs: int, gpus_per_run: int) -> list[Slot]:
         """Equal shares of this machine."""
