@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -31,6 +32,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         marker = item.get_closest_marker("timeout")
         limits[item.path] = max(limits.get(item.path, 0.0), marker.args[0] if marker else 0.0)
     items.sort(key=lambda item: limits[item.path], reverse=True)
+
+
+@pytest.fixture(autouse=True)
+def _signals_are_given_back() -> Iterator[None]:
+    """A command that runs in this process takes signals; processes that a later test forks would have its handlers."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        if handler is not None:  # None: not from Python
+            signal.signal(number, handler)
 
 
 @pytest.fixture(scope="module")
