@@ -401,8 +401,8 @@ def _rows_of(path: str) -> list[tuple[object, ...]]:
 
 def test_forked_processes_open_their_own(singers: Path) -> None:
     execute(singers, "SELECT 1")
-    ends = signal.signal, (signal.SIGTERM, signal.SIG_DFL)  # whatever handler they have from here
-    with multiprocessing.get_context("fork").Pool(3, *ends) as pool:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by which the pool ends them, and they have our handlers
+    with multiprocessing.get_context("fork").Pool(3) as pool:
         assert pool.map(_rows_of, [str(singers)] * 9) == [[(4,)]] * 9
 
 
