@@ -17,6 +17,7 @@ from harness.cli import main
 from harness.cli.common import progress_console, results
 from harness.gateway.client import GatewayControl
 from harness.gateway.server import GatewayServer
+from harness.results.folder import endings
 
 pytest_plugins = ["harness.testing.fixtures"]
 
@@ -24,10 +25,10 @@ pytest_plugins = ["harness.testing.fixtures"]
 @pytest.hookimpl(tryfirst=True)  # before those of other markers are left out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files that may take longest come first, by their tests' marker `timeout`: else one is left over while the other
-    processes have nothing to do. What all scenarios of an agent are played for is slow."""
+    processes have nothing to do. What all scenarios of an agent are played for is slow, and what builds the site."""
     limits: dict[Path, float] = {}
     for item in items:
-        if "recordings" in getattr(item, "fixturenames", ()):
+        if {"recordings", "mkdocs"} & {*getattr(item, "fixturenames", ())}:
             item.add_marker(pytest.mark.slow)
         marker = item.get_closest_marker("timeout")
         limits[item.path] = max(limits.get(item.path, 0.0), marker.args[0] if marker else 0.0)
@@ -37,7 +38,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def _signals_are_given_back() -> Iterator[None]:
     """A command that runs in this process takes signals; processes that a later test forks would have its handlers."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    before = {number: signal.getsignal(number) for number in endings()}
     yield
     for number, handler in before.items():
         if handler is not None:  # None: not from Python

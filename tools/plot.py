@@ -193,14 +193,12 @@ def teams() -> go.Figure:
 
 def team_roles() -> go.Figure:
     """Which members were trained: accuracy before and after, a dot a training."""
-    whole, begun = (packed("team-roles", study) for study in ("team_roles", "team_roles_begun"))
-    alone, baseline = "one agent, all tools", "planner and workers"
-    arms = [alone, "rewards shuffled", "workers only", "planner only", baseline, "credit by turn"]
-    arms += ["critic too, credit by role", "critic too"]
+    runs = {run.id: run for study in ("team_roles", "team_roles_begun") for run in packed("team-roles", study)}
+    arms = ["one agent, all tools", "rewards shuffled", "workers only", "planner only", "planner and workers"]
+    arms += ["credit by turn", "critic too, credit by role", "critic too"]
     figure = go.Figure()
     for arm in arms:
-        of = [result_of(run.record)["val_curve"] for run in (*whole, *begun) if run.arm == arm]
-        curves = [list(curve.values()) for curve in of[: 8 if arm == baseline else None]]
+        curves = [list(result_of(run.record)["val_curve"].values()) for run in runs.values() if run.arm == arm]
         name = arm if len(curves) == 8 else f"{arm} ({len(curves)} seeds)"
         dots(figure, name, [100 * curve[0] for curve in curves], "#777777")
         dots(figure, name, [100 * curve[-1] for curve in curves], "#1f5fbf")

@@ -40,7 +40,6 @@ def site(mkdocs: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-@pytest.mark.slow
 def test_every_document_is_a_page(site: Path) -> None:
     for document in (*REPO.glob("docs/*.md"), REPO / "CONTRIBUTING.md", REPO / "CHANGELOG.md"):
         assert (site / document.relative_to(REPO)).with_suffix(".html").is_file(), document
@@ -48,7 +47,6 @@ def test_every_document_is_a_page(site: Path) -> None:
         assert (site / folder / "index.html").is_file(), folder
 
 
-@pytest.mark.slow
 def test_every_public_name_has_its_documentation(site: Path) -> None:
     for package in (harness, harness_sql):
         page = (site / "docs" / "api" / f"{package.__name__}.html").read_text(encoding="utf-8")
@@ -57,7 +55,6 @@ def test_every_public_name_has_its_documentation(site: Path) -> None:
     assert "One question with its gold." in (site / "docs" / "api" / "harness.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
         text = page.read_text(encoding="utf-8")
@@ -68,14 +65,12 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
         assert not re.search(r"url\([\"']?(?:https?:)?//", style.read_text(encoding="utf-8")), style
 
 
-@pytest.mark.slow
 def test_formulas_and_outputs_of_notebooks_are_in_the_pages(site: Path) -> None:
     compare = (site / "docs" / "compare.html").read_text(encoding="utf-8")
     assert compare.count("<math") > 20 and r"\sum" not in compare
     assert "reward_shuffled differs" in (site / "examples" / "first_look.ipynb.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.slow
 def test_links_lead_somewhere_or_end_the_build(mkdocs: None, tmp_path: Path) -> None:
     """To folders, notebooks and sources of the repository they work; to what is not there they are named."""
     root = tmp_path / "root"

@@ -23,6 +23,7 @@ from harness.config import Config
 from harness.errors import ConfigError
 from harness.hookspecs import RewardSpec
 from harness.results.folder import RunFolder
+from harness_study.launchers import Local
 from harness_study.plan import jobs_of, read_study
 
 Harness = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -169,6 +170,12 @@ def test_a_policy_that_is_not_here_is_told_before_anything_starts(
         done = here("study", str(study_file), "--set", f"policy.path={policy}")
         assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
         assert not list((tmp_path / "runs").rglob("run.json")) and not list((tmp_path / "runs").rglob("*.log"))
+    study = read_study(study_file)
+    study.evaluate, study.baseline = ["reference_sql"], "two turns -> reference_sql"
+    training, evaluation, *_ = jobs_of(study, ["policy.path=spider-sql"])
+    with pytest.raises(ConfigError, match="make it in a checkout"):
+        Local().check(training)
+    Local().check(evaluation)  # of a policy that was trained
 
 
 def test_a_trainer_that_is_not_installed_is_told_before_anything_is_announced(

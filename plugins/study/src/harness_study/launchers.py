@@ -117,8 +117,11 @@ class Local(Launcher):
 
     def check(self, job: Job) -> None:
         """Refuse what this machine cannot carry out."""
-        (check_machine if job.kind == "train" else check_device)(job.config)
-        resolve(job.config.policy.path)  # one that is not here would fail in every run
+        if job.kind == "train":
+            check_machine(job.config)
+            resolve(job.config.policy.path)  # one that is not here would fail in every run
+        else:
+            check_device(job.config)
 
     def slots(self, jobs: int, gpus_per_run: int) -> list[Slot]:
         """Equal shares of this machine."""
