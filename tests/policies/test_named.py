@@ -385,7 +385,7 @@ def test_plugins_bring_policies_without_being_imported_and_take_no_name(
         (
             ["show", "x"],
             "there are pocket-sql, pocket-probe, pocket-probe-scaffolds, medical-tools, pocket-split, "
-            "pocket-split-scaffolds, pocket-split-slips, spider-sql",
+            "pocket-split-scaffolds, spider-sql",
         ),
         (["fetch", "spider-sql"], "make it in a checkout"),
         (["fetch", "none.gguf", "--name", "x"], "there is no file none.gguf"),
