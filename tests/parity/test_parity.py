@@ -105,7 +105,7 @@ class Skips(ReferenceSQL):
     """Leaves the check out."""
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
-        sql = toolbox.prompts.parse_sql(await self._ask(toolbox, toolbox.prompts.write(problem)))
+        sql = toolbox.prompts.parse_sql(await self.ask(toolbox, toolbox.prompts.write(problem)))
         await toolbox.execute(sql + " ")
         return sql
 
@@ -116,10 +116,10 @@ class OneList(ReferenceSQL):
     def __init__(self) -> None:
         self.messages: list[str] = []
 
-    async def _ask(self, toolbox: Toolbox, prompt: Prompt) -> str:
+    async def ask(self, toolbox: Toolbox, prompt: Prompt) -> str:
         self.messages[:] = [prompt.user]
         await asyncio.sleep(0.01)
-        return await super()._ask(toolbox, replace(prompt, user=self.messages[0]))
+        return await super().ask(toolbox, replace(prompt, user=self.messages[0]))
 
 
 class ByTask(ReferenceSQL):
@@ -128,9 +128,9 @@ class ByTask(ReferenceSQL):
     def __init__(self) -> None:
         self.drafts: dict[str, str] = {}
 
-    async def _ask(self, toolbox: Toolbox, prompt: Prompt) -> str:
+    async def ask(self, toolbox: Toolbox, prompt: Prompt) -> str:
         task_id = toolbox.request.problem.task_id  # type: ignore[attr-defined]
-        self.drafts[task_id] = await super()._ask(toolbox, prompt)
+        self.drafts[task_id] = await super().ask(toolbox, prompt)
         await asyncio.sleep(0.05)
         return self.drafts[task_id]
 
@@ -140,15 +140,15 @@ class Longer(ReferenceSQL):
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         prompts = toolbox.prompts
-        sql = prompts.parse_sql(await self._ask(toolbox, prompts.write(problem)))
+        sql = prompts.parse_sql(await self.ask(toolbox, prompts.write(problem)))
         for turn in range(1, toolbox.max_turns):
             result = await toolbox.execute(sql)
-            remarks = await self._ask(toolbox, prompts.check(problem, sql, result))
+            remarks = await self.ask(toolbox, prompts.check(problem, sql, result))
             if prompts.approves(remarks):
                 break
             added = self.added(remarks)
             remarks += added if turn >= 4 else ""
-            sql = prompts.parse_sql(await self._ask(toolbox, prompts.rewrite(problem, sql, result, remarks)))
+            sql = prompts.parse_sql(await self.ask(toolbox, prompts.rewrite(problem, sql, result, remarks)))
         return sql
 
     def added(self, remarks: str) -> str:
@@ -196,8 +196,8 @@ class Slow(ReferenceSQL):
     def __init__(self, pause_s: float) -> None:
         self.pause_s = pause_s
 
-    async def _ask(self, toolbox: Toolbox, prompt: Prompt) -> str:
-        reply = await super()._ask(toolbox, prompt)
+    async def ask(self, toolbox: Toolbox, prompt: Prompt) -> str:
+        reply = await super().ask(toolbox, prompt)
         await asyncio.sleep(self.pause_s)
         return reply
 
@@ -303,7 +303,7 @@ def test_command_writes_a_certificate_that_a_changed_plugin_loses(
 
 def test_unknown_scenario_and_agent_are_refused(command: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     for arguments, message in (
-        (["reference_sql"], "name one of agent_framework_sql, autogen_sql"),
+        (["reference_sql"], "name one of agent_framework_sql, agent_framework_sql_idiomatic, autogen_sql"),
         (["langgraph_sql", "--scenario", "unicod"], "did you mean 'unicode'?"),
         (["langgraf_sql"], "did you mean 'langgraph_sql'?"),
         ([], "Name agents, or say --all"),

@@ -197,7 +197,7 @@ class LeavesACall(ReferenceSQL):
     """Raises while a call of its own is under way."""
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
-        self.call = asyncio.create_task(self._ask(toolbox, toolbox.prompts.write(problem)))
+        self.call = asyncio.create_task(self.ask(toolbox, toolbox.prompts.write(problem)))
         await asyncio.sleep(0.3)
         raise ValueError("no patience")
 
@@ -396,7 +396,7 @@ class NeverDone(ReferenceSQL):
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         while True:
-            await self._ask(toolbox, toolbox.prompts.write(problem))
+            await self.ask(toolbox, toolbox.prompts.write(problem))
 
 
 async def test_a_deadline_that_the_agent_used_up_is_the_agents(

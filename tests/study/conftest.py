@@ -40,7 +40,7 @@ class Same(ReferenceSQL):
 
 class Skips(ReferenceSQL):
     async def solve(self, problem, toolbox):
-        sql = toolbox.prompts.parse_sql(await self._ask(toolbox, toolbox.prompts.write(problem)))
+        sql = toolbox.prompts.parse_sql(await self.ask(toolbox, toolbox.prompts.write(problem)))
         await toolbox.execute(sql + " ")
         return sql
 

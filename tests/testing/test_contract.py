@@ -69,7 +69,7 @@ class LateTelemetry(ReferenceSQL):
 
 
 class Warmer(ReferenceSQL):
-    async def _ask(self, toolbox: Toolbox, prompt: Prompt) -> str:
+    async def ask(self, toolbox: Toolbox, prompt: Prompt) -> str:
         from dataclasses import replace
 
         class Changed:
@@ -79,7 +79,7 @@ class Warmer(ReferenceSQL):
                 llm = toolbox.llm(role)
                 return replace(llm, sampling={**llm.sampling, "temperature": 1.3})
 
-        return await super()._ask(Changed(), prompt)  # type: ignore[arg-type]
+        return await super().ask(Changed(), prompt)  # type: ignore[arg-type]
 
 
 class Swallows(ReferenceSQL):

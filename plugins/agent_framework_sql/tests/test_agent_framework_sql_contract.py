@@ -9,6 +9,10 @@ class TestStrict(AgentContract):
     agent = "agent_framework_sql"
 
 
+class TestIdiomatic(AgentContract):
+    agent = "agent_framework_sql_idiomatic"
+
+
 class TestTools(AgentContract):
     agent = "agent_framework_tools"
 

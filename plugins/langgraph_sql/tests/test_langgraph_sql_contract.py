@@ -9,6 +9,10 @@ class TestStrict(AgentContract):
     agent = "langgraph_sql"
 
 
+class TestIdiomatic(AgentContract):
+    agent = "langgraph_sql_idiomatic"
+
+
 class TestTools(AgentContract):
     agent = "langgraph_tools"
 

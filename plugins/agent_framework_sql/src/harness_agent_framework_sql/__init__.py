@@ -20,34 +20,41 @@ def harness_agents() -> list[AgentSpec]:
     return [
         _sql(
             "agent_framework_sql",
-            "harness_agent_framework_sql.agent:AgentFrameworkSQL",
+            f"{__name__}.agent:AgentFrameworkSQL",
             "Microsoft Agent Framework: a workflow of executors and agents",
+        ),
+        _sql(
+            "agent_framework_sql_idiomatic",
+            f"{__name__}.idiomatic:AgentFrameworkSQLIdiomatic",
+            "Microsoft Agent Framework: one agent that calls an execute tool itself",
+            roles=("write_query",),
+            strict=False,
         ),
         _tools(
             "agent_framework_tools",
-            "harness_agent_framework_sql.tools:AgentFrameworkTools",
+            f"{__name__}.tools:AgentFrameworkTools",
             "Microsoft Agent Framework: an agent with function tools and middleware",
         ),
         _tools(
             "agent_framework_tools_idiomatic",
-            "harness_agent_framework_sql.tools_idiomatic:AgentFrameworkToolsIdiomatic",
+            f"{__name__}.tools_idiomatic:AgentFrameworkToolsIdiomatic",
             "Microsoft Agent Framework: function tools and its own loop",
             strict=False,
         ),
         _team(
             "agent_framework_team",
-            "harness_agent_framework_sql.team:AgentFrameworkTeam",
+            f"{__name__}.team:AgentFrameworkTeam",
             "Agent Framework: a planner, workers and a critic, each an agent with function tools",
         ),
         _team(
             "agent_framework_team_idiomatic",
-            "harness_agent_framework_sql.team_idiomatic:AgentFrameworkTeamIdiomatic",
+            f"{__name__}.team_idiomatic:AgentFrameworkTeamIdiomatic",
             "Microsoft Agent Framework: an agent whose tools are agents",
             strict=False,
         ),
         _dialogue(
             "agent_framework_dialogue",
-            "harness_agent_framework_sql.dialogue:AgentFrameworkDialogue",
+            f"{__name__}.dialogue:AgentFrameworkDialogue",
             "Microsoft Agent Framework: an agent with a session",
         ),
     ]

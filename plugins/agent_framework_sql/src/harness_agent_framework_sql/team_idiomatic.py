@@ -5,33 +5,17 @@ The handoff orchestration is a distribution of its own (`agent-framework-orchest
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import cast
 
-from agent_framework import Agent, ChatContext, ChatMiddleware, ChatOptions, FunctionTool
+from agent_framework import ChatContext, ChatMiddleware
 
 from harness.records import Problem
 from harness.toolbox import Toolbox
-from harness_agent_framework_sql.client import chat_client
-from harness_agent_framework_sql.tools_idiomatic import as_function
+from harness_agent_framework_sql.tools_idiomatic import functions, member
 from harness_teams.names import CRITIC, PLANNER, ROLES
 from harness_teams.prompts import TeamPrompts
 from harness_teams.workers import Workers
-
-
-def member(
-    role: str, system: str, toolbox: Toolbox, tools: Sequence[FunctionTool] = (), *more: ChatMiddleware
-) -> Agent:
-    """An agent of the team."""
-    return Agent(
-        chat_client(role, toolbox, {"max_iterations": max(1, toolbox.max_turns)}),
-        system,
-        name=role,
-        tools=list(tools),
-        default_options=cast("ChatOptions[None]", {**toolbox.llm(role).sampling}),
-        middleware=list(more),
-    )
 
 
 class Stop(ChatMiddleware):
@@ -46,15 +30,11 @@ class Stop(ChatMiddleware):
         await call_next()
 
 
-def functions(toolbox: Toolbox) -> list[FunctionTool]:
-    """The toolbox's tools."""
-    return [as_function(tool, toolbox) for tool in toolbox.tools]
-
-
 async def work(role: str, task: Problem, part: Toolbox) -> str:
     """A run of a worker."""
     texts = part.prompts.worker
-    return (await member(role, texts.system, part, functions(part)).run(texts.user(task))).text.strip()
+    worker = member(role, texts.system, part, functions(part), max(1, part.max_turns))
+    return (await worker.run(texts.user(task))).text.strip()
 
 
 class AgentFrameworkTeamIdiomatic:
@@ -64,12 +44,12 @@ class AgentFrameworkTeamIdiomatic:
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         prompts: TeamPrompts = toolbox.prompts
-        workers = Workers(problem.task_id, toolbox, work)
-        planner = member(PLANNER, prompts.planner.system, toolbox, functions(workers.toolbox), Stop(workers))
+        workers, rounds = Workers(problem.task_id, toolbox, work), max(1, toolbox.max_turns)
+        planner = member(PLANNER, prompts.planner.system, toolbox, functions(workers.toolbox), rounds, Stop(workers))
         session = planner.create_session()
         answer = (await planner.run(prompts.planner.user(problem), session=session)).messages[-1].text.strip()
         review = replace(problem, context=prompts.review(workers.reports, answer))
-        said = (await member(CRITIC, prompts.critic.system, toolbox).run(prompts.critic.user(review))).text
+        said = (await member(CRITIC, prompts.critic.system, toolbox, (), rounds).run(prompts.critic.user(review))).text
         if prompts.approves(said):
             return answer
         return (await planner.run(said, session=session)).messages[-1].text.strip()

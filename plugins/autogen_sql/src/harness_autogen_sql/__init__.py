@@ -18,38 +18,36 @@ _team = partial(AgentSpec, program="team", frameworks=FRAMEWORKS)
 @hookimpl
 def harness_agents() -> list[AgentSpec]:
     return [
-        _sql("autogen_sql", "harness_autogen_sql.agent:AutoGenSQL", "AutoGen AgentChat: agents in a GraphFlow"),
+        _sql("autogen_sql", f"{__name__}.agent:AutoGenSQL", "AutoGen AgentChat: agents in a GraphFlow"),
         _sql(
             "autogen_sql_idiomatic",
-            "harness_autogen_sql.idiomatic:AutoGenSQLIdiomatic",
+            f"{__name__}.idiomatic:AutoGenSQLIdiomatic",
             "AutoGen AgentChat: a group chat that keeps its history",
             roles=("write_query", "check_query"),
             strict=False,
         ),
         _tools(
-            "autogen_tools",
-            "harness_autogen_sql.tools:AutoGenTools",
-            "AutoGen AgentChat: an AssistantAgent with a workbench",
+            "autogen_tools", f"{__name__}.tools:AutoGenTools", "AutoGen AgentChat: an AssistantAgent with a workbench"
         ),
         _tools(
             "autogen_tools_idiomatic",
-            "harness_autogen_sql.tools_idiomatic:AutoGenToolsIdiomatic",
+            f"{__name__}.tools_idiomatic:AutoGenToolsIdiomatic",
             "AutoGen AgentChat: an AssistantAgent with tools and its own loop",
             strict=False,
         ),
         _dialogue(
             "autogen_dialogue",
-            "harness_autogen_sql.dialogue:AutoGenDialogue",
+            f"{__name__}.dialogue:AutoGenDialogue",
             "AutoGen AgentChat: an AssistantAgent that keeps its history",
         ),
         _team(
             "autogen_team",
-            "harness_autogen_sql.team:AutoGenTeam",
+            f"{__name__}.team:AutoGenTeam",
             "AutoGen: a planner, workers and a critic, each an AssistantAgent",
         ),
         _team(
             "autogen_team_idiomatic",
-            "harness_autogen_sql.team_idiomatic:AutoGenTeamIdiomatic",
+            f"{__name__}.team_idiomatic:AutoGenTeamIdiomatic",
             "AutoGen AgentChat: an AssistantAgent whose tools are AssistantAgents",
             strict=False,
         ),

@@ -46,10 +46,7 @@ class AutoGenSQLIdiomatic:
         prompts = toolbox.prompts
         task = prompts.write(problem)
         writer = AssistantAgent(
-            "write_query",
-            chat_client("write_query", toolbox),
-            system_message=task.system,
-            description="Writes.",
+            "write_query", chat_client("write_query", toolbox), system_message=task.system, description="Writes."
         )
         checker = AssistantAgent(
             "check_query",

@@ -18,22 +18,18 @@ _team = partial(AgentSpec, program="team", frameworks=FRAMEWORKS)
 @hookimpl
 def harness_agents() -> list[AgentSpec]:
     return [
-        _sql("crewai_sql", "harness_crewai_sql.agent:CrewAISQL", "CrewAI: a Flow with routers and direct model calls"),
+        _sql("crewai_sql", f"{__name__}.agent:CrewAISQL", "CrewAI: a Flow with routers and direct model calls"),
         _sql(
             "crewai_sql_idiomatic",
-            "harness_crewai_sql.idiomatic:CrewAISQLIdiomatic",
+            f"{__name__}.idiomatic:CrewAISQLIdiomatic",
             "CrewAI: a crew with an agent and a task for each role",
             strict=False,
         ),
-        _tools(
-            "crewai_tools", "harness_crewai_sql.tools:CrewAITools", "CrewAI: a Flow whose router carries out tool calls"
-        ),
-        _team(
-            "crewai_team", "harness_crewai_sql.team:CrewAITeam", "CrewAI: a planner, workers and a critic, each a Flow"
-        ),
+        _tools("crewai_tools", f"{__name__}.tools:CrewAITools", "CrewAI: a Flow whose router carries out tool calls"),
+        _team("crewai_team", f"{__name__}.team:CrewAITeam", "CrewAI: a planner, workers and a critic, each a Flow"),
         _dialogue(
             "crewai_dialogue",
-            "harness_crewai_sql.dialogue:CrewAIDialogue",
+            f"{__name__}.dialogue:CrewAIDialogue",
             "CrewAI: a Flow a turn, begun with the messages of the last",
         ),
     ]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from langchain_core.tools import StructuredTool
+from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.errors import GraphRecursionError
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
@@ -28,6 +29,31 @@ def as_langchain(tool: Tool, toolbox: Toolbox) -> StructuredTool:
     )
 
 
+async def follow(
+    role: str, toolbox: Toolbox, tools: Sequence[BaseTool], said: Sequence[Mapping[str, str]], steps: int
+) -> str:
+    """What the last reply says; nothing where the graph would take more steps, replies and rounds of tools."""
+    llm = chat_model(toolbox.llm(role), toolbox)
+    model = llm.bind_tools(tools) if tools else llm
+
+    async def assistant(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("assistant", assistant)
+    graph.add_node("tools", ToolNode(tools))
+    graph.add_edge(START, "assistant")
+    graph.add_conditional_edges("assistant", tools_condition)
+    graph.add_edge("tools", "assistant")
+    start: Any = {"messages": [(one["role"], one["content"]) for one in said]}
+    with tracing_context(enabled=False):
+        try:
+            final = await graph.compile().ainvoke(start, {"recursion_limit": steps})
+        except GraphRecursionError:
+            return ""
+    return str(final["messages"][-1].text).strip()
+
+
 class LangGraphToolsIdiomatic:
     """LangChain parses calls and LangGraph carries them out; the recursion limit bounds the rounds."""
 
@@ -35,22 +61,4 @@ class LangGraphToolsIdiomatic:
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         tools = [as_langchain(tool, toolbox) for tool in toolbox.tools]
-        llm = chat_model(toolbox.llm(ROLES[0]), toolbox)
-        model = llm.bind_tools(tools) if tools else llm
-
-        async def assistant(state: MessagesState) -> dict[str, Any]:
-            return {"messages": [await model.ainvoke(state["messages"])]}
-
-        graph = StateGraph(MessagesState)
-        graph.add_node("assistant", assistant)
-        graph.add_node("tools", ToolNode(tools))
-        graph.add_edge(START, "assistant")
-        graph.add_conditional_edges("assistant", tools_condition)
-        graph.add_edge("tools", "assistant")
-        start: Any = {"messages": [(one["role"], one["content"]) for one in toolbox.prompts.messages(problem)]}
-        with tracing_context(enabled=False):
-            try:
-                final = await graph.compile().ainvoke(start, {"recursion_limit": 2 * toolbox.max_turns + 1})
-            except GraphRecursionError:
-                return ""
-        return str(final["messages"][-1].text).strip()
+        return await follow(ROLES[0], toolbox, tools, toolbox.prompts.messages(problem), 2 * toolbox.max_turns + 1)

@@ -20,40 +20,40 @@ def harness_agents() -> list[AgentSpec]:
     return [
         _sql(
             "openai_agents_sql",
-            "harness_openai_agents_sql.agent:OpenAIAgentsSQL",
+            f"{__name__}.agent:OpenAIAgentsSQL",
             "OpenAI Agents SDK: three agents and a runner on Chat Completions",
         ),
         _sql(
             "openai_agents_sql_idiomatic",
-            "harness_openai_agents_sql.idiomatic:OpenAIAgentsSQLIdiomatic",
+            f"{__name__}.idiomatic:OpenAIAgentsSQLIdiomatic",
             "OpenAI Agents SDK: one agent that calls an execute tool itself",
             roles=("write_query",),
             strict=False,
         ),
         _tools(
             "openai_agents_tools",
-            "harness_openai_agents_sql.tools:OpenAIAgentsTools",
+            f"{__name__}.tools:OpenAIAgentsTools",
             "OpenAI Agents SDK: an agent with function tools and a runner",
         ),
         _tools(
             "openai_agents_tools_idiomatic",
-            "harness_openai_agents_sql.tools_idiomatic:OpenAIAgentsToolsIdiomatic",
+            f"{__name__}.tools_idiomatic:OpenAIAgentsToolsIdiomatic",
             "OpenAI Agents SDK: strict function tools and the runner as it is",
             strict=False,
         ),
         _dialogue(
             "openai_agents_dialogue",
-            "harness_openai_agents_sql.dialogue:OpenAIAgentsDialogue",
+            f"{__name__}.dialogue:OpenAIAgentsDialogue",
             "OpenAI Agents SDK: a run a turn, begun with the items of the last",
         ),
         _team(
             "openai_agents_team",
-            "harness_openai_agents_sql.team:OpenAIAgentsTeam",
+            f"{__name__}.team:OpenAIAgentsTeam",
             "OpenAI Agents SDK: a planner, workers and a critic, each run by its Runner",
         ),
         _team(
             "openai_agents_team_idiomatic",
-            "harness_openai_agents_sql.team_idiomatic:OpenAIAgentsTeamIdiomatic",
+            f"{__name__}.team_idiomatic:OpenAIAgentsTeamIdiomatic",
             "OpenAI Agents SDK: a manager whose tools are agents",
             strict=False,
         ),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, RunConfig, Runner
+from collections.abc import Sequence
+from typing import Any
+
+from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, RunConfig, Runner, Tool
 from openai import AsyncOpenAI
 
 from harness.records import Problem
@@ -29,15 +32,20 @@ def chat_model(role: str, toolbox: Toolbox) -> OpenAIChatCompletionsModel:
     return OpenAIChatCompletionsModel(toolbox.llm(role).model, chat_client(role, toolbox))
 
 
+def member(role: str, system: str, toolbox: Toolbox, tools: Sequence[Tool] = ()) -> Agent[Any]:
+    """A role as an agent."""
+    return Agent(
+        name=role,
+        instructions=system,
+        model=chat_model(role, toolbox),
+        model_settings=ModelSettings(**toolbox.llm(role).sampling),
+        tools=list(tools),
+    )
+
+
 async def ask(prompt: Prompt, toolbox: Toolbox) -> str:
     """One call of a role, as an agent without tools."""
-    agent = Agent(
-        name=prompt.role,
-        instructions=prompt.system,
-        model=chat_model(prompt.role, toolbox),
-        model_settings=ModelSettings(**toolbox.llm(prompt.role).sampling),
-    )
-    run = await Runner.run(agent, prompt.user, run_config=RUN, max_turns=1)
+    run = await Runner.run(member(prompt.role, prompt.system, toolbox), prompt.user, run_config=RUN, max_turns=1)
     return str(run.final_output)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from agents import Agent, MaxTurnsExceeded, ModelSettings, RunContextWrapper, Runner, function_tool
+from agents import MaxTurnsExceeded, RunContextWrapper, Runner, function_tool
 
 from harness.records import Problem
 from harness.toolbox import Toolbox
-from harness_openai_agents_sql.agent import RUN, chat_model
+from harness_openai_agents_sql.agent import RUN, member
+from harness_sql.self_correcting.prompts import TRY
 
 
 @dataclass
@@ -37,13 +38,7 @@ class OpenAIAgentsSQLIdiomatic:
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         prompt = toolbox.prompts.write(problem)
-        agent = Agent[Session](
-            name="write_query",
-            instructions=prompt.system + "\nCall the tool `execute` to try a query before you reply.",
-            model=chat_model("write_query", toolbox),
-            model_settings=ModelSettings(**toolbox.llm("write_query").sampling),
-            tools=[execute],
-        )
+        agent = member("write_query", prompt.system + TRY, toolbox, [execute])
         session = Session(toolbox)
         try:
             run = await Runner.run(agent, prompt.user, context=session, run_config=RUN, max_turns=toolbox.max_turns)

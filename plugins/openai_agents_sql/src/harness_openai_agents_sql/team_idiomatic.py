@@ -6,34 +6,17 @@ two ways to make a tool of an agent this is "customizing tool-agents": a functio
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from agents import Agent, FunctionTool, MaxTurnsExceeded, ModelSettings, Runner
+from agents import MaxTurnsExceeded, Runner
 
 from harness.records import Problem
 from harness.toolbox import Toolbox
-from harness_openai_agents_sql.agent import RUN, chat_model
-from harness_openai_agents_sql.tools_idiomatic import as_function
+from harness_openai_agents_sql.agent import RUN, member
+from harness_openai_agents_sql.tools_idiomatic import functions
 from harness_teams.names import CRITIC, PLANNER, ROLES
 from harness_teams.prompts import TeamPrompts
 from harness_teams.workers import Workers
-
-
-def member(role: str, system: str, toolbox: Toolbox, tools: Sequence[FunctionTool] = ()) -> Agent[None]:
-    """An agent of the team."""
-    return Agent[None](
-        name=role,
-        instructions=system,
-        model=chat_model(role, toolbox),
-        model_settings=ModelSettings(**toolbox.llm(role).sampling),
-        tools=list(tools),
-    )
-
-
-def functions(toolbox: Toolbox) -> list[FunctionTool]:
-    """The toolbox's tools."""
-    return [as_function(tool, toolbox) for tool in toolbox.tools]
 
 
 async def work(role: str, task: Problem, part: Toolbox) -> str:

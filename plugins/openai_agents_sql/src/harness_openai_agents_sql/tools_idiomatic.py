@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from agents import Agent, FunctionTool, MaxTurnsExceeded, ModelSettings, Runner
+from agents import FunctionTool, MaxTurnsExceeded, Runner
 from agents.tool_context import ToolContext
 
 from harness.environments import Tool
 from harness.records import Problem
 from harness.toolbox import Toolbox
-from harness_openai_agents_sql.agent import RUN, chat_model
+from harness_openai_agents_sql.agent import RUN, member
 from harness_sql.tool_loop.prompts import ROLES
 
 
@@ -21,19 +21,18 @@ def as_function(tool: Tool, toolbox: Toolbox) -> FunctionTool:
     return FunctionTool(tool.name, tool.description, dict(tool.parameters), invoke)
 
 
+def functions(toolbox: Toolbox) -> list[FunctionTool]:
+    """The toolbox's tools."""
+    return [as_function(tool, toolbox) for tool in toolbox.tools]
+
+
 class OpenAIAgentsToolsIdiomatic:
     """The SDK makes schemas strict and calls tools side by side; `max_turns` bounds its replies, answer included."""
 
     roles = ROLES
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
-        agent = Agent[None](
-            name=ROLES[0],
-            instructions=toolbox.prompts.system,
-            model=chat_model(ROLES[0], toolbox),
-            model_settings=ModelSettings(**toolbox.llm(ROLES[0]).sampling),
-            tools=[as_function(tool, toolbox) for tool in toolbox.tools],
-        )
+        agent = member(ROLES[0], toolbox.prompts.system, toolbox, functions(toolbox))
         try:
             run = await Runner.run(agent, toolbox.prompts.user(problem), run_config=RUN, max_turns=toolbox.max_turns)
         except MaxTurnsExceeded:

@@ -99,14 +99,7 @@ def harness_tasks() -> list[TaskSetSpec]:
             reserved=("test",),
         ),
         *(
-            _task_set(
-                name,
-                f"harness_sql.tasks.spider:{of}",
-                summary,
-                splits=splits,
-                presets=_SPIDER,
-                eval_split="dev",
-            )
+            _task_set(name, f"harness_sql.tasks.spider:{of}", summary, splits=splits, presets=_SPIDER, eval_split="dev")
             for name, of, summary, splits in _SPIDERS
         ),
         _task_set(

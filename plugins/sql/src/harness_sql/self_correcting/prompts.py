@@ -24,6 +24,9 @@ You write one SQLite query that answers a question about a database.
 Use only tables and columns of the schema.
 Reply with the query in a ```sql block."""
 
+TRY = "\nCall the tool `execute` to try a query before you reply."
+"""What agents add that call a tool of their framework's own."""
+
 _CHECK = f"""\
 You check whether a SQLite query answers a question about a database.
 Look at the query and at its result, and name what is wrong, if anything is.

@@ -14,15 +14,16 @@ class ReferenceSQL:
 
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         prompts = toolbox.prompts
-        sql: str = prompts.parse_sql(await self._ask(toolbox, prompts.write(problem)))
+        sql: str = prompts.parse_sql(await self.ask(toolbox, prompts.write(problem)))
         for _ in range(1, toolbox.max_turns):
             result = await toolbox.execute(sql)
-            remarks = await self._ask(toolbox, prompts.check(problem, sql, result))
+            remarks = await self.ask(toolbox, prompts.check(problem, sql, result))
             if prompts.approves(remarks):
                 break
-            sql = prompts.parse_sql(await self._ask(toolbox, prompts.rewrite(problem, sql, result, remarks)))
+            sql = prompts.parse_sql(await self.ask(toolbox, prompts.rewrite(problem, sql, result, remarks)))
         return sql
 
-    async def _ask(self, toolbox: Toolbox, prompt: Prompt) -> str:
+    async def ask(self, toolbox: Toolbox, prompt: Prompt) -> str:
+        """One call of a role."""
         reply = await toolbox.llm(prompt.role).complete(toolbox.http_client, prompt.messages)
         return reply.get("content") or ""

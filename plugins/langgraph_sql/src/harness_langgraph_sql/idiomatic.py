@@ -1,0 +1,33 @@
+"""The SQL agent as LangGraph's documentation writes one: a model with an execute tool, and a prebuilt ToolNode."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from langchain_core.tools import tool
+
+from harness.records import Problem
+from harness.toolbox import Toolbox
+from harness_langgraph_sql.tools_idiomatic import follow
+from harness_sql.self_correcting.prompts import TRY
+
+
+class LangGraphSQLIdiomatic:
+    """The model decides when to execute and when to stop; the recursion limit bounds its replies."""
+
+    roles = ("write_query",)
+
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        last = ""
+
+        @tool
+        async def execute(sql: str) -> str:
+            """Run a query on the database and return its result."""
+            nonlocal last
+            last = sql
+            return await toolbox.execute(sql)
+
+        prompt = toolbox.prompts.write(problem)
+        asked = replace(prompt, system=prompt.system + TRY).messages
+        said = await follow("write_query", toolbox, [execute], asked, 2 * toolbox.max_turns)
+        return str(toolbox.prompts.parse_sql(said)) if said else last
