@@ -8,7 +8,8 @@ played once more with a first draft that is wrong on purpose, so that a check re
 draft is not learnt.
 
 On `pocket_probe` nobody can know how values are stored, so its teacher drafts by the prior and seldom looks, as in the
-course of that name; a question is played once.
+course of that name; a question is played once. `--split random` has random databases played instead of bundled ones,
+beside as many conversations that are made; from nothing that makes a policy with a tokenizer for all scaffolds.
 
 Where the schema is shown in the compact style, every use of a transcript has other names and another schema
 (`spider_sql.variation`): the questions of a task set are few.
@@ -18,10 +19,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import pickle
 import re
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -47,17 +49,24 @@ from harness_weights.hermes import for_template, read_calls
 from recipes.finetune.course import Course, Small
 from recipes.finetune.play import Job, Transcript, collect, dealt, gone_on
 from recipes.finetune.policy import Policy, share, spread
-from recipes.finetune.rows import text_of
+from recipes.finetune.rows import Source, text_of
 from recipes.medical.samples import CHAT_TEMPLATE
-from recipes.pocket_probe.samples import taught
+from recipes.pocket_probe.course import FOR_SCAFFOLDS as PROBE
+from recipes.pocket_probe.played import SPLIT, BesideMade, random_tasks
+from recipes.pocket_probe.samples import ProbeExamples, taught
 from recipes.pocket_sql.samples import PRAISE, block
-from recipes.pocket_sql.tokenizer import END, train
+from recipes.pocket_sql.tokenizer import END, phrases, train
 from recipes.spider_sql import course as spider
 from recipes.spider_sql.questions import Question, Wrong, prepared
 from recipes.spider_sql.variation import vary
 
 DEFAULTS = {**spider.DEFAULTS, "name": "scaffolds"}
 TOKENIZER_INDICES = 200
+VOCABULARY = 1536
+"""At most, of a policy for random databases."""
+SHORT = 12
+"""Characters; lines that are shorter are no token of their own."""
+_LINE_ENDS = re.compile(r"\n|<\|im_start\|>|<\|im_end\|>")
 TEACHERS: dict[str, Callable[[Task, str, Random], tuple[str, ...]]] = {"pocket_probe": taught}
 """What a teacher says on a task set where gold is not to be known, given a task and its schema."""
 Render = Callable[..., str]
@@ -302,14 +311,20 @@ def _answered(policy: Policy, asked: Sequence[Asked], longest: int) -> list[bool
     return [one.right(reply) for one, reply in zip(asked, policy.go_on([one.prompt for one in asked]), strict=True)]
 
 
-def _splits(task_set: TaskSet, arguments: argparse.Namespace) -> tuple[Sequence[Task], Sequence[Task]]:
+def _splits(task_set: TaskSet, arguments: argparse.Namespace, folder: Path) -> tuple[Sequence[Task], Sequence[Task]]:
     """Questions to learn and questions that are held out.
+
+    Args:
+        folder: Where databases of random questions are built.
 
     Raises:
         ConfigError: There are none, or some are both.
     """
     found = []
     for asked_for, split in (("split", arguments.split or "train"), ("held-out", arguments.held_out or "val")):
+        if _random(arguments) and asked_for == "split":
+            found.append(random_tasks(folder, arguments.seed, arguments.limit))
+            continue
         chosen = spread([task for task in task_set.load(split) if has_query(task)], arguments.limit)
         if not chosen:
             raise ConfigError(f"--{asked_for} {split}: no question of {arguments.on!r} there has a gold query to teach")
@@ -318,6 +333,28 @@ def _splits(task_set: TaskSet, arguments: argparse.Namespace) -> tuple[Sequence[
     if both := {task.id for task in held_out} & {task.id for task in learned_on}:
         raise ConfigError(f"--held-out: {len(both)} questions are learned as well, {min(both)!r} for one")
     return learned_on, held_out
+
+
+def _random(arguments: argparse.Namespace) -> bool:
+    return arguments.on in TEACHERS and arguments.split == SPLIT
+
+
+def fixed(transcripts: Sequence[Sequence[Row]]) -> list[str]:
+    """Texts that one agent's requests and tool calls have again and again, for a tokenizer to have as one token each.
+
+    They are the lines of a request that one transcript in twenty has, if they are not short, and how a call begins.
+    """
+    often: Counter[str] = Counter()
+    calls: list[str] = []
+    said: set[str] = set()
+    for rows in transcripts:
+        pieces = [piece for row in rows for piece in row.parts]
+        often.update({line for text, learnt in pieces if not learnt for line in _LINE_ENDS.split(text)})
+        calls += [text for text, learnt in pieces if learnt and text.startswith("<tool_call>")]
+        said.update(line for text, learnt in pieces if learnt for line in _LINE_ENDS.split(text))
+    lines = [line for line, times in often.items() if len(line) >= SHORT and 20 * times >= len(transcripts)]
+    begun, quote, _ = os.path.commonprefix(calls).rpartition('"')  # noqa: RUF071 - of texts
+    return [line for line in lines if line not in said] + [begun + quote] * bool(calls)
 
 
 @contextmanager
@@ -340,7 +377,12 @@ def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
         )
     task_set = plugins.make_task_set(config)
 
-    learned_on, held_out = _splits(task_set, arguments)
+    with tempfile.TemporaryDirectory() as temporary:
+        yield _course(arguments, tokenizer, config, task_set, Path(temporary))
+
+
+def _course(arguments: argparse.Namespace, tokenizer: Any, config: Config, task_set: TaskSet, folder: Path) -> Course:
+    learned_on, held_out = _splits(task_set, arguments, folder)
     held, tasks = {task.id for task in held_out}, [*learned_on, *held_out]
     contexts = {task.id: task_set.context(task) for task in tasks}
     told = {one.id: one for one in lessons(tasks, arguments, config.max_turns, contexts, held)}
@@ -350,7 +392,8 @@ def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
     if {(one.agent, one.task) for one in played} != set(product(arguments.agents, told)):
         raise ConfigError(f"{arguments.transcripts} holds transcripts of other agents or questions: remove it")
     render, end, template = _rendering(tokenizer, played)
-    rows = []
+    rows: list[list[Row]] = []
+    of: dict[str, list[list[Row]]] = defaultdict(list)
     asked: dict[str, list[Asked]] = defaultdict(list)
     for one in played:
         lesson = told[one.task]
@@ -360,6 +403,7 @@ def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
         context = contexts[lesson.task.id]
         plain = bool(lesson.said) or len(context) > 1 or context["schema"].lstrip().startswith("CREATE")
         rows.append(rows_of(one, render, end, lesson, "" if plain else context["schema"]))
+        of[one.agent].append(rows[-1])
     learned = [one for one in told.values() if one.task.id not in held]
     longest = config.sampling.max_response_tokens
 
@@ -376,26 +420,30 @@ def course(arguments: argparse.Namespace, tokenizer: Any) -> Iterator[Course]:
             found[agent] = {kind: share([right for one, right in verdicts if one.kind == kind]) for kind in kinds}
         return {"after_the_draft": found}
 
-    with tempfile.TemporaryDirectory() as temporary:
-        files = [Path(temporary) / f"{name}.pickle" for name in ("rows", "questions")]
-        for file, content in zip(files, (rows, [one.question for one in learned]), strict=True):
-            file.write_bytes(pickle.dumps(content))
-        source = ScaffoldRows(arguments.seed, *map(str, files))
-        texts = (text_of(row) for index in range(TOKENIZER_INDICES) for row in source(index))
-        counts = {"transcripts": len(rows), "agents": arguments.agents}
-        counts["wrong_drafts"] = sum(one.wrong is not None for one in learned)
-        counts["questions"] = len(learned) - counts["wrong_drafts"]
-        counts["varied_rows"] = share([row.seen is not None for some in rows for row in some])
-        yield Course(
-            source,
-            {agent: partial(drafts, agent) for agent in arguments.agents},
-            arguments.agents,
-            plugins.program(plugins.program_of(arguments.agents[0])).prompts_hash,
-            Small(spider.ARCHITECTURE, lambda: train(texts, spider.VOCABULARY, chat_template=CHAT_TEMPLATE)),
-            counts,
-            report,
-            template,
-        )
+    files = [folder / f"{name}.pickle" for name in ("rows", "questions")]
+    for file, content in zip(files, (rows, [one.question for one in learned]), strict=True):
+        file.write_bytes(pickle.dumps(content))
+    source: Source = ScaffoldRows(arguments.seed, *map(str, files))
+    small = Small(spider.ARCHITECTURE, lambda: train(texts, spider.VOCABULARY, chat_template=CHAT_TEMPLATE))
+    if _random(arguments):
+        source = BesideMade(ProbeExamples(arguments.seed), source)
+        whole = {**dict.fromkeys(phrases()), **dict.fromkeys(text for of_one in of.values() for text in fixed(of_one))}
+        small = Small(PROBE, lambda: train(texts, VOCABULARY, list(whole), CHAT_TEMPLATE))
+    texts = (text_of(row) for index in range(TOKENIZER_INDICES) for row in source(index))
+    counts = {"transcripts": len(rows), "agents": arguments.agents}
+    counts["wrong_drafts"] = sum(one.wrong is not None for one in learned)
+    counts["questions"] = len(learned) - counts["wrong_drafts"]
+    counts["varied_rows"] = share([row.seen is not None for some in rows for row in some])
+    return Course(
+        source,
+        {agent: partial(drafts, agent) for agent in arguments.agents},
+        arguments.agents,
+        plugins.program(plugins.program_of(arguments.agents[0])).prompts_hash,
+        small,
+        counts,
+        report,
+        template,
+    )
 
 
 def _rendering(tokenizer: Any, transcripts: Sequence[Transcript]) -> tuple[Render, str, str | None]:

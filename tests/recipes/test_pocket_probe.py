@@ -13,6 +13,7 @@ from random import Random
 
 import pytest
 
+from harness import plugins
 from harness.scripted.server import ReceivedRequest
 from harness.testing.fixtures import StartServer
 from harness_sql.self_correcting.prompts import APPROVED, PROMPTS, REJECTED
@@ -20,10 +21,15 @@ from harness_sql.sqlite.environment import database_of
 from harness_sql.sqlite.evaluator import evaluate
 from harness_sql.sqlite.sandbox import execute
 from harness_sql.tasks.pocket_probe import PocketProbeTasks
+from recipes.finetune import scaffolds
+from recipes.finetune.__main__ import parse_arguments
+from recipes.finetune.play import read as read_transcripts
+from recipes.finetune.rows import text_of
 from recipes.pocket_probe import samples
 from recipes.pocket_probe.drafts import chance, draft, wrong
 from recipes.pocket_probe.generate import worlds
 from recipes.pocket_probe.oracle import Looker, ceilings, look
+from recipes.pocket_probe.played import random_tasks
 from recipes.pocket_probe.questions import Schema, Writer, read
 from recipes.pocket_probe.storage import PRIORS
 from recipes.pocket_sql.samples import Example, shown
@@ -215,3 +221,43 @@ def test_the_conversations_themselves_leave_room_and_carry_signal() -> None:
     """What a policy imitates that has learnt them: about a third right, and most groups of eight are mixed."""
     found = samples.reached(seed=5, worlds=12)
     assert 0.12 < found["draft"] < 0.32 and 0.25 < found["three_turns"] < 0.45 and found["mixed_groups"] > 0.6
+
+
+def test_random_questions_are_a_task_set_without_a_bundled_table(tmp_path: Path, tasks: PocketProbeTasks) -> None:
+    found = random_tasks(tmp_path, seed=1, most=25)
+    assert len(found) == 25 and len({task.cluster for task in found}) > 2
+    for task in found:
+        schema = tasks.context(task)["schema"]
+        plan = read(task.question, Schema(schema))
+        assert evaluate(database_of(task), task.gold, task.gold).match is True
+        assert not {plan.schema.parent, plan.schema.child} & samples.bundled_tables()
+        said = samples.taught(task, schema, Random(task.id))
+        assert said[0].startswith("```sql")
+    made = {example.prompt.user.split("\n\nQuestion")[0] for at in range(50) for example in samples.examples(1, at)}
+    assert not made & {f"Schema:\n{tasks.context(task)['schema']}" for task in found}
+
+
+def test_a_policy_for_scaffolds_learns_made_and_played_conversations(tmp_path: Path) -> None:
+    agents = [one for one in ("reference_sql", "openai_agents_sql_idiomatic") if one in plugins.agents_of()]
+    kept = tmp_path / "transcripts.jsonl"
+    command = ["--on", "pocket_probe", "--preset", "pocket-probe", "--split", "random", "--held-out", "dev"]
+    command += ["--agents", ",".join(agents), "--limit", "12", "--workers", "1", "--transcripts", str(kept)]
+    arguments = parse_arguments([*command, "--out", str(tmp_path / "policy")])
+    with scaffolds.course(arguments, None) as course:
+        rows = list(course.source(0))
+        played = [row for row in rows if isinstance(row, scaffolds.Row)]
+        assert len(rows) > len(played) > 0
+        texts = "\n".join(map(text_of, played))
+        tokenizer = course.small.tokenizer()
+    assert all(f"world_{number:03d}" not in texts for number in range(300))
+    for agent in agents:
+        (call, *_) = (
+            one for transcript in read_transcripts(kept) if transcript.agent == agent for one in transcript.calls
+        )
+        tokens = tokenizer.tokenize(
+            tokenizer.apply_chat_template(call.messages, tools=call.tools or None, tokenize=False)
+        )
+        system = str(call.messages[0]["content"]).splitlines()
+        assert set(system) <= set(tokens)
+        assert not call.tools or any(token.startswith('{"type": "function"') for token in tokens)
+    assert not {APPROVED, REJECTED} & set(tokenizer.get_added_vocab())
