@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -191,18 +191,16 @@ def teams() -> go.Figure:
     return figure
 
 
-def team_roles() -> go.Figure:
-    """Which members were trained: accuracy before and after, a dot a training."""
-    runs = {run.id: run for study in ("team_roles", "team_roles_begun") for run in packed("team-roles", study)}
-    arms = ["one agent, all tools", "rewards shuffled", "workers only", "planner only", "planner and workers"]
-    arms += ["credit by turn", "critic too, credit by role", "critic too"]
+def members(folder: str, studies: Sequence[str], arms: Sequence[str]) -> go.Figure:
+    """Which members of a team were trained: accuracy before and after, a dot a training; arms from below."""
+    runs = {run.id: run for study in studies for run in packed(folder, study)}
     figure = go.Figure()
     for arm in arms:
         curves = [list(result_of(run.record)["val_curve"].values()) for run in runs.values() if run.arm == arm]
         name = arm if len(curves) == 8 else f"{arm} ({len(curves)} seeds)"
         dots(figure, name, [100 * curve[0] for curve in curves], "#777777")
         dots(figure, name, [100 * curve[-1] for curve in curves], "#1f5fbf")
-    figure.update_xaxes(title="right answers, %; grey: before; blue: after 12 steps", range=[20, 101])
+    figure.update_xaxes(title="right answers, %; grey: before; blue: after training", range=[20, 101])
     figure.update_layout(title="pocket_split: which members of a team are trained", margin={"l": 260})
     return figure
 
@@ -278,4 +276,11 @@ if __name__ == "__main__":
     save(probe(), HERE / "studies" / "pocket-probe" / "arms.png")
     save(scaffolds(), HERE / "studies" / "pocket-probe-scaffolds" / "scaffolds.png")
     save(teams(), HERE / "studies" / "teams" / "teams.png")
-    save(team_roles(), HERE / "studies" / "team-roles" / "arms.png")
+    one = ("one agent, all tools", "one agent, as many tokens")
+    paid = ("credit by turn", "critic too, credit by role", "critic too")
+    arms = (*one, "rewards shuffled", "workers only", "planner only", "planner and workers")
+    before = members("team-roles-before", ("team_roles", "team_roles_begun"), (one[0], *arms[2:], *paid))
+    save(before, HERE / "studies" / "team-roles-before" / "arms.png")
+    lora = ("in turn: planner", "in turn: workers beside it", "shared weights")
+    arms = (*lora, *arms, "credit by turn", "critic too", "critic only")
+    save(members("team-roles", ("team_roles", "team_lora"), arms), HERE / "studies" / "team-roles" / "arms.png")
