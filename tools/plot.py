@@ -282,5 +282,5 @@ if __name__ == "__main__":
     before = members("team-roles-before", ("team_roles", "team_roles_begun"), (one[0], *arms[2:], *paid))
     save(before, HERE / "studies" / "team-roles-before" / "arms.png")
     lora = ("in turn: planner", "in turn: workers beside it", "shared weights")
-    arms = (*lora, *arms, "credit by turn", "critic too", "critic only")
-    save(members("team-roles", ("team_roles", "team_lora"), arms), HERE / "studies" / "team-roles" / "arms.png")
+    members_of = (*lora, *arms, "credit by turn", "critic too", "critic only")
+    save(members("team-roles", ("team_roles", "team_lora"), members_of), HERE / "studies" / "team-roles" / "arms.png")
