@@ -8,7 +8,7 @@
 
 VENV ?= .venv
 EXTRAS ?= $(shell command -v nvidia-smi >/dev/null 2>&1 && echo gpu || echo cpu)
-TRAIN_ARGS ?= --agent langgraph_sql --set train.steps=12 --set train.val_every=6
+TRAIN_ARGS ?= --agent langgraph_sql --set train.steps=8 --set train.val_every=4 --set train.learning_rate=5.0e-4
 TEST_ARGS ?=
 FAULT_ARGS ?=
 
