@@ -237,6 +237,7 @@ def test_random_questions_are_a_task_set_without_a_bundled_table(tmp_path: Path,
     assert not made & {f"Schema:\n{tasks.context(task)['schema']}" for task in found}
 
 
+@pytest.mark.slow
 def test_a_policy_for_scaffolds_learns_made_and_played_conversations(tmp_path: Path) -> None:
     agents = [one for one in ("reference_sql", "openai_agents_sql_idiomatic") if one in plugins.agents_of()]
     kept = tmp_path / "transcripts.jsonl"
