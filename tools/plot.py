@@ -191,6 +191,10 @@ def teams() -> go.Figure:
     return figure
 
 
+MEMBERS = ("rewards shuffled", "workers only", "planner only", "planner and workers", "credit by turn")
+"""Arms of both studies of a team's members."""
+
+
 def members(folder: str, studies: Sequence[str], arms: Sequence[str]) -> go.Figure:
     """Which members of a team were trained: accuracy before and after, a dot a training; arms from below."""
     runs = {run.id: run for study in studies for run in packed(folder, study)}
@@ -276,11 +280,9 @@ if __name__ == "__main__":
     save(probe(), HERE / "studies" / "pocket-probe" / "arms.png")
     save(scaffolds(), HERE / "studies" / "pocket-probe-scaffolds" / "scaffolds.png")
     save(teams(), HERE / "studies" / "teams" / "teams.png")
-    one = ("one agent, all tools", "one agent, as many tokens")
-    paid = ("credit by turn", "critic too, credit by role", "critic too")
-    arms = (*one, "rewards shuffled", "workers only", "planner only", "planner and workers")
-    before = members("team-roles-before", ("team_roles", "team_roles_begun"), (one[0], *arms[2:], *paid))
+    one, by_role, critic = "one agent, all tools", "critic too, credit by role", "critic too"
+    before = members("team-roles-before", ("team_roles", "team_roles_begun"), (one, *MEMBERS, by_role, critic))
     save(before, HERE / "studies" / "team-roles-before" / "arms.png")
     lora = ("in turn: planner", "in turn: workers beside it", "shared weights")
-    members_of = (*lora, *arms, "credit by turn", "critic too", "critic only")
-    save(members("team-roles", ("team_roles", "team_lora"), members_of), HERE / "studies" / "team-roles" / "arms.png")
+    arms = (*lora, one, "one agent, as many tokens", *MEMBERS, critic, "critic only")
+    save(members("team-roles", ("team_roles", "team_lora"), arms), HERE / "studies" / "team-roles" / "arms.png")

@@ -51,9 +51,9 @@ from recipes.finetune.play import Job, Transcript, collect, dealt, gone_on
 from recipes.finetune.policy import Policy, share, spread
 from recipes.finetune.rows import Source, text_of
 from recipes.medical.samples import CHAT_TEMPLATE
-from recipes.pocket_probe.course import FOR_SCAFFOLDS as PROBE
 from recipes.pocket_probe.played import SPLIT, BesideMade, random_tasks
 from recipes.pocket_probe.samples import ProbeExamples, taught
+from recipes.pocket_split.course import ARCHITECTURE as SEVERAL_AGENTS
 from recipes.pocket_sql.samples import PRAISE, block
 from recipes.pocket_sql.tokenizer import END, phrases, train
 from recipes.spider_sql import course as spider
@@ -322,10 +322,10 @@ def _splits(task_set: TaskSet, arguments: argparse.Namespace, folder: Path) -> t
     """
     found = []
     for asked_for, split in (("split", arguments.split or "train"), ("held-out", arguments.held_out or "val")):
-        if _random(arguments) and asked_for == "split":
-            found.append(random_tasks(folder, arguments.seed, arguments.limit))
-            continue
-        chosen = spread([task for task in task_set.load(split) if has_query(task)], arguments.limit)
+        if asked_for == "split" and _random(arguments):
+            chosen = random_tasks(folder, arguments.seed, arguments.limit)
+        else:
+            chosen = spread([task for task in task_set.load(split) if has_query(task)], arguments.limit)
         if not chosen:
             raise ConfigError(f"--{asked_for} {split}: no question of {arguments.on!r} there has a gold query to teach")
         found.append(chosen)
@@ -348,13 +348,15 @@ def fixed(transcripts: Sequence[Sequence[Row]]) -> list[str]:
     calls: list[str] = []
     said: set[str] = set()
     for rows in transcripts:
-        pieces = [piece for row in rows for piece in row.parts]
-        often.update({line for text, learnt in pieces if not learnt for line in _LINE_ENDS.split(text)})
-        calls += [text for text, learnt in pieces if learnt and text.startswith("<tool_call>")]
-        said.update(line for text, learnt in pieces if learnt for line in _LINE_ENDS.split(text))
+        asked: set[str] = set()
+        for text, learnt in (piece for row in rows for piece in row.parts):
+            (said if learnt else asked).update(_LINE_ENDS.split(text))
+            if learnt and text.startswith("<tool_call>"):
+                calls.append(text)
+        often.update(asked)
     lines = [line for line, times in often.items() if len(line) >= SHORT and 20 * times >= len(transcripts)]
     begun, quote, _ = os.path.commonprefix(calls).rpartition('"')  # noqa: RUF071 - of texts
-    return [line for line in lines if line not in said] + [begun + quote] * bool(calls)
+    return sorted(line for line in lines if line not in said) + [begun + quote] * bool(calls)
 
 
 @contextmanager
@@ -428,7 +430,7 @@ def _course(arguments: argparse.Namespace, tokenizer: Any, config: Config, task_
     if _random(arguments):
         source = BesideMade(ProbeExamples(arguments.seed), source)
         whole = {**dict.fromkeys(phrases()), **dict.fromkeys(text for of_one in of.values() for text in fixed(of_one))}
-        small = Small(PROBE, lambda: train(texts, VOCABULARY, list(whole), CHAT_TEMPLATE))
+        small = Small(SEVERAL_AGENTS, lambda: train(texts, VOCABULARY, list(whole), CHAT_TEMPLATE))
     texts = (text_of(row) for index in range(TOKENIZER_INDICES) for row in source(index))
     counts = {"transcripts": len(rows), "agents": arguments.agents}
     counts["wrong_drafts"] = sum(one.wrong is not None for one in learned)

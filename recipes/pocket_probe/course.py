@@ -18,8 +18,6 @@ from recipes.pocket_sql.evaluate import Pocket
 from recipes.pocket_sql.tokenizer import CHAT_TEMPLATE, train
 
 DEFAULTS = PRETRAINING | {"name": "pocket-probe", "minutes": 8.0}
-FOR_SCAFFOLDS = (256, 640, 6, 4, 2)
-"""4.3 million parameters, for a policy that knows several agents' ways of asking."""
 MAX_NEW_TOKENS = 96
 TOKENIZER_WORLDS = 3000
 FIRST = 4

@@ -78,6 +78,20 @@ def draw(
     return None
 
 
+def line_of(world: ProbeWorld, db_id: str, number: int, question: str, plan: Plan) -> str:
+    """The line of a bundled file that a question is."""
+    row = {
+        "id": f"{db_id}/{number:02d}",
+        "db_id": db_id,
+        "question": question,
+        "query": Writer(world.forms).query(plan),
+        "difficulty": TEMPLATES[plan.kind].level,
+        "kind": plan.kind,
+        "traps": "+".join(plan.traps()),
+    }
+    return json.dumps(row, separators=(",", ":"))
+
+
 def worlds(seed: int = SEED) -> Iterator[tuple[str, ProbeWorld, Random]]:
     """Split and world of every bundled database, and what its questions are drawn with."""
     deals = {split: dealt(Random(f"pocket-probe/{seed}/{split}")) for split, _, _ in bundled()}
@@ -96,17 +110,8 @@ def generate(seed: int = SEED) -> dict[str, str]:
         scripts[db_id] = world.script
         counts.setdefault(split, Counter()).update(("databases",))
         for number, (question, plan) in enumerate(draw_unique(world, rng, QUESTIONS)):
-            row = {
-                "id": f"{db_id}/{number:02d}",
-                "db_id": db_id,
-                "question": question,
-                "query": Writer(world.forms).query(plan),
-                "difficulty": TEMPLATES[plan.kind].level,
-                "kind": plan.kind,
-                "traps": "+".join(plan.traps()),
-            }
-            questions.setdefault(split, []).append(json.dumps(row, separators=(",", ":")))
-            counts[split].update((str(row["difficulty"]), "questions"))
+            questions.setdefault(split, []).append(line_of(world, db_id, number, question, plan))
+            counts[split].update((TEMPLATES[plan.kind].level, "questions"))
         world.close()
     return files_of(seed, questions, scripts, counts)
 

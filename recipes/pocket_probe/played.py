@@ -6,7 +6,6 @@ that are made, of shared prompts, about ever new databases: they teach how names
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,14 +15,13 @@ from harness.records import Task
 from harness_sql.tasks.generated import GeneratedTasks
 from recipes.finetune.rows import Conversation, Source
 from recipes.pocket.generate import files_of
-from recipes.pocket_probe.generate import draw
-from recipes.pocket_probe.questions import Schema, Writer
+from recipes.pocket_probe.generate import draw, line_of
+from recipes.pocket_probe.questions import Schema
 from recipes.pocket_probe.samples import QUESTIONS, ProbeExamples, world_of
-from recipes.pocket_probe.templates import TEMPLATES
 
 SPLIT = "random"
 WORLDS = 300
-"""Random databases that are played; each has about ten questions."""
+"""Random databases that are played; of the ten questions drawn for each about seven are found."""
 SEED = 2_000_000
 """Added to the seed, so that no played database is one of those that are made."""
 
@@ -44,10 +42,7 @@ def random_tasks(folder: Path, seed: int, most: int | None = None) -> Sequence[T
         scripts[db_id] = world.script
         for number in range(QUESTIONS):
             if (asked := draw(world, schema, rng, tries=8)) is not None:
-                question, plan = asked
-                row = {"id": f"{db_id}/{number:02d}", "db_id": db_id, "question": question}
-                row |= {"query": Writer(world.forms).query(plan), "difficulty": TEMPLATES[plan.kind].level}
-                rows.append(json.dumps(row))
+                rows.append(line_of(world, db_id, number, *asked))
         world.close()
     counts = {SPLIT: Counter(databases=len(scripts), questions=len(rows))}
     for name, text in files_of(seed, {SPLIT: rows}, scripts, counts).items():
