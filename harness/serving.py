@@ -44,9 +44,9 @@ class Limits:
     Times are counted in whole seconds, and one more may pass.
 
     Attributes:
-        header_s: From a connection's start, or a later request's first byte, to the end of the header.
+        header_s: From a request's first byte to the end of the header.
         body_s: From the end of the header to the end of the body.
-        idle_s: From an answer to the next request.
+        idle_s: From a connection's start, or an answer, to the next request.
         unread_s: For a peer to read some of what waits to be sent to it. A slow reader is not ended.
         rest_s: For a peer to hang up, or to send the rest of a request that has its answer.
         header_bytes: Request line and headers of a request.
@@ -248,7 +248,8 @@ class _Connection(HttpToolsProtocol):
         elif self.flow.write_paused:
             owed, limit_s = "reading", limits.unread_s
         elif self._part == "header" and not self._calling:
-            owed, limit_s = "header", limits.header_s
+            # Of a peer that has no processor, from connecting to the first byte, nothing is owed yet.
+            owed, limit_s = ("header", limits.header_s) if self._kept else ("request", limits.idle_s)
         elif self._part == "body" and not self.flow.read_paused:  # paused: what came is the application's to take
             owed, limit_s = "body", limits.body_s
         elif self._part == "rest":

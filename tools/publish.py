@@ -111,22 +111,25 @@ def runs_of(state: dict[str, Any]) -> list[str]:
 
 
 def publish_packed(studies: list[Path], target: Path, allow: Sequence[str] = ()) -> None:
-    """Studies that share runs, in one archive; `allow` as `harness compare` has it."""
+    """Studies that share runs, or folders of runs that are none's, in one archive; `allow` as `harness compare` has it."""
     target.mkdir(parents=True)
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 2**28}]
     with tempfile.TemporaryDirectory() as place:
         for study in studies:
             folder = Path(place) / study.name
             folder.mkdir()
-            state = state_of(study)
-            for run in runs_of(state):
+            state = state_of(study) if (study / STUDY_FILE).is_file() else None
+            for run in runs_of(state) if state else sorted(path.parent.name for path in study.glob("*/run.json")):
                 copy = folder / run
-                if (there := next(Path(place).glob(f"*/{run}"), None)) is None:
+                # A study's runs are named by their ids, others as one likes.
+                there = next(Path(place).glob(f"*/{run}"), None) if state else None
+                if there is None:
                     publish_run(study / run, copy, 0, packed=True)
                 else:
                     shutil.copytree(there, copy, copy_function=os.link)
-            (folder / STUDY_FILE).write_text(json.dumps(state, ensure_ascii=False) + "\n", encoding="utf-8")
-            shutil.copyfile(study / "study.yaml", folder / "study.yaml")
+            if state:
+                (folder / STUDY_FILE).write_text(json.dumps(state, ensure_ascii=False) + "\n", encoding="utf-8")
+                shutil.copyfile(study / "study.yaml", folder / "study.yaml")
             found = compare(select([study]), allow=allow)
             text = render(found, "md", reference_rows(found["task_set"]))
             (target / f"{study.name}.md").write_text(text, encoding="utf-8")

@@ -21,9 +21,9 @@ class GatewaySettings:
         retry_after_s: What a 503 tells its caller to wait.
         calls_at_once: Calls that one attempt may have under way; one more is answered 429.
         max_body_bytes: Largest request body.
-        header_timeout_s: Time for a request's header, from its first byte or the connection's start.
+        header_timeout_s: Time for a request's header, from its first byte.
         body_timeout_s: Time for its body after that.
-        idle_timeout_s: Time that a connection may be idle between two requests.
+        idle_timeout_s: Time that a connection may be idle, before its first request or between two.
         unread_timeout_s: Time for which an agent may read nothing of what waits to be sent to it.
         max_header_bytes: Largest request line and headers.
         max_headers: Most headers of a request.

@@ -221,6 +221,17 @@ async def test_time_in_which_the_gateway_stood_still_is_not_the_agents() -> None
         attack.close()
 
 
+@pytest.mark.slow
+async def test_who_connects_and_then_has_no_processor_is_not_late() -> None:
+    with GatewayServer(header_timeout_s=1) as gateway:
+        attack = Attacked(gateway)
+        peer = attack.connect(b"")
+        await asyncio.sleep(3)
+        peer.sendall(HEALTH[:-2] + b"Connection: close\r\n\r\n")
+        assert said(peer).startswith(b"HTTP/1.1 200 ")
+        attack.close()
+
+
 def megabytes(count: int) -> Iterator[bytes]:
     return (b"a" * 2**20 for _ in range(count))
 
