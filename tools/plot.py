@@ -165,6 +165,39 @@ def scaffolds() -> go.Figure:
     return figure
 
 
+OWN_WAYS = {
+    "reference_sql": "shared prompts",
+    "autogen_sql_idiomatic": "AutoGen",
+    "crewai_sql_idiomatic": "CrewAI",
+    "openai_agents_sql_idiomatic": "OpenAI SDK, tool calls",
+    "langgraph_sql_idiomatic": "LangGraph, tool calls",
+}
+
+
+def own_ways() -> go.Figure:
+    """What is learned in frameworks' own scaffolds: before and after, a dot a training, and means on the way."""
+    titles = ("grey: before; blue: after 20 steps", "on the way, means")
+    figure = make_subplots(1, 2, subplot_titles=titles, column_widths=[0.58, 0.42], horizontal_spacing=0.1)
+    runs = packed("scaffolds", "probe_scaffolding")
+    for place, (agent, name) in enumerate(reversed(OWN_WAYS.items())):
+        curves = [result_of(run.record)["val_curve"] for run in runs if run.arm == agent]
+        ends = [list(curve.values()) for curve in curves]
+        told = name if len(curves) == 8 else f"{name} ({len(curves)} seeds)"
+        for end, colour in ((0, "#777777"), (-1, "#1f5fbf")):
+            dots(figure, told, [100 * values[end] for values in ends], colour=colour, row=1, col=1)
+        means = [100 * sum(one) / len(one) for one in zip(*ends, strict=True)]
+        look = {"mode": "lines+markers", "line_color": COLOURS_OF_FIVE[place % 5], "name": name}
+        steps = [int(step) for step in curves[0]]
+        figure.add_scatter(x=steps, y=means, row=1, col=2, showlegend=False, **look)
+    figure.update_xaxes(title=RIGHT, range=[10, 90], row=1, col=1)
+    figure.update_xaxes(title="step", tickvals=[0, 10, 20], row=1, col=2)
+    figure.update_yaxes(range=[10, 90], row=1, col=2)
+    figure.add_annotation(x=14, y=28, text="tool calls", showarrow=False, row=1, col=2)
+    figure.add_annotation(x=14, y=84, text="text, with a check", showarrow=False, row=1, col=2)
+    figure.update_layout(title="pocket_probe: agents written as their frameworks' users would", margin={"l": 190})
+    return figure
+
+
 def teams() -> go.Figure:
     """One agent beside teams: accuracy before and after, a dot a training, and on the way, by generated tokens."""
     titles = ("grey: before; blue: after 12 steps", "on the way, means of eight trainings")
@@ -279,10 +312,11 @@ if __name__ == "__main__":
     save(spider(), HERE / "gpu-spider" / "curve.png")
     save(probe(), HERE / "studies" / "pocket-probe" / "arms.png")
     save(scaffolds(), HERE / "studies" / "pocket-probe-scaffolds" / "scaffolds.png")
+    save(own_ways(), HERE / "studies" / "scaffolds" / "scaffolds.png")
     save(teams(), HERE / "studies" / "teams" / "teams.png")
     one, by_role, critic = "one agent, all tools", "critic too, credit by role", "critic too"
     before = members("team-roles-before", ("team_roles", "team_roles_begun"), (one, *MEMBERS, by_role, critic))
     save(before, HERE / "studies" / "team-roles-before" / "arms.png")
     lora = ("in turn: planner", "in turn: workers beside it", "shared weights")
-    arms = (*lora, one, "one agent, as many tokens", *MEMBERS, critic, "critic only")
+    arms = (*lora, one, "one agent, as many tokens", *MEMBERS, by_role, critic, "critic only")
     save(members("team-roles", ("team_roles", "team_lora"), arms), HERE / "studies" / "team-roles" / "arms.png")
