@@ -111,7 +111,7 @@ def runs_of(state: dict[str, Any]) -> list[str]:
 
 
 def publish_packed(studies: list[Path], target: Path, allow: Sequence[str] = ()) -> None:
-    """Studies that share runs, or folders of runs that are none's, in one archive; `allow` as `harness compare` has it."""
+    """Studies that share runs, or folders of runs of no study, in one archive; `allow` as `harness compare` has it."""
     target.mkdir(parents=True)
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 2**28}]
     with tempfile.TemporaryDirectory() as place:
