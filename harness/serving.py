@@ -200,7 +200,7 @@ class _Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         if self._part != "header":
-            self._expect("header")
+            self._expect("header", kept=1)  # in the piece in which the request before it ended
 
     def on_headers_complete(self) -> None:
         if self._calling:
@@ -285,8 +285,8 @@ class _Connection(HttpToolsProtocol):
         """Whether a request is whole and its answer is not."""
         return self._part in ("", "header") and self.cycle is not None and not self.cycle.response_complete
 
-    def _expect(self, part: str) -> None:
-        self._part, self._kept, self._owed = part, 0, ""
+    def _expect(self, part: str, kept: int = 0) -> None:
+        self._part, self._kept, self._owed = part, kept, ""
         if part:
             self._all.unfinished.setdefault(self, None)
             self._all.idle.pop(self, None)

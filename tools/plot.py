@@ -181,14 +181,11 @@ def own_ways() -> go.Figure:
     runs = packed("scaffolds", "probe_scaffolding")
     for place, (agent, name) in enumerate(reversed(OWN_WAYS.items())):
         curves = [result_of(run.record)["val_curve"] for run in runs if run.arm == agent]
-        ends = [list(curve.values()) for curve in curves]
-        told = name if len(curves) == 8 else f"{name} ({len(curves)} seeds)"
-        for end, colour in ((0, "#777777"), (-1, "#1f5fbf")):
-            dots(figure, told, [100 * values[end] for values in ends], colour=colour, row=1, col=1)
-        means = [100 * sum(one) / len(one) for one in zip(*ends, strict=True)]
-        look = {"mode": "lines+markers", "line_color": COLOURS_OF_FIVE[place % 5], "name": name}
-        steps = [int(step) for step in curves[0]]
-        figure.add_scatter(x=steps, y=means, row=1, col=2, showlegend=False, **look)
+        values = [[100 * value for value in curve.values()] for curve in curves]
+        both_ends(figure, name, values, row=1, col=1)
+        means = [sum(one) / len(one) for one in zip(*values, strict=True)]
+        look = {"mode": "lines+markers", "line_color": COLOURS_OF_FIVE[place], "name": name}
+        figure.add_scatter(x=[int(step) for step in curves[0]], y=means, row=1, col=2, showlegend=False, **look)
     figure.update_xaxes(title=RIGHT, range=[10, 90], row=1, col=1)
     figure.update_xaxes(title="step", tickvals=[0, 10, 20], row=1, col=2)
     figure.update_yaxes(range=[10, 90], row=1, col=2)
@@ -210,8 +207,7 @@ def teams() -> go.Figure:
         curve = {int(step): 100 * value for step, value in result_of(run.record)["val_curve"].items()}
         ways.setdefault(run.arm, []).append([(at.get(step, 0.0) / 1000, value) for step, value in curve.items()])
     for place, arm in enumerate(sorted(ways, key="alone".__ne__, reverse=True)):
-        for end, colour in ((0, "#777777"), (-1, "#1f5fbf")):
-            dots(figure, arm, [way[end][1] for way in ways[arm]], colour=colour, row=1, col=1)
+        both_ends(figure, arm, [[value for _, value in way] for way in ways[arm]], row=1, col=1)
         means = [[sum(one) / len(one) for one in zip(*points, strict=True)] for points in zip(*ways[arm], strict=True)]
         look = {"mode": "lines+markers", "line_color": COLOURS_OF_FIVE[place % 5], "name": arm}
         figure.add_scatter(x=[x for x, _ in means], y=[y for _, y in means], row=1, col=2, showlegend=False, **look)
@@ -233,10 +229,8 @@ def members(folder: str, studies: Sequence[str], arms: Sequence[str]) -> go.Figu
     runs = {run.id: run for study in studies for run in packed(folder, study)}
     figure = go.Figure()
     for arm in arms:
-        curves = [list(result_of(run.record)["val_curve"].values()) for run in runs.values() if run.arm == arm]
-        name = arm if len(curves) == 8 else f"{arm} ({len(curves)} seeds)"
-        dots(figure, name, [100 * curve[0] for curve in curves], "#777777")
-        dots(figure, name, [100 * curve[-1] for curve in curves], "#1f5fbf")
+        curves = [result_of(run.record)["val_curve"] for run in runs.values() if run.arm == arm]
+        both_ends(figure, arm, [[100 * value for value in curve.values()] for curve in curves])
     figure.update_xaxes(title="right answers, %; grey: before; blue: after training", range=[20, 101])
     figure.update_layout(title="pocket_split: which members of a team are trained", margin={"l": 260})
     return figure
@@ -255,6 +249,13 @@ def finals(folder: str, study: str) -> dict[str, list[float]]:
         if (final := result.get("val_accuracy_final", result.get("accuracy"))) is not None:
             found.setdefault(run.arm, []).append(100 * final)
     return found
+
+
+def both_ends(figure: go.Figure, name: str, curves: list[list[float]], **place: int) -> None:
+    """Before in grey, after in blue, a dot a training; the name says where they are not eight."""
+    name = name if len(curves) == 8 else f"{name} ({len(curves)} seeds)"
+    for end, colour in ((0, "#777777"), (-1, "#1f5fbf")):
+        dots(figure, name, [curve[end] for curve in curves], colour, **place)
 
 
 def dots(figure: go.Figure, name: str, values: list[float], colour: str, **place: int) -> None:

@@ -19,9 +19,10 @@ Checkpoints, logs and data stay behind. Beside a study's runs stand its file and
 `comparison.md` as `harness compare` prints them for the copy (without the runs' identity, which is in their records).
 A copy may be copied again.
 
-With `--packed`, several studies go into one archive, a tenth as large: `runs.tar.xz`, in which a run of several studies
-is stored once. It has the rows of validations alone and no calls, so that of an unpacked copy `harness compare` prints
-accuracy, its way there and what validations cost; what it prints of everything stands in `STUDY.md` beside the archive.
+With `--packed`, several studies, or folders of runs, go into one archive, a tenth as large: `runs.tar.xz`, in which a
+run of several studies is stored once. It has the rows of validations alone and no calls, so that of an unpacked copy
+`harness compare` prints accuracy, its way there and what validations cost; what it prints of everything stands in
+`STUDY.md` beside the archive.
 With `--allow=KEY`, runs may differ in a key of their identity. A certificate made after a run gets into its record.
 """
 

@@ -194,9 +194,7 @@ async def play(name: str, jobs: Sequence[Job]) -> list[Transcript]:
                 executed = [(dict(call.arguments), call.text) for call in attempt.tool_calls]
                 return Transcript(name, task, dict(job.noted), calls, executed, attempt.answer or "")
 
-            # The first alone: what its framework imports then would hold up the requests of the others.
-            first = [await one(job) for job in jobs[:1]]
-            return [*first, *await asyncio.gather(*map(one, jobs[1:]))]
+            return list(await asyncio.gather(*map(one, jobs)))
 
 
 def _message(reply: Reply) -> dict[str, Any]:

@@ -232,6 +232,17 @@ async def test_who_connects_and_then_has_no_processor_is_not_late() -> None:
         attack.close()
 
 
+@pytest.mark.slow
+async def test_half_a_request_behind_a_whole_one_is_late() -> None:
+    with GatewayServer(header_timeout_s=1) as gateway:
+        attack = Attacked(gateway)
+        peer = attack.connect(HEALTH + b"GET /health HTTP/1.1\r\n")
+        peer.settimeout(20)  # a connection may be idle for longer
+        answers = said(peer)
+        assert answers.startswith(b"HTTP/1.1 200 ") and b"request's header was not whole after 1 s" in answers
+        attack.close()
+
+
 def megabytes(count: int) -> Iterator[bytes]:
     return (b"a" * 2**20 for _ in range(count))
 
