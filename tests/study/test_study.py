@@ -160,6 +160,10 @@ def test_a_baseline_that_names_no_arm_is_refused_before_anything_runs(
         jobs_of(study)
     study.baseline = "crewai_sql"
     assert jobs_of(study, only=["max_turns=one turn"])
+    alone = jobs_of(study, only=["max_turns=one turn", "evaluate=crewai_sql"])
+    assert [job.arm for job in alone] == ["one turn", "one turn -> crewai_sql"] * len(study.matrix["seed"])
+    with pytest.raises(ConfigError, match=r"no arm of study .* fits --only evaluate=crew"):
+        jobs_of(study, only=["evaluate=crew"])
 
 
 def test_a_policy_that_is_not_here_is_told_before_anything_starts(

@@ -146,8 +146,10 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
         choices.append([(axis, str(label), {axis: value}) for label, value in labelled])
     every = list(itertools.product(*choices))
     _check_baseline(study, every)
-    arms = [combination for combination in every if _chosen(combination, only)]
-    if not arms:
+    after = [item for item in only if item.startswith("evaluate=")]
+    arms = [combination for combination in every if _chosen(combination, [item for item in only if item not in after])]
+    evaluate = [agent for agent in study.evaluate if _chosen([("evaluate", agent, {})], after)]
+    if not arms or (after and not evaluate):
         raise ConfigError(f"no arm of study {study.name!r} fits --only {' '.join(only)}")
     jobs: list[Job] = []
     for place, seed in enumerate(seeds):
@@ -156,7 +158,7 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
             label, settings = _arm(study, combination, seed)
             job = Job(_key(label, seed), label, _resolve(study, settings, overrides))
             jobs.append(job)
-            jobs += [_evaluation(job, agent) for agent in study.evaluate]
+            jobs += [_evaluation(job, agent) for agent in evaluate]
     if len({job.key for job in jobs}) < len(jobs):
         raise ConfigError(f"study {study.name!r} asks for the same run twice; label its values apart")
     for spec in {reward_of(job.config): None for job in jobs}:
