@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import plotly.graph_objects as go
@@ -54,6 +55,7 @@ RIGHT = "right answers on databases never trained on, %"
 BEST_QUERY = 37.7
 """Right answers on `dev` of the best draft without a look, in %: `python -m recipes.pocket_probe.oracle`."""
 COLOURS_OF_FIVE = ("#1f5fbf", "#1b9e77", "#d95f02", "#8e63b5", "#222222")
+COLOURS_OF_SIX = ("#c2185b", *COLOURS_OF_FIVE)
 
 
 def records(folder: Path) -> Iterator[tuple[Path, RunRecord]]:
@@ -143,21 +145,7 @@ def scaffolds() -> go.Figure:
     for agent, name in reversed(SCAFFOLDS.items()):
         dots(figure, name, found[agent], colour="#1f5fbf", row=1, col=1)
     cells = finals("pocket-probe-scaffolds", "probe_transfer")
-    means = {arm: sum(values) / len(values) for arm, values in cells.items()}
-    matrix = [[means[f"{trained} -> {used}"] for used in SCAFFOLDS] for trained in reversed(SCAFFOLDS)]
-    names = list(SCAFFOLDS.values())
-    figure.add_heatmap(
-        z=matrix,
-        x=names,
-        y=names[::-1],
-        texttemplate="%{z:.0f}",
-        colorscale=[[0, "#ffffff"], [1, "#1f5fbf"]],
-        zmin=0,
-        zmax=100,
-        showscale=False,
-        row=1,
-        col=2,
-    )
+    matrix(figure, cells, SCAFFOLDS, SCAFFOLDS, row=1, col=2)
     figure.update_xaxes(title=RIGHT, range=[10, 95], row=1, col=1)
     figure.update_xaxes(title="evaluated in", row=1, col=2)
     figure.update_yaxes(title="trained in", title_standoff=4, row=1, col=2)
@@ -171,6 +159,7 @@ OWN_WAYS = {
     "crewai_sql_idiomatic": "CrewAI",
     "openai_agents_sql_idiomatic": "OpenAI SDK, tool calls",
     "langgraph_sql_idiomatic": "LangGraph, tool calls",
+    "agent_framework_sql_idiomatic": "Agent Framework, tool calls",
 }
 
 
@@ -183,16 +172,46 @@ def own_ways() -> go.Figure:
         curves = [result_of(run.record)["val_curve"] for run in runs if run.arm == agent]
         values = [[100 * value for value in curve.values()] for curve in curves]
         both_ends(figure, name, values, row=1, col=1)
-        means = [sum(one) / len(one) for one in zip(*values, strict=True)]
-        look = {"mode": "lines+markers", "line_color": COLOURS_OF_FIVE[place], "name": name}
+        means = [fmean(one) for one in zip(*values, strict=True)]
+        look = {"mode": "lines+markers", "line_color": COLOURS_OF_SIX[place], "name": name}
         figure.add_scatter(x=[int(step) for step in curves[0]], y=means, row=1, col=2, showlegend=False, **look)
     figure.update_xaxes(title=RIGHT, range=[10, 90], row=1, col=1)
     figure.update_xaxes(title="step", tickvals=[0, 10, 20], row=1, col=2)
     figure.update_yaxes(range=[10, 90], row=1, col=2)
     figure.add_annotation(x=14, y=28, text="tool calls", showarrow=False, row=1, col=2)
     figure.add_annotation(x=14, y=84, text="text, with a check", showarrow=False, row=1, col=2)
-    figure.update_layout(title="pocket_probe: agents written as their frameworks' users would", margin={"l": 190})
+    figure.update_layout(title="pocket_probe: agents written as their frameworks' users would", margin={"l": 215})
     return figure
+
+
+def transfer() -> go.Figure:
+    """What a policy trained in one scaffold is worth in another, means of eight trainings."""
+    cells = finals("scaffolds", "probe_transfer")
+    used = {agent: name for agent, name in OWN_WAYS.items() if f"reference_sql -> {agent}" in cells}
+    trained = {agent: name for agent, name in used.items() if f"{agent} -> {agent}" in cells}
+    figure = go.Figure()
+    matrix(figure, cells, trained, used)
+    figure.update_xaxes(title="used in", tickangle=20)
+    figure.update_yaxes(title="trained in", title_standoff=4)
+    figure.update_layout(title="right answers, %, means of eight trainings", margin={"l": 215, "b": 110})
+    return figure
+
+
+def matrix(
+    figure: go.Figure, cells: dict[str, list[float]], trained: dict[str, str], used: dict[str, str], **place: int
+) -> None:
+    """Means by where a policy was trained (rows) and where it was used (columns)."""
+    figure.add_heatmap(
+        z=[[fmean(cells[f"{row} -> {column}"]) for column in used] for row in reversed(trained)],
+        x=list(used.values()),
+        y=list(trained.values())[::-1],
+        texttemplate="%{z:.0f}",
+        colorscale=[[0, "#ffffff"], [1, "#1f5fbf"]],
+        zmin=0,
+        zmax=100,
+        showscale=False,
+        **place,
+    )
 
 
 def teams() -> go.Figure:
@@ -208,7 +227,7 @@ def teams() -> go.Figure:
         ways.setdefault(run.arm, []).append([(at.get(step, 0.0) / 1000, value) for step, value in curve.items()])
     for place, arm in enumerate(sorted(ways, key="alone".__ne__, reverse=True)):
         both_ends(figure, arm, [[value for _, value in way] for way in ways[arm]], row=1, col=1)
-        means = [[sum(one) / len(one) for one in zip(*points, strict=True)] for points in zip(*ways[arm], strict=True)]
+        means = [[fmean(one) for one in zip(*points, strict=True)] for points in zip(*ways[arm], strict=True)]
         look = {"mode": "lines+markers", "line_color": COLOURS_OF_FIVE[place % 5], "name": arm}
         figure.add_scatter(x=[x for x, _ in means], y=[y for _, y in means], row=1, col=2, showlegend=False, **look)
         if arm in ("alone", "strict team"):
@@ -314,6 +333,7 @@ if __name__ == "__main__":
     save(probe(), HERE / "studies" / "pocket-probe" / "arms.png")
     save(scaffolds(), HERE / "studies" / "pocket-probe-scaffolds" / "scaffolds.png")
     save(own_ways(), HERE / "studies" / "scaffolds" / "scaffolds.png")
+    save(transfer(), HERE / "studies" / "scaffolds" / "transfer.png")
     save(teams(), HERE / "studies" / "teams" / "teams.png")
     one, by_role, critic = "one agent, all tools", "critic too, credit by role", "critic too"
     before = members("team-roles-before", ("team_roles", "team_roles_begun"), (one, *MEMBERS, by_role, critic))
