@@ -25,8 +25,8 @@ BY_FILE := -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: train test test-all test-others test-trainings test-gpu coverage faults docs lint format lock clean
 
-# Bytecode is kept, of what is imported: of all 40,000 files it takes three times as long as this does. Environments that
-# tests make are imported from by many processes, too.
+# Bytecode is written at the first import and kept, whatever the environment says: compiling all 40,000 files takes longer
+# than the rest of the installation.
 train test test-all: export PYTHONDONTWRITEBYTECODE =
 train: $(INSTALLED)
 	$(BIN)/harness train $(TRAIN_ARGS)
