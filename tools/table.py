@@ -5,6 +5,7 @@ A table stands between `<!-- table: KIND FOLDER [KEY...] -->` and `<!-- /table -
     runs results/cpu                               one row a run
     passes results/gpu-spider                      one row a run: reward by pass over the questions trained on
     phases results/gpu-speed                       one row a run: seconds by phase in the steps that all have
+    checks FOLDER-OF-A-STUDY                       one row an arm: what the check makes of first queries
     compare results/studies/frameworks             what `harness compare FOLDER --format md` prints
     compare results/studies/frameworks accuracy    of it only the tables of these keys (accuracy, learning, behaviour,
                                                    cost, evidence, views, ...; `notes` are the sentences below them)
@@ -22,8 +23,10 @@ import shlex
 import sys
 import tarfile
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from statistics import fmean
 from typing import cast
 
 import polars as pl
@@ -153,6 +156,44 @@ def passes_table(folder: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
+def checks_table(study: Path) -> str:
+    """Of each arm, first and last validation: which first queries the check had written anew, means over seeds.
+
+    Recall is the share of the wrong ones that it rejected, precision the share of the rejected ones that were wrong; in
+    brackets the lowest and the highest seed.
+    """
+    lines = ["| arm | recall before | recall after | precision after | rejected after |", "|---|---:|---:|---:|---:|"]
+    by_arm: dict[str, list[Path]] = {}
+    for run in select([study]).runs:
+        by_arm.setdefault(run.arm, []).append(run.folder.path)
+    for arm, folders in by_arm.items():
+        rows = [pl.read_parquet(folder / "episodes.parquet").filter(phase="val", outcome="ok") for folder in folders]
+        before = [_checked(one.filter(pl.col("step") == pl.col("step").min())) for one in rows]
+        after = [_checked(one.filter(pl.col("step") == pl.col("step").max())) for one in rows]
+        cells = [_spread([recall for recall, _, _ in before]), *map(_spread, zip(*after, strict=True))]
+        lines.append(f"| {arm} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _checked(rows: pl.DataFrame) -> tuple[float | None, float | None, float | None]:
+    """Recall and precision of the check's rejections, and their share of all first queries; None of nothing."""
+    judged = rows.select(wrong=pl.col("first_reward") < 1, rejected=pl.col("rewrites") > 0)
+    recall = judged.filter("wrong")["rejected"].mean()
+    precision = judged.filter("rejected")["wrong"].mean()
+    return (
+        cast("float | None", recall),
+        cast("float | None", precision),
+        cast("float | None", judged["rejected"].mean()),
+    )
+
+
+def _spread(values: Sequence[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "-"
+    return f"{percent(fmean(known))} ({100 * min(known):.0f} to {100 * max(known):.0f})"
+
+
 def _change(rows: pl.DataFrame) -> str:
     """From the first `at` to the last: means in %, their difference in points, its interval."""
     scored = rows.drop_nulls("reward").group_by("cluster", "task_id", "at").agg(pl.mean("reward"))
@@ -206,9 +247,11 @@ def made(what: str) -> str:
         return phases_table(path)
     if kind == "passes":
         return passes_table(path)
+    if kind == "checks":
+        return checks_table(path)
     if kind == "compare":
         return comparison_tables(path, words)
-    raise SystemExit(f"<!-- table: {what} -->: no kind {kind!r}; there are runs, passes, phases and compare")
+    raise SystemExit(f"<!-- table: {what} -->: no kind {kind!r}; there are runs, passes, phases, checks and compare")
 
 
 def main(arguments: list[str]) -> int:

@@ -166,12 +166,17 @@ def test_a_baseline_that_names_no_arm_is_refused_before_anything_runs(
         jobs_of(study, only=["evaluate=crew"])
 
 
-def test_a_policy_that_is_not_here_is_told_before_anything_starts(
+def test_a_policy_or_questions_that_are_not_here_are_told_before_anything_starts(
     here: Harness, study_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HARNESS_CACHE_DIR", str(tmp_path / "cache"))
-    for policy, message in (("spider-sql", "make it in a checkout"), ("/nowhere", "there is no folder /nowhere")):
-        done = here("study", str(study_file), "--set", f"policy.path={policy}")
+    monkeypatch.setenv("VERL_SPIDER_DATA_DIR", "/nowhere")
+    for setting, message in (
+        ("policy.path=spider-sql", "make it in a checkout"),
+        ("policy.path=/nowhere", "there is no folder /nowhere"),
+        ("task.name=spider", "Spider's prepared folder /nowhere is not there"),
+    ):
+        done = here("study", str(study_file), "--set", setting)
         assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
         assert not list((tmp_path / "runs").rglob("run.json")) and not list((tmp_path / "runs").rglob("*.log"))
     study = read_study(study_file)
@@ -202,7 +207,8 @@ def test_arms_take_turns_at_being_first(study_file: Path) -> None:
     assert Counter(job.arm for job in jobs[::2]) == {"two turns": 2, "one turn": 2}
 
 
-SHIPPED = sorted(path.stem for path in (Path(__file__).parents[2] / "configs" / "studies").glob("*.yaml"))
+STUDIES = Path(__file__).parents[2] / "configs" / "studies"
+SHIPPED = sorted(str(path.relative_to(STUDIES).with_suffix("")) for path in STUDIES.rglob("*.yaml"))
 
 
 @pytest.mark.parametrize("name", SHIPPED)

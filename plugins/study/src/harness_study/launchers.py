@@ -16,8 +16,8 @@ import psutil
 from harness.compare.states import Entry
 from harness.errors import ConfigError, PluginError, nearest
 from harness.hookspecs import Spec
-from harness.plugins import make
-from harness.policies import resolve
+from harness.plugins import make, make_task_set
+from harness.policies import fetched
 from harness.run.checks import check_device, check_machine
 from harness_study.plan import Job
 from harness_study.slots import Slot, make_slots
@@ -116,10 +116,11 @@ class Local(Launcher):
     def __init__(self) -> None: ...
 
     def check(self, job: Job) -> None:
-        """Refuse what this machine cannot carry out."""
+        """Refuse what this machine cannot carry out: without questions or a policy every run would fail."""
+        make_task_set(job.config)
         if job.kind == "train":
             check_machine(job.config)
-            resolve(job.config.policy.path)  # one that is not here would fail in every run
+            fetched(job.config.policy)
         else:
             check_device(job.config)
 

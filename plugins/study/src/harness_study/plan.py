@@ -116,10 +116,10 @@ def study_path(path: Path) -> Path:
     shipped = presets_dir() / "studies"
     if path.is_file():
         return path
-    named = shipped / f"{path.name.removesuffix('.yaml')}.yaml"
-    if len(path.parts) == 1 and named.is_file():
+    named = shipped / f"{str(path).removesuffix('.yaml')}.yaml"
+    if not path.is_absolute() and named.is_file():
         return named
-    known = ", ".join(sorted(file.stem for file in shipped.glob("*.yaml")))
+    known = ", ".join(sorted(str(file.relative_to(shipped)).removesuffix(".yaml") for file in shipped.rglob("*.yaml")))
     raise ConfigError(f"no study {str(path)!r}. Give a YAML file, or one of: {known}")
 
 
