@@ -85,15 +85,19 @@ def load_data(config: Config, before: RunFolder | None = None) -> Data:
     train = trained_on(train, config)
     if before is not None:
         same_parts(before, config, task_set)
-    return Data(task_set, train, val, _policy(config, before), _answers(config, before))
+    return Data(task_set, train, val, first_policy(config, before), _answers(config, before))
 
 
 def _answers(config: Config, before: RunFolder | None) -> dict[str, Answerer]:
     return answerers(config, before.read()["identity"].get("role_models") if before is not None else None)
 
 
-def _policy(config: Config, before: RunFolder | None) -> str:
-    """The first policy's folder, of a run that goes on at the revision that it began with."""
+def first_policy(config: Config, before: RunFolder | None = None) -> str:
+    """The first policy's folder, of a run that goes on at the revision that it began with.
+
+    Raises:
+        ConfigError, EnvironmentProblem: As `policies.fetched`; in a cluster, a revision that only this machine has.
+    """
     policy = config.policy
     if config.nodes > 1 or config.ray_address is not None:  # other machines may not have the folder: they download it
         found = resolve(policy.path)
@@ -136,7 +140,7 @@ def same_parts(folder: RunFolder, config: Config, task_set: TaskSet) -> None:
     record = folder.read()
     began = record["identity"]
     reward = reward_identity(reward_spec(config.reward.name), config.reward.options, "reward.options")
-    model = model_hash(_policy(config, folder))
+    model = model_hash(first_policy(config, folder))
     parts: list[tuple[str, Mapping[str, object], Mapping[str, object], str]] = [
         ("the data are not those", began["task_set"], task_set.describe() if began["task_set"] else {}, "the data"),
         ("the reward is not the one", began["reward_options"], reward, "its options and files"),

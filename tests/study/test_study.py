@@ -185,6 +185,8 @@ def test_a_policy_or_questions_that_are_not_here_are_told_before_anything_starts
     with pytest.raises(ConfigError, match="make it in a checkout"):
         Local().check(training)
     Local().check(evaluation)  # of a policy that was trained
+    cluster, *_ = jobs_of(study, ["policy.path=nobody/has-this", "ray_address=auto"])
+    Local().check(cluster)  # nodes of a cluster download it themselves
 
 
 def test_a_trainer_that_is_not_installed_is_told_before_anything_is_announced(

@@ -17,8 +17,8 @@ from harness.compare.states import Entry
 from harness.errors import ConfigError, PluginError, nearest
 from harness.hookspecs import Spec
 from harness.plugins import make, make_task_set
-from harness.policies import fetched
 from harness.run.checks import check_device, check_machine
+from harness.run.data import first_policy
 from harness_study.plan import Job
 from harness_study.slots import Slot, make_slots
 
@@ -120,7 +120,7 @@ class Local(Launcher):
         make_task_set(job.config)
         if job.kind == "train":
             check_machine(job.config)
-            fetched(job.config.policy)
+            first_policy(job.config)
         else:
             check_device(job.config)
 

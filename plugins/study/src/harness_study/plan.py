@@ -147,7 +147,8 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
     every = list(itertools.product(*choices))
     _check_baseline(study, every)
     after = [item for item in only if item.startswith("evaluate=")]
-    arms = [combination for combination in every if _chosen(combination, [item for item in only if item not in after])]
+    before = [item for item in only if item not in after]
+    arms = [combination for combination in every if _chosen(combination, before)]
     evaluate = [agent for agent in study.evaluate if _chosen([("evaluate", agent, {})], after)]
     if not arms or (after and not evaluate):
         raise ConfigError(f"no arm of study {study.name!r} fits --only {' '.join(only)}")
