@@ -84,7 +84,8 @@ def spider() -> go.Figure:
     """Reward by pass over the training questions; one colour an arm, the three shorter seeds dashed."""
     figure = go.Figure()
     shown = set()
-    for folder in (HERE / "gpu-spider", HERE / "gpu-spider" / "seeds"):
+    seeds = Path(unpacked(HERE / "gpu-spider" / PACKED).name) / "seeds"
+    for folder in (HERE / "gpu-spider", seeds):
         for run, record in records(folder):
             control = record["identity"]["reward_shuffled"]
             arm = "shuffled rewards (control)" if control else f"{record['agent']} {record['agent_match']}"

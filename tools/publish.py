@@ -4,6 +4,7 @@
     python tools/publish.py runs/20261120-101500-langgraph_sql-a1b2 results/cpu/seed0 [--whole]
     python tools/publish.py --packed runs/probe_roles runs/probe_worth results/studies/pocket-probe
     python tools/publish.py --packed --allow=program --allow=prompts runs/teams results/studies/teams
+    python tools/publish.py --packed --as-published results/gpu-spider/seeds packed
 
 Of every run: record, configuration, one row a step, one row a rollout, one row a call. What tables, charts and
 statistics read is kept as it is; left out or shortened is (`results/README.md` says it too):
@@ -22,7 +23,8 @@ A copy may be copied again.
 With `--packed`, several studies, or folders of runs, go into one archive, a tenth as large: `runs.tar.xz`, in which a
 run of several studies is stored once. It has the rows of validations alone and no calls, so that of an unpacked copy
 `harness compare` prints accuracy, its way there and what validations cost; what it prints of everything stands in
-`STUDY.md` beside the archive.
+`STUDY.md` beside the archive. With `--as-published`, of copies made before, every row stays what it is, and no
+`STUDY.md` is needed.
 With `--allow=KEY`, runs may differ in a key of their identity. A certificate made after a run gets into its record.
 """
 
@@ -111,8 +113,12 @@ def runs_of(state: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(job["run"] for job in state["jobs"] if job.get("run")))
 
 
-def publish_packed(studies: list[Path], target: Path, allow: Sequence[str] = ()) -> None:
-    """Studies that share runs, or folders of runs of no study, in one archive; `allow` as `harness compare` has it."""
+def publish_packed(studies: list[Path], target: Path, allow: Sequence[str] = (), published: bool = False) -> None:
+    """Studies that share runs, or folders of runs of no study, in one archive; `allow` as `harness compare` has it.
+
+    Args:
+        published: They are copies already, of which everything stays.
+    """
     target.mkdir(parents=True)
     filters = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "dict_size": 2**28}]
     with tempfile.TemporaryDirectory() as place:
@@ -124,13 +130,17 @@ def publish_packed(studies: list[Path], target: Path, allow: Sequence[str] = ())
                 copy = folder / run
                 # A study's runs are named by their ids, others as one likes.
                 there = next(Path(place).glob(f"*/{run}"), None) if state else None
-                if there is None:
+                if there is None and published:
+                    keep_run(study / run, copy)
+                elif there is None:
                     publish_run(study / run, copy, 0, packed=True)
                 else:
                     shutil.copytree(there, copy, copy_function=os.link)
             if state:
                 (folder / STUDY_FILE).write_text(json.dumps(state, ensure_ascii=False) + "\n", encoding="utf-8")
                 shutil.copyfile(study / "study.yaml", folder / "study.yaml")
+            if published:
+                continue
             found = compare(select([study]), allow=allow)
             text = render(found, "md", reference_rows(found["task_set"]))
             (target / f"{study.name}.md").write_text(text, encoding="utf-8")
@@ -169,6 +179,16 @@ def publish_run(source: Path, target: Path, texts: int | None, packed: bool = Fa
         write(slim_episodes(run, texts, packed), target / "episodes.parquet", packed)
     if run.transitions is not None and not packed:
         write(slim_calls(run.transitions), target / "transitions.parquet")
+
+
+def keep_run(source: Path, target: Path) -> None:
+    """A published run for an archive: its rows as they are, not compressed, so that they are with those of others."""
+    target.mkdir()
+    for path in source.iterdir():
+        if path.suffix == ".parquet":
+            write(pq.read_table(path), target / path.name, packed=True)
+        else:
+            shutil.copyfile(path, target / path.name)
 
 
 def slim_steps(steps: pa.Table) -> pa.Table:
@@ -235,12 +255,12 @@ if __name__ == "__main__":
     options = {argument for argument in sys.argv[1:] if argument.startswith("--")}
     allow = sorted(option.removeprefix("--allow=") for option in options if option.startswith("--allow="))
     options = {option for option in options if not option.startswith("--allow=")}
-    several = options == {"--packed"} and len(given) > 1
+    several = options in ({"--packed"}, {"--packed", "--as-published"}) and len(given) > 1
     if not several and (len(given) != 2 or options - {"--whole"} or allow):
         raise SystemExit(__doc__)
     try:
         if several:
-            publish_packed(given[:-1], given[-1], allow)
+            publish_packed(given[:-1], given[-1], allow, "--as-published" in options)
         else:
             main(given[0], given[1], texts=None if options else TEXTS)
     except (HarnessError, OSError) as error:

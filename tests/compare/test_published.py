@@ -13,6 +13,7 @@ from pathlib import Path
 from runpy import run_path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pydantic import ConfigDict, TypeAdapter, with_config
 from typer.testing import CliRunner
@@ -122,6 +123,22 @@ def test_studies_in_one_archive_share_runs_and_compare_by_their_validations(stud
         assert again["pairs"] == found["pairs"] and again["learning"] == found["learning"]
         assert [arm["accuracy_final"] for arm in again["arms"]] == [arm["accuracy_final"] for arm in found["arms"]]
         assert '"pid"' not in (tmp_path / "unpacked" / name / "study.json").read_text()
+
+
+@pytest.mark.slow
+def test_an_archive_of_what_was_published_has_every_row_of_it(study: Path, tmp_path: Path) -> None:
+    published, target = tmp_path / "published", tmp_path / "packed"
+    for arguments in ([str(study), str(published)], ["--packed", "--as-published", str(published), str(target)]):
+        done = script("publish.py", *arguments)
+        assert done.returncode == 0, done.stderr
+    assert [path.name for path in target.iterdir()] == ["runs.tar.xz"]
+    again = target / "published"
+    with tarfile.open(target / "runs.tar.xz") as archive:
+        archive.extractall(target, filter="data")
+    for path in published.glob("*/*"):
+        copy = again / path.relative_to(published)
+        same = pq.read_table(copy).equals(pq.read_table(path)) if path.suffix == ".parquet" else None
+        assert same if same is not None else copy.read_bytes() == path.read_bytes()
 
 
 @pytest.mark.slow
