@@ -89,7 +89,7 @@ def publish_study(study: Path, target: Path) -> None:
     for run in runs:
         publish_run(study / run, target / run, None if run == runs[0] else max(12, EPISODES // len(runs)))
     (target / STUDY_FILE).write_text(json.dumps(state, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    shutil.copyfile(study / "study.yaml", target / "study.yaml")
+    copy_file(study, target)
     found = compare(select([target]))
     references = reference_rows(found["task_set"])
     (target / "comparison.md").write_text(render(found, "md", references), encoding="utf-8")
@@ -106,6 +106,12 @@ def state_of(study: Path) -> dict[str, Any]:
         job.pop("pid", None)
         job.pop("pid_started", None)
     return state
+
+
+def copy_file(study: Path, target: Path) -> None:
+    """A study's file; what `harness contribution` makes has none."""
+    if (study / "study.yaml").is_file():
+        shutil.copyfile(study / "study.yaml", target / "study.yaml")
 
 
 def runs_of(state: dict[str, Any]) -> list[str]:
@@ -138,7 +144,7 @@ def publish_packed(studies: list[Path], target: Path, allow: Sequence[str] = (),
                     shutil.copytree(there, copy, copy_function=os.link)
             if state:
                 (folder / STUDY_FILE).write_text(json.dumps(state, ensure_ascii=False) + "\n", encoding="utf-8")
-                shutil.copyfile(study / "study.yaml", folder / "study.yaml")
+                copy_file(study, folder)
             if published:
                 continue
             found = compare(select([study]), allow=allow)
