@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import reduce
 from typing import Any
 
 from harness.errors import RolloutError
@@ -19,16 +20,20 @@ class DeadlinePassed(RolloutError):
 
 
 class Raised(RolloutError):
-    """What the work raised, whatever its class: kind and message."""
+    """What the work raised, whatever its class: kind and message, and those of what first went wrong beneath it."""
 
     def __init__(self, error: BaseException) -> None:
-        try:
-            told = f"{error}"
-            logging.getLogger(__name__).info("%s", type(error).__name__, exc_info=error)
-        except BaseException as worse:  # its own __str__ may raise whatever the work may
-            told = f"(its message cannot be had: {type(worse).__name__})"
-        text = f"{type(error).__name__}: {told}"
-        super().__init__(text.encode("utf-8", "backslashreplace").decode())
+        logging.getLogger(__name__).info("%s", type(error).__name__, exc_info=error)
+        root = reduce(lambda one, _: one.__cause__ or one, range(20), error)  # a chain may be a ring
+        told = ", from ".join(dict.fromkeys([_told(error)[:350], _told(root)[:350]]))
+        super().__init__(told.encode("utf-8", "backslashreplace").decode())
+
+
+def _told(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except BaseException as worse:  # its own __str__ may raise whatever the work may
+        return f"{type(error).__name__}: (its message cannot be had: {type(worse).__name__})"
 
 
 async def within(

@@ -34,9 +34,7 @@ def formed(value: float | None, ends: Interval | None, form: str, signed: bool =
 
 def number(value: float | None, digits: int = 1) -> str:
     """A plain number, or a dash."""
-    if value is None:
-        return "-"
-    return f"{value:,.{digits}f}"
+    return "-" if value is None else f"{value:,.{digits}f}"
 
 
 def p_value(value: float | None) -> str:

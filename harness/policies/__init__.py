@@ -86,10 +86,9 @@ def _downloaded(name: str, revision: str | None) -> str:
             f"policy.path: {name} is gated. Accept its terms on https://huggingface.co/{name}, then set HF_TOKEN"
         ) from error
     except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
-        own = list(by_name())
         raise ConfigError(
-            f"policy.path: {name!r} is neither a folder nor one of {', '.join(own)}, and huggingface.co has none of "
-            f"that name that HF_TOKEN may see{nearest(name, own)}"
+            f"policy.path: {name!r} is neither a folder nor one of {', '.join(by_name())}, and huggingface.co has none "
+            f"of that name that HF_TOKEN may see{nearest(name, by_name())}"
         ) from error
     except (errors.LocalEntryNotFoundError, errors.HfHubHTTPError, httpx.HTTPError, ConnectionError) as error:
         with suppress(errors.LocalEntryNotFoundError):  # what other programs downloaded has no list of its files

@@ -241,6 +241,24 @@ class AnswersNoText(ReferenceSQL):
         return b"SELECT 1"  # type: ignore[return-value]
 
 
+class Wraps(ReferenceSQL):
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        try:
+            try:
+                raise OSError(24, "Too many open files")
+            except OSError as error:
+                raise RuntimeError("Connection error.") from error
+        except RuntimeError as error:
+            raise ConnectionError("Failed to connect. " + 400 * "?") from error
+
+
+class Rings(ReferenceSQL):
+    async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
+        first, second = ValueError("first"), ValueError("second")
+        first.__cause__, second.__cause__ = second, first
+        raise first
+
+
 class Swallows(ReferenceSQL):
     async def solve(self, problem: Problem, toolbox: Toolbox) -> str:
         try:
@@ -262,6 +280,8 @@ class Swallows(ReferenceSQL):
         (CancelsItself(), [], "agent_error", "CancelledError"),
         (NoCoroutine(), [], "agent_error", "SystemExit: 2"),
         (RaisesWhat(Unspeakable()), [], "agent_error", "Unspeakable: (its message cannot be had: SystemExit)"),
+        (Wraps(), [], "agent_error", "?, from OSError: [Errno 24] Too many open files"),
+        (Rings(), [], "agent_error", "ValueError: first"),
         (AnswersNoText(), [], "agent_error", "solve returned bytes, not str"),
         (HangsUp(answers=False), [Reply(WRITE, delay_s=2.0)], "agent_error", "ReadTimeout"),
         (HangsUp(answers=True), [Reply(WRITE, delay_s=2.0)], "no_transitions", "without calling"),
