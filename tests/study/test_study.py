@@ -484,6 +484,11 @@ def test_an_evaluation_waits_for_the_training_of_its_policy(tmp_path: Path, monk
     assert [step.action for step in again.next_steps([of_it])] == ["run"]
     RunFolder(folder.path / folder.entries[first.key]["run"]).update(agent_source="another")
     assert [step.action for step in again.next_steps(jobs)] == ["run", "run", "run", *["skip"] * len(others[1:])]
+    trained = RunFolder(folder.path / folder.entries[first.key]["run"])
+    trained.update(config={**older, "rollout": {**older["rollout"], "runners": 7}})
+    assert again.next_steps(jobs)[0].why == f"{trained.id} has rollout.runners=7"
+    trained.update(config={**older, "seed": 5})
+    assert again.next_steps(jobs)[0].why == "not yet run"
 
 
 def test_what_runs_of_a_slot_share_sees_the_gpus_of_this_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,7 @@ from typing import Literal
 from harness.compare.runs import Run, read_run, readable
 from harness.compare.states import STUDY_FILE, Entry, StudyLaunch, StudyState, config_hash, read_state
 from harness.errors import PluginError
+from harness.layers import differing, flatten
 from harness.parity.certificate import fingerprint
 from harness.provenance import changes, commit
 from harness.results.folder import held, replace_text
@@ -138,8 +139,7 @@ class StudyFolder:
 
     def _next(self, job: Job, runs: Sequence[tuple[Run, str]], any_code: bool, before: Mapping[str, Step]) -> Step:
         entry, wanted = self.entries[job.key], job.config_hash
-        left = self._left(job, entry)
-        if left is not None:
+        if left := self._left(job, entry):
             return Step(job, "wait", self._folder(entry), f"still running as {left.told}", left)
         if job.kind == "eval":
             trained = self._trained(job, before)
@@ -152,19 +152,26 @@ class StudyFolder:
             return Step(job, "run", None, "its earlier run is of another training or code" if mine else "not yet run")
         mine = [run for run, its in runs if run.trained and its == wanted]
         usable = [run for run in mine if any_code or same_code(run.record)]
-        for run in reversed(usable):
-            if run.finished:
-                return Step(job, "skip", run.folder.path, "finished")
-        for run in reversed(usable):
-            return Step(job, "resume", run.folder.path, f"{run.record['status']} before its end")
-        if mine:
-            return Step(job, "run", None, "its earlier run was made by other code (--any-code would keep it)")
-        return Step(job, "run", None, "not yet run")
+        if ended := [run for run in usable if run.finished]:
+            return Step(job, "skip", ended[-1].folder.path, "finished")
+        if usable:
+            return Step(job, "resume", usable[-1].folder.path, f"{usable[-1].record['status']} before its end")
+        by_others = "its earlier run was made by other code (--any-code would keep it)"
+        return Step(job, "run", None, by_others if mine else self._set_otherwise(job, [run for run, _ in runs]))
+
+    def _set_otherwise(self, job: Job, runs: Sequence[Run]) -> str:
+        """Why none of the runs is the job's. Named is one that is, but for settings that the study does not vary."""
+        own, varied = flatten(job.config.dump()), {"agent", "agent_match", "seed", *varied_keys(self.study)}
+        for run in runs:
+            other = flatten(run.record["config"])
+            keys = [key for key in differing([own, other]) if key in other]
+            if run.trained and run.finished and keys and varied.isdisjoint(keys):
+                return f"{run.id} has {', '.join(f'{key}={other[key]}' for key in keys[:3])}"
+        return "not yet run"
 
     def _trained(self, job: Job, before: Mapping[str, Step]) -> str | None:
         """The run whose policy an evaluation is of; None where that is still to be trained."""
-        step = before.get(job.parent or "")
-        if step is not None:
+        if step := before.get(job.parent or ""):
             return step.folder.name if step.action == "skip" and step.folder is not None else None
         entry = self.entries.get(job.parent or "")
         return entry["run"] if entry and entry["state"] == "finished" else None

@@ -221,6 +221,4 @@ class Script:
     @staticmethod
     def _who(request: ReceivedRequest) -> str:
         system, user = (str(request.messages[at]["content"]) for at in (0, 1))
-        if system == PLANNER:
-            return "planner"
-        return "critic" if system == CRITIC else user.removeprefix("Task: ")
+        return "planner" if system == PLANNER else "critic" if system == CRITIC else user.removeprefix("Task: ")

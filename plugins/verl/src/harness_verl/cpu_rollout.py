@@ -49,9 +49,7 @@ class VerlPolicyServer(PolicyServer):
             await asyncio.wait({task})
         finally:
             task.cancel()  # where its caller hung up
-        if task.cancelled():
-            return Generation(prompt_ids, limit, finish_reason="abort")
-        return task.result()
+        return Generation(prompt_ids, limit, finish_reason="abort") if task.cancelled() else task.result()
 
     async def generate(
         self, prompt_ids: list[int], sampling_params: dict[str, Any], request_id: str, **_: Any

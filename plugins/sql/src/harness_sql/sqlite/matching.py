@@ -47,9 +47,7 @@ def same_result(
         return width > 1 and Counter(zip(*gold, strict=True)) == Counter(zip(*pred, strict=True))
     if Counter(gold) == Counter(pred):
         return True
-    if width == 1:
-        return False
-    return _Search(gold, pred, timeout_s).decide()
+    return False if width == 1 else _Search(gold, pred, timeout_s).decide()
 
 
 class _Undecided(Exception):
