@@ -175,6 +175,7 @@ def test_a_policy_or_questions_that_are_not_here_are_told_before_anything_starts
         ("policy.path=spider-sql", "make it in a checkout"),
         ("policy.path=/nowhere", "there is no folder /nowhere"),
         ("task.name=spider", "Spider's prepared folder /nowhere is not there"),
+        ("roles.check_query.policy=spider-sql", "roles.check_query: policy 'spider-sql' is not in"),
     ):
         done = here("study", str(study_file), "--set", setting)
         assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1

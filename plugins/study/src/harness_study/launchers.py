@@ -17,6 +17,7 @@ from harness.compare.states import Entry
 from harness.errors import ConfigError, PluginError, nearest
 from harness.hookspecs import Spec
 from harness.plugins import make, make_task_set
+from harness.policies.roles import answerers
 from harness.run.checks import check_device, check_machine
 from harness.run.data import first_policy
 from harness_study.plan import Job
@@ -123,6 +124,7 @@ class Local(Launcher):
             first_policy(job.config)
         else:
             check_device(job.config)
+        answerers(job.config)
 
     def slots(self, jobs: int, gpus_per_run: int) -> list[Slot]:
         """Equal shares of this machine."""

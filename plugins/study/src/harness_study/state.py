@@ -145,8 +145,7 @@ class StudyFolder:
             trained = self._trained(job, before)
             mine = [run for run, its in runs if run.finished and _made_by(run, job, entry, its == wanted)]
             for run in reversed(mine):
-                parent = run.record.get("parent")
-                of = parent["run"] if parent else trained
+                of = parent["run"] if (parent := run.record.get("parent")) else trained
                 if trained is not None and of == trained and (any_code or same_code(run.record)):
                     return Step(job, "skip", run.folder.path, "finished")
             return Step(job, "run", None, "its earlier run is of another training or code" if mine else "not yet run")
