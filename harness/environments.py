@@ -85,6 +85,12 @@ class Environment(ABC):
             RolloutError: This machine lacks what the payload names; the message says what to do.
         """
 
+    async def ready(self, payload: Mapping[str, Any]) -> None:  # noqa: B027
+        """Wait until this process has loaded what its attempts share, however long that takes here: no deadline runs.
+
+        Called after `check`, before each attempt. Of what goes wrong nothing is raised: `open` meets it, too.
+        """
+
     async def call(self, payload: Mapping[str, Any], tool: str, arguments: Mapping[str, Any]) -> Observation:
         """As a session's `call`, for an environment in which no call changes what another one finds."""
         raise NotImplementedError(f"{type(self).__name__} has neither `call` nor `open`")

@@ -7,9 +7,7 @@ from harness.compare.keys import EstimateData, Interval
 
 def points(value: float | None, signed: bool = False) -> str:
     """A share as percent or a difference as points, one decimal; a dash for None."""
-    if value is None:
-        return "-"
-    return f"{100 * value:+.1f}" if signed else f"{100 * value:.1f}"
+    return "-" if value is None else f"{100 * value:{'+' * signed}.1f}"
 
 
 def interval(ends: Interval | None, signed: bool = True) -> str:
@@ -39,6 +37,4 @@ def number(value: float | None, digits: int = 1) -> str:
 
 def p_value(value: float | None) -> str:
     """`0.031`, `<0.001`, or a dash."""
-    if value is None:
-        return "-"
-    return "<0.001" if value < 0.001 else f"{value:.3f}"
+    return "-" if value is None else "<0.001" if value < 0.001 else f"{value:.3f}"

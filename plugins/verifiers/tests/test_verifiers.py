@@ -16,6 +16,7 @@ from harness import (
     Attempt,
     ConfigError,
     EnvironmentContract,
+    EnvironmentFault,
     RewardContract,
     Task,
     TaskSetContract,
@@ -77,6 +78,22 @@ def _attempt(answer: str) -> Attempt:
 
 
 @pytest.mark.slow
+async def test_what_still_loads_is_waited_for_before_an_attempt_and_not_in_it(
+    python: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness_verifiers.environment.START_S", 0.05)
+    made = VerifiersEnvironment()
+    (task,) = VerifiersTasks("scratchpad", python=python, limit=1).load("all")
+    payload = {**made.payload(task, {"timeout_s": 20.0, "max_chars": 100}), "limit": 3}  # which nobody has loaded
+    with pytest.raises(EnvironmentFault, match=r"is not loaded after 0\.05 s, and goes on"):
+        await made.open(payload, "early/0")
+    await made.ready(payload)
+    await (await made.open(payload, "ready/0")).close()
+    await made.ready({**payload, "python": "/nowhere"})
+    with pytest.raises(EnvironmentFault, match="does not start: .*/nowhere"):
+        await made.open({**payload, "python": "/nowhere"}, "nowhere/0")
+
+
 async def test_a_side_process_that_dies_or_hangs_scores_nothing_and_is_made_anew(
     python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

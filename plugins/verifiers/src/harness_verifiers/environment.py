@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 from harness import EnvironmentFault, EnvironmentSession, RolloutError, TaskSetError
 from harness_side import Payload, SideEnvironment, SideSession
-from harness_verifiers.process import Source, checked, kept
+from harness_verifiers.process import LOAD_S, Source, checked, kept
 from harness_verifiers.tasks import DATA
 
 START_S, OPEN_S = 25.0, 4.0
-"""How long an attempt waits until a side process has loaded, which the next attempt finds loaded; and for a session."""
+"""How long an attempt waits for a side process that ended and is loaded anew; and for a session."""
 
 
 class VerifiersEnvironment(SideEnvironment):
@@ -29,14 +30,15 @@ class VerifiersEnvironment(SideEnvironment):
             except TaskSetError as error:
                 raise RolloutError(f"{error}. A runner on another machine needs it at that path") from error
 
+    async def ready(self, payload: Payload) -> None:
+        if payload["tools"]:
+            with suppress(EnvironmentFault):
+                await (await asyncio.to_thread(kept, Source.of(payload))).ready(LOAD_S)
+
     async def open(self, payload: Payload, attempt: str) -> EnvironmentSession:
         if not payload["tools"]:
             return await super().open(payload, attempt)
-        source = Source.of(payload)
-        try:
-            process = await asyncio.to_thread(kept, source)
-        except OSError as error:
-            raise EnvironmentFault(f"{source.name} does not start: {error}") from error
+        process = await asyncio.to_thread(kept, Source.of(payload))
         await process.ready(START_S)
         session = SideSession(process, attempt, payload, "state")
         await session.open(OPEN_S, {"number": payload["number"], "hash": payload["hash"]})

@@ -141,12 +141,15 @@ def kept(source: Source) -> Process:
     """The process in which this one loads, carries out and scores a taskset, made anew where it has ended.
 
     Raises:
-        OSError: There is no such interpreter.
+        EnvironmentFault: There is no such interpreter.
     """
     with _lock:
         process = _kept.get(source)
         if process is None or process.gone:
-            process = _kept[source] = source.start()
+            try:
+                process = _kept[source] = source.start()
+            except OSError as error:
+                raise EnvironmentFault(f"{source.name} does not start: {error}") from error
     return process
 
 

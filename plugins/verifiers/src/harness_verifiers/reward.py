@@ -38,7 +38,7 @@ class Verifiers:
                 await process.ready(LOAD_S)
                 said = await process.ask(SCORE_S, asked)
                 break
-            except (EnvironmentFault, OSError) as error:
+            except EnvironmentFault as error:
                 if not left:
                     return Verdict(None, str(error))
         return verdict_of(said)

@@ -42,8 +42,6 @@ def loaded(source: Source) -> Loaded:
         tasks = list(first["tasks"])
         while len(tasks) < first["count"]:
             tasks += process.wait(LOAD_S, {"do": "tasks", "start": len(tasks)})["tasks"]
-    except OSError as error:
-        raise TaskSetError(f"{source.python} does not start: {error}") from error
     except EnvironmentFault as error:
         lacks = "ModuleNotFoundError" in str(error) or "No module named" in str(error)
         hint = f". Install it: uv pip install --python {source.python} {VERIFIERS} and the taskset's package"
