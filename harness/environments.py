@@ -85,7 +85,7 @@ class Environment(ABC):
             RolloutError: This machine lacks what the payload names; the message says what to do.
         """
 
-    async def ready(self, payload: Mapping[str, Any]) -> None:  # noqa: B027
+    async def ready(self, payload: Mapping[str, object]) -> None:  # noqa: B027
         """Wait until this process has loaded what its attempts share, however long that takes here: no deadline runs.
 
         Called after `check`, before each attempt. Of what goes wrong nothing is raised: `open` meets it, too.

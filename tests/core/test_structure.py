@@ -67,7 +67,7 @@ WORDS = re.compile(
 )
 
 BOUNDS = {
-    "code lines of the core": 15_270,
+    "code lines of the core": 15_268,
     "code lines of core and plugins": 35_230,
     "floors of the core": 14,
     "circles of rooms": 0,
