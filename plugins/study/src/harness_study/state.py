@@ -156,15 +156,15 @@ class StudyFolder:
         if usable:
             return Step(job, "resume", usable[-1].folder.path, f"{usable[-1].record['status']} before its end")
         by_others = "its earlier run was made by other code (--any-code would keep it)"
-        return Step(job, "run", None, by_others if mine else self._set_otherwise(job, [run for run, _ in runs]))
+        return Step(job, "run", None, by_others if mine else self._set_otherwise(job, runs))
 
-    def _set_otherwise(self, job: Job, runs: Sequence[Run]) -> str:
+    def _set_otherwise(self, job: Job, runs: Sequence[tuple[Run, str]]) -> str:
         """Why none of the runs is the job's. Named is one that is, but for settings that the study does not vary."""
         own, varied = flatten(job.config.dump()), {"agent", "agent_match", "seed", *varied_keys(self.study)}
-        for run in runs:
+        for run in (run for run, _ in runs if run.trained and run.finished and run.record["seed"] == job.seed):
             other = flatten(run.record["config"])
             keys = [key for key in differing([own, other]) if key in other]
-            if run.trained and run.finished and keys and varied.isdisjoint(keys):
+            if keys and varied.isdisjoint(keys):
                 return f"{run.id} has {', '.join(f'{key}={other[key]}' for key in keys[:3])}"
         return "not yet run"
 
