@@ -71,8 +71,6 @@ CALL = ("step", "phase", "role", "trained", "response_tokens", "gateway_s")
 
 
 def main(source: Path, target: Path, texts: int | None) -> None:
-    if target.exists():
-        raise SystemExit(f"{target} exists already; remove it or name another folder")
     if (source / STUDY_FILE).is_file():
         publish_study(source, target)
     else:
@@ -264,10 +262,15 @@ if __name__ == "__main__":
     several = options in ({"--packed"}, {"--packed", "--as-published"}) and len(given) > 1
     if not several and (len(given) != 2 or options - {"--whole"} or allow):
         raise SystemExit(__doc__)
+    if given[-1].exists():
+        raise SystemExit(f"publish: {given[-1]} exists already; remove it or name another folder")
     try:
         if several:
             publish_packed(given[:-1], given[-1], allow, "--as-published" in options)
         else:
             main(given[0], given[1], texts=None if options else TEXTS)
-    except (HarnessError, OSError) as error:
-        raise SystemExit(f"publish: {error}") from error
+    except BaseException as error:
+        shutil.rmtree(given[-1], ignore_errors=True)  # whole, or not at all
+        if isinstance(error, HarnessError | OSError):
+            raise SystemExit(f"publish: {error}") from error
+        raise

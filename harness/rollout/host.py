@@ -75,9 +75,9 @@ async def run_attempt(
 ) -> Attempt:
     """Run one attempt to its end, whatever the agent does. Never raises for anything the agent or endpoint did.
 
-    The environment's session is open for as long as the attempt lasts, and closed however it ends.
+    The environment's session is open for as long as the attempt lasts, and closed however it ends. What the environment
+    loads for all attempts is waited for before the clock starts.
     """
-    started = clock.now()
     toolbox = HostToolbox(
         request=request,
         url=lambda role: control.agent_url(rollout_id, attempt_id, role),
@@ -85,7 +85,8 @@ async def run_attempt(
         model=model,
         http_client=http_client,
     )
-    ended = _Ended()
+    await toolbox.environment.ready(request.payload)
+    started, ended = clock.now(), _Ended()
     try:
         await toolbox.open(f"{rollout_id}/{attempt_id}")
         ended.began_s = clock.now()

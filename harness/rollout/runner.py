@@ -82,7 +82,6 @@ class PluginAgent(agl.LitAgent[Input]):
         assert isinstance(rollout, AttemptedRollout)
         request = RolloutRequest.parse(task)
         environment(request.environment).check(request.payload)
-        await environment(request.environment).ready(request.payload)
         policy = resources[POLICY_RESOURCE]
         assert isinstance(policy, agl.LLM)
         if self._http is None:

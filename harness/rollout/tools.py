@@ -36,6 +36,7 @@ class HostToolbox:
     """The toolbox of one attempt; notes every call of a tool, carried out in the attempt's own session.
 
     Attributes:
+        environment: Whose session it opens.
         fault: Of the environment, once it had one: no call goes there any more, and the attempt is not judged.
         state: What the session left behind, once it is closed.
     """
@@ -53,10 +54,10 @@ class HostToolbox:
     """How many branches each branch has begun."""
 
     def __post_init__(self) -> None:
-        self._environment = environment(self.request.environment)
+        self.environment = environment(self.request.environment)
         self._session: EnvironmentSession | None = None
         self.broken: asyncio.Future[None] | None = None  # done once the environment has a fault
-        self.tools: Sequence[Tool] = self._environment.tools_for(self.request.payload)
+        self.tools: Sequence[Tool] = self.environment.tools_for(self.request.payload)
         self.prompts: Any = program(self.request.program).prompts_for(self.tools)
 
     async def open(self, attempt: str) -> None:
@@ -64,7 +65,7 @@ class HostToolbox:
         self.broken = asyncio.get_running_loop().create_future()
 
         async def opened() -> None:  # kept as soon as it is there, whoever is cancelled then
-            self._session = await self._environment.open(self.request.payload, attempt)
+            self._session = await self.environment.open(self.request.payload, attempt)
 
         try:
             await within(OPEN_S, opened)

@@ -158,6 +158,11 @@ def test_a_published_study_compares_as_the_study_did(study: Path, tmp_path: Path
     assert "pid" not in (target / "study.json").read_text()
     assert not list(target.rglob("logs")) and not list(target.rglob("*.jsonl"))
     assert script("publish.py", str(study), str(target)).returncode == 1  # never over an older one
+    lost = tmp_path / "lost"
+    shutil.copytree(study, lost)
+    shutil.rmtree(lost / select([study]).runs[1].id)
+    done = script("publish.py", str(lost), str(tmp_path / "half"))
+    assert done.returncode == 1 and "is not a run folder" in done.stderr and not (tmp_path / "half").exists()
     assert markdown_tables(tables(after)) == markdown_tables(tables(before))
     for run in select([study]).runs:
         copy = read_run(target / run.id)

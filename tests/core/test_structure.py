@@ -67,8 +67,8 @@ WORDS = re.compile(
 )
 
 BOUNDS = {
-    "code lines of the core": 15_268,
-    "code lines of core and plugins": 35_230,
+    "code lines of the core": 15_267,
+    "code lines of core and plugins": 35_229,
     "floors of the core": 14,
     "circles of rooms": 0,
     "circles of modules": 0,

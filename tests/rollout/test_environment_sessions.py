@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from harness import clock
 from harness.environments import Environment, Observation, Tool, check_offered
 from harness.errors import EnvironmentFault, PluginError
 from harness.gateway.client import GatewayControl
@@ -65,6 +66,12 @@ class Notebook(Environment):
         ),
     )
     opened = closed = 0
+    ready_s = 0.0
+    """Unix time."""
+
+    async def ready(self, payload: Mapping[str, object]) -> None:
+        await asyncio.sleep(0.05)
+        self.ready_s = clock.now()
 
     def payload(self, task: Task, limits: Mapping[str, Any]) -> Mapping[str, Any]:
         return {}
@@ -135,6 +142,13 @@ async def test_what_a_session_leaves_behind_reaches_the_attempt_across_processes
     assert from_spans(to_spans(done)) == done
     again = await stage.play(notes("c"))
     assert again.state == {"notes": ["c"]} and (notebook.opened, notebook.closed) == (2, 2)
+
+
+async def test_what_an_environment_loads_is_waited_for_before_the_attempt_s_clock_starts(
+    stage: Stage, notebook: Notebook
+) -> None:
+    done = await stage.play(notes("a"))
+    assert 0.0 < notebook.ready_s <= done.started_s
 
 
 class Raises(ReferenceTools):
