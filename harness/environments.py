@@ -86,9 +86,9 @@ class Environment(ABC):
         """
 
     async def ready(self, payload: Mapping[str, object]) -> None:  # noqa: B027
-        """Wait until this process has loaded what its attempts share, however long that takes here: no deadline runs.
+        """Wait until this process has loaded what its attempts share, for five minutes at most.
 
-        Called after `check`, before each attempt. Of what goes wrong nothing is raised: `open` meets it, too.
+        Called after `check`, before each attempt, whose time has not begun. What either raises leaves it unscored.
         """
 
     async def call(self, payload: Mapping[str, Any], tool: str, arguments: Mapping[str, Any]) -> Observation:

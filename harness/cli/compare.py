@@ -26,8 +26,7 @@ def compare(
     ],
     baseline: complete.Baseline = None,
     form: Annotated[
-        str,
-        typer.Option("--format", help=f"One of {', '.join(FORMATS)}.", autocompletion=complete.one_of(*FORMATS)),
+        str, typer.Option("--format", help=f"One of {', '.join(FORMATS)}.", autocompletion=complete.one_of(*FORMATS))
     ] = "table",
     allow: Annotated[
         list[str] | None, typer.Option(help="A key that may differ though it should not; repeatable.")

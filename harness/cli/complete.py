@@ -77,8 +77,7 @@ Settings = Annotated[
 ]
 """The option `--set` of every command that takes a whole configuration."""
 Store = Annotated[
-    str | None,
-    typer.Option("--store", "--external-store-address", help="URL of a store that `harness store` started."),
+    str | None, typer.Option("--store", "--external-store-address", help="URL of a store that `harness store` started.")
 ]
 Preset = Annotated[str | None, typer.Option(help="A preset of `harness config list`.", autocompletion=presets)]
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout.")]

@@ -23,8 +23,7 @@ def evaluate(
     ] = None,
     agent: Annotated[str | None, complete.agent("The agent; by default the run's, or langgraph_sql.")] = None,
     endpoint: Annotated[
-        str | None,
-        typer.Option(help="An OpenAI-compatible URL ending in /v1; OPENAI_BASE_URL if nothing is named."),
+        str | None, typer.Option(help="An OpenAI-compatible URL ending in /v1; OPENAI_BASE_URL if nothing is named.")
     ] = None,
     model: Annotated[str | None, typer.Option(help="The endpoint's model name, or a policy to serve here.")] = None,
     api_key_env: complete.KeyVariable = "OPENAI_API_KEY",

@@ -47,15 +47,7 @@ def match(
     trained = sum(bool(call["trained"]) for call in calls)
     remarks = near_misses(spec.roles, pattern)
     if json_:
-        emit_json(
-            {
-                "agent": plugin,
-                "agent_match": pattern,
-                "roles": matched,
-                "calls": calls,
-                "remarks": remarks,
-            }
-        )
+        emit_json({"agent": plugin, "agent_match": pattern, "roles": matched, "calls": calls, "remarks": remarks})
     else:
         table = Table("call", "role", "trained")
         for call in calls:

@@ -96,11 +96,7 @@ def run_parity(names: list[str], scenarios: list[str], say: Any = lambda text: N
         result: Similarity | Deviation = (
             compare(name, recordings, reference) if spec.strict else measure(name, recordings, reference)
         )
-        row: dict[str, object] = {
-            **told,
-            "passed": getattr(result, "passed", None),
-            **asdict(result),
-        }
+        row: dict[str, object] = {**told, "passed": getattr(result, "passed", None), **asdict(result)}
         certificate = None if scenarios else write_certificate(name, result)
         agents[name] = {**row, "certificate": certificate["hash"] if certificate else None}
     programs = {one: program(one) for one in dict.fromkeys(map(program_of, names))}

@@ -37,10 +37,7 @@ BESIDE = {
 
 
 @app.callback()
-def plugins(
-    context: typer.Context,
-    json_: complete.Json = False,
-) -> None:
+def plugins(context: typer.Context, json_: complete.Json = False) -> None:
     """List plugins with their agents, versions and state; a broken one is listed with its problem."""
     if context.invoked_subcommand is not None:
         return

@@ -55,11 +55,12 @@ def behaviour(comparison: Comparison) -> Table:
         f"What the agents did{' (last validation; failures over the whole run)' * (comparison['kind'] == 'train')}",
         cells,
         comparison["arms"],
-        "Per rollout that ended well, means over seeds. Rewritten, helped and hurt count questions of one "
+        "Per rollout that ended well, means over seeds; unscored and failures: sums. Rewritten, helped and hurt count "
         + (
-            f"validation. Groups with signal: training rollouts of one task {differ}; others teach nothing."
+            f"questions of one validation. Groups with signal: training rollouts of one task {differ}; others teach "
+            "nothing."
             if comparison["kind"] == "train"
-            else "evaluation."
+            else "questions of one evaluation."
         ),
     )
 

@@ -10,23 +10,9 @@ from harness.compare import statistics
 from harness.compare.agreement import agree
 from harness.compare.arms import arm_of
 from harness.compare.by_role import held_by_role
-from harness.compare.estimates import (
-    COLLAPSE,
-    MIN_SEEDS,
-    crossed_mean,
-    seeds_for_equivalence,
-    unseen_share,
-)
+from harness.compare.estimates import COLLAPSE, MIN_SEEDS, crossed_mean, seeds_for_equivalence, unseen_share
 from harness.compare.identity import check_data, check_identity, check_parity, circumstances, times_compare
-from harness.compare.keys import (
-    SCHEMA_VERSION,
-    Comparison,
-    Decision,
-    Failed,
-    McNemarData,
-    Pair,
-    Training,
-)
+from harness.compare.keys import SCHEMA_VERSION, Comparison, Decision, Failed, McNemarData, Pair, Training
 from harness.compare.learning import learn
 from harness.compare.measures import measure
 from harness.compare.sampled import sampled
@@ -138,7 +124,8 @@ def _usable(runs: Sequence[Run]) -> tuple[list[Run], list[str]]:
         if not run.finished or run.validation()["reward"].drop_nulls().is_empty():
             continue
         older = chosen.get((run.arm, run.seed))
-        if older is not None:
+        if older is not None and older.id != run.id:
+            older, run = sorted((older, run), key=lambda one: one.id)
             remarks.append(f"{run.arm} seed {run.seed} ran twice; {older.id} is left out for the newer {run.id}.")
         chosen[(run.arm, run.seed)] = run
     if not chosen:
@@ -247,8 +234,11 @@ def _mcnemar(rows: pl.DataFrame) -> list[McNemarData]:
 
 
 def _training(runs: Sequence[Run], base_runs: Sequence[Run], rows: pl.DataFrame) -> Training:
-    """Evidence on trainings, of several seeds."""
-    firsts, seconds = ([cast(float, run.scores()["value"].mean()) for run in arm] for arm in (runs, base_runs))
+    """Evidence on trainings, of the seeds that both have."""
+    common = set(rows["seed"].unique())
+    firsts, seconds = (
+        [cast(float, run.scores()["value"].mean()) for run in arm if run.seed in common] for arm in (runs, base_runs)
+    )
     return {
         "hierarchical_bootstrap": statistics.hierarchical_bootstrap(rows),
         "probability_of_improvement": statistics.probability_of_improvement(firsts, seconds),
@@ -302,5 +292,6 @@ def verdict(
 
 
 def _failed(run: Run) -> Failed:
-    reason = run.record.get("reason") or ("not validated" if run.finished else "not finished")
+    scored = "nothing of its last validation was scored" if len(run.validation()) else "no validation is in its folder"
+    reason = run.record.get("reason") or (scored if run.finished else "not finished")
     return {"run": run.id, "arm": run.arm, "seed": run.seed, "status": run.record["status"], "reason": str(reason)}

@@ -148,10 +148,7 @@ def _csv(comparison: Comparison) -> str:
         tests = ("p", "p_holm", "p_equivalence_holm", "detectable", "verdict", "identical")
         row |= {key: dict(pair or {}).get(key) for key in tests}
         row |= {"unseen_share": pair and pair["collapses"]["share"]}
-        for key, bounds in (
-            ("accuracy", arm["accuracy_bounds"]),
-            ("difference", pair and pair["difference_bounds"]),
-        ):
+        for key, bounds in (("accuracy", arm["accuracy_bounds"]), ("difference", pair and pair["difference_bounds"])):
             row |= dict(zip((f"{key}_worst", f"{key}_best"), bounds or (None, None), strict=True))
         row |= {key: value for key, value in arm.items() if isinstance(value, int | float)}
         row |= {f"{part}_share": share for part, share in arm["shares"].items()}

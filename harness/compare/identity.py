@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby, product
 from typing import TYPE_CHECKING, Any, get_args
@@ -26,6 +26,8 @@ _PHASES = {
     "data_order": ("train", ": as many, but others or in another order"),
 }
 """Keys whose value is a hash of questions: of which phase, and what differs where their number does not."""
+_ARM = ("agent", "agent_match")
+"""What arms may differ in unasked, runs of one arm not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +69,13 @@ def identity_keys(config_key: str) -> list[str]:
     ]
 
 
-def differences(runs: Sequence[Run]) -> list[Difference]:
-    """All that differs between runs which must be alike, what may follow the seed between runs of one seed only."""
-    flat = [(run, _comparable(run)) for run in runs]
+def differences(runs: Sequence[Run], more: Sequence[str] = ()) -> list[Difference]:
+    """All that differs between runs which must be alike, what may follow the seed between runs of one seed only.
+
+    Args:
+        more: Keys of the configuration that must be, too.
+    """
+    flat = [(run, _comparable(run, more)) for run in runs]
     found = []
     for key in sorted({key for _, one in flat for key in one}):
         top = keys().get(key.partition(".")[0])
@@ -86,7 +92,7 @@ def differences(runs: Sequence[Run]) -> list[Difference]:
 
 
 def check_identity(runs: Sequence[Run], allow: Iterable[str] = (), varied: Iterable[str] = ()) -> list[Exempt]:
-    """Refuse runs that differ where they must not.
+    """Refuse runs that differ where they must not; trainings of one arm, in what a study varies, too.
 
     Args:
         allow: Identity keys (or their prefixes) that the user lets differ.
@@ -99,19 +105,22 @@ def check_identity(runs: Sequence[Run], allow: Iterable[str] = (), varied: Itera
         NotComparable: Keys differ without permission; the message has all of them.
     """
     allowed = list(allow)
-    known = {key for run in runs for key in _comparable(run)}
+    known = {key for run in runs for key in _comparable(run, _ARM)}
     for key in allowed:
         if not any(_covers(key, one) for one in known):
             raise NotComparable(
                 f"--allow {key}: no such key. Known: {', '.join(sorted({one.split('.')[0] for one in known}))}"
             )
     by_study = [key for one in varied for key in identity_keys(one)]
+    arms = [[run for run in runs if run.trained and run.arm == arm] for arm in dict.fromkeys(run.arm for run in runs)]
+    # What is another one in each training follows them, such as whose policy a role has.
+    mixed = {one.key: one for arm in arms for one in differences(arm, _ARM) if len(one.values) < len(arm)}
     exceptions: list[Exempt] = []
     refused: list[Difference] = []
-    for one in differences(runs):
-        if any(_covers(key, one.key) for key in [*allowed, *by_study]):
-            values = {run.id: _comparable(run).get(one.key) for run in runs}
-            by_hand = any(_covers(key, one.key) for key in allowed)
+    for one in ({one.key: one for one in differences(runs)} | mixed).values():
+        by_hand = any(_covers(key, one.key) for key in allowed)
+        if by_hand or (one.key not in mixed and any(_covers(key, one.key) for key in by_study)):
+            values = {run.id: _comparable(run, _ARM).get(one.key) for run in runs}
             exempt: Exempt = {"key": one.key, "why": "allowed" if by_hand else "varied", "values": values}
             exceptions.append(exempt | {"said": one.said} if one.key in _PHASES else exempt)
         else:
@@ -197,7 +206,8 @@ def check_parity(runs: Sequence[Run], allow: Iterable[str] = ()) -> list[str]:
                 if found is not None and found["strict"] and programs[name] == program
             }
             if len(set(values.values())) > 1 and not permitted:
-                (one, first), (two, second) = _two_of(values)
+                one, first = next(iter(values.items()))
+                two, second = next((name, value) for name, value in values.items() if value != first)
                 raise NotComparable(
                     f"parity.{part} differs: {first} for {one}, {second} for {two}. "
                     "Certify both anew with `harness parity`, or say --allow parity"
@@ -279,8 +289,9 @@ def _sharing_text(at_once: int, cores: int) -> str:
     return f"{text}{with_cores(cores)}"
 
 
-def _comparable(run: Run) -> dict[str, Any]:
+def _comparable(run: Run, more: Iterable[str] = ()) -> dict[str, Any]:
     flat = {"kind": run.record["kind"], "samples": 1, **flatten(run.record["identity"])}
+    flat |= {key: run.record["config"].get(key) for key in more}
     if run.record["kind"] == "train":  # rounding is another one; of what is measured, the policy may be served anywhere
         flat["device"] = run.record["device"]
     return {key: value for key, value in flat.items() if value != {}}  # an option not set, whoever else sets some
@@ -336,9 +347,3 @@ def _idiomatic(name: str) -> bool:
         return not agent_spec(name).strict
     except PluginError:  # made elsewhere, by a plugin that is not installed here
         return name.endswith("_idiomatic")
-
-
-def _two_of(values: Mapping[str, object]) -> list[tuple[str, Any]]:
-    items = list(values.items())
-    other = next(item for item in items if item[1] != items[0][1])
-    return [items[0], other]

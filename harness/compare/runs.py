@@ -22,7 +22,7 @@ from harness.wording import is_graded, printable
 if TYPE_CHECKING:
     import polars as pl
 
-_NEEDED = {"episodes": {"phase", "step", "reward"}, "transitions": {"role", "trained"}, "steps": {"step"}}
+_NEEDED = {"episodes": {"phase", "step", "reward", "cluster"}, "transitions": {"role", "trained"}, "steps": {"step"}}
 """Columns without which a table says nothing."""
 
 

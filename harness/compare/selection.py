@@ -161,6 +161,7 @@ def _add_study(chosen: Selection, folder: Path) -> None:
         chosen.arms.append(job["arm"])
         path = folder / job["run"] if job["run"] else None
         if path is None or not (path / "run.json").is_file():
-            chosen.missing.append(f"{job['arm']} seed {job['seed']}: {job.get('state', 'not run')}")
+            lost = f"its folder {path} is not here" if job.get("state") == "finished" else job.get("state", "not run")
+            chosen.missing.append(f"{job['arm']} seed {job['seed']}: {lost}")
             continue
         chosen.runs.append(replace(read_run(path), arm=job["arm"], name=f"{job['arm']} seed {job['seed']}"))

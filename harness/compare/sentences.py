@@ -39,7 +39,7 @@ def sentences(comparison: Comparison) -> list[str]:
             "One seed an arm: this compares these checkpoints. It says nothing about what another training would reach."
         )
     elif any(pair["one_seed"] for pair in comparison["pairs"]):
-        found.append("Where only one seed is common, the comparison is of these checkpoints alone.")
+        found.append("Where one seed is common, or none, the comparison is of these checkpoints alone.")
     return [*found, *closing]
 
 

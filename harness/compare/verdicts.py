@@ -32,7 +32,7 @@ def verdict_text(pair: Pair) -> str:
         return f"{text} (identical in {of})"
     if pair["verdict"] == "cannot tell":
         text += f" ({'; '.join(found)})" if (found := _lacking(pair)) else ""
-    return f"{text}, one seed" if pair["one_seed"] else text
+    return text + _alone(pair)
 
 
 def _lacking(pair: Pair) -> list[str]:
@@ -69,8 +69,12 @@ def _told(pair: Pair) -> str:
     if pair["identical"]:
         seeds = pair["difference"]["seeds"]
         return f"{pair['arm']} ({seeds} seed{'s' * (seeds > 1)})"
-    where = ", one seed" if pair["one_seed"] else ""
-    return f"{pair['arm']} ({with_interval(pair['difference'], signed=True)} points{where})"
+    return f"{pair['arm']} ({with_interval(pair['difference'], signed=True)} points{_alone(pair)})"
+
+
+def _alone(pair: Pair) -> str:
+    """That no trainings of several seeds were compared one by one, and why."""
+    return "" if not pair["one_seed"] else ", one seed" if pair["paired_by"] == "seed" else ", no seed in common"
 
 
 def _on_the_way(comparison: Comparison) -> list[str]:

@@ -38,12 +38,7 @@ class AttemptLog:
     """One open attempt: its forced sampling, its deadline and its records."""
 
     def __init__(
-        self,
-        rollout_id: str,
-        attempt_id: str,
-        sampling: Mapping[str, Any],
-        timeout_s: float,
-        roles: frozenset[str],
+        self, rollout_id: str, attempt_id: str, sampling: Mapping[str, Any], timeout_s: float, roles: frozenset[str]
     ) -> None:
         self.rollout_id = rollout_id
         self.attempt_id = attempt_id

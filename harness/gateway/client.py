@@ -113,10 +113,7 @@ class GatewayControl:
     async def close_attempt(self, rollout_id: str, attempt_id: str) -> tuple[list[Transition], list[CallFailure]]:
         """Close an attempt: calls under way are cancelled, later ones refused. Its records, in order."""
         answer = await self._send("DELETE", _attempt(rollout_id, attempt_id))
-        return (
-            [_transition(row) for row in answer["transitions"]],
-            [CallFailure(**row) for row in answer["failures"]],
-        )
+        return ([_transition(row) for row in answer["transitions"]], [CallFailure(**row) for row in answer["failures"]])
 
     async def stats(self) -> dict[str, Any]:
         """Counts of calls, failures by code, the queue and the upstreams."""

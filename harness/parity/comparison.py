@@ -112,10 +112,7 @@ def measure(agent: str, recordings: Sequence[Recording], reference: Sequence[Rec
     return Deviation(
         agent=agent,
         calls=(sum(len(mine.calls) for mine, _ in pairs), sum(len(base.calls) for _, base in pairs)),
-        prompt_chars=(
-            sum(mine.prompt_chars for mine, _ in pairs),
-            sum(base.prompt_chars for _, base in pairs),
-        ),
+        prompt_chars=(sum(mine.prompt_chars for mine, _ in pairs), sum(base.prompt_chars for _, base in pairs)),
         roles=tuple(sorted({call.role for mine, _ in pairs for call in mine.calls})),
         injected=tuple(sorted(injected)),
         same_answer=(

@@ -87,10 +87,7 @@ class Recording:
 
 
 async def record(
-    agent: Agent,
-    program: str,
-    scenarios: Sequence[Scenario] | None = None,
-    plays: Sequence[str] = PLAYS,
+    agent: Agent, program: str, scenarios: Sequence[Scenario] | None = None, plays: Sequence[str] = PLAYS
 ) -> list[Recording]:
     """Run one agent over its program's scenarios, one after the other and then all at once.
 

@@ -106,11 +106,7 @@ class TrainingDisplay:
         )
         elapsed = duration(time.monotonic() - self._began)
         return "\n".join(
-            (
-                f"{self._doing(progress)}   elapsed {elapsed}",
-                self._line(progress),
-                f"validation  {curve or 'not yet'}",
-            )
+            (f"{self._doing(progress)}   elapsed {elapsed}", self._line(progress), f"validation  {curve or 'not yet'}")
         )
 
     def _doing(self, progress: Progress) -> str:

@@ -8,17 +8,7 @@ from typing import TYPE_CHECKING, Any
 from harness.monitor import so_far, steps_of
 from harness.records import AGENT_OUTCOMES
 from harness.results.readings import FILE
-from harness.wording import (
-    answered_by,
-    duration,
-    failed_itself,
-    mean,
-    measured,
-    percent,
-    spoilt,
-    unread,
-    with_cores,
-)
+from harness.wording import answered_by, duration, failed_itself, mean, measured, percent, spoilt, unread, with_cores
 
 if TYPE_CHECKING:
     from harness.compare.columns import Table

@@ -156,8 +156,7 @@ class RunFolder:
 
         text = "# The resolved configuration of this run; `harness train --config THIS` runs it again.\n"
         replace_text(
-            self.path / "config.yaml",
-            text + yaml.safe_dump(config.dump(), sort_keys=False, allow_unicode=True),
+            self.path / "config.yaml", text + yaml.safe_dump(config.dump(), sort_keys=False, allow_unicode=True)
         )
 
     def write_mixed(self, tasks: Iterable[str]) -> None:

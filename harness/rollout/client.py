@@ -21,8 +21,8 @@ POLL_S = 0.1
 """The longest that the store's HTTP client may wait in one call; it has no subscription."""
 LOST_TRIES = 16
 """Further attempts for those that are lost with their worker, whatever brought that down."""
-BACKSTOP_S = 60.0
-"""The store gives an attempt up this long after the deadline that its worker should have kept."""
+BACKSTOP_S = 400.0
+"""The store gives an attempt up this long after its own time: five minutes of it are for what is to be ready first."""
 
 
 class RolloutClient:

@@ -85,7 +85,7 @@ async def run_attempt(
         model=model,
         http_client=http_client,
     )
-    await toolbox.environment.ready(request.payload)
+    await toolbox.prepare()
     started, ended = clock.now(), _Ended()
     try:
         await toolbox.open(f"{rollout_id}/{attempt_id}")
@@ -135,11 +135,7 @@ async def _play(agent: Agent, toolbox: HostToolbox, one: UnderWay, control: Gate
     """Have the agent answer, until its deadline, with the attempt open at the gateway."""
     request = toolbox.request
     await control.open_attempt(
-        one.rollout_id,
-        one.attempt_id,
-        sampling=request.sampling,
-        timeout_s=request.timeout_s,
-        roles=agent.roles,
+        one.rollout_id, one.attempt_id, sampling=request.sampling, timeout_s=request.timeout_s, roles=agent.roles
     )
 
     async def solved() -> str:

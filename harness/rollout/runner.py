@@ -16,7 +16,6 @@ from agentlightning.types import AttemptedRollout, NamedResources, Rollout
 from harness import timeline
 from harness.errors import EndpointError, RolloutError
 from harness.gateway.client import GatewayControl
-from harness.plugins import environment
 from harness.records import INFRASTRUCTURE_OUTCOMES
 from harness.rollout.host import run_attempt
 from harness.rollout.request import RolloutRequest
@@ -81,7 +80,6 @@ class PluginAgent(agl.LitAgent[Input]):
         timeline.mark("first rollout")
         assert isinstance(rollout, AttemptedRollout)
         request = RolloutRequest.parse(task)
-        environment(request.environment).check(request.payload)
         policy = resources[POLICY_RESOURCE]
         assert isinstance(policy, agl.LLM)
         if self._http is None:

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 TOOL_GRACE_S = 2.0
 """How long a tool may take beyond its own deadline before it is left to itself."""
-OPEN_S, CLOSE_S = 30.0, 10.0
-"""How long an environment may take to open and to close a session, beside the agent's own time."""
+READY_S, OPEN_S, CLOSE_S = 300.0, 30.0, 10.0
+"""How long an environment may take to be ready, and to open and to close a session, beside the agent's own time."""
 
 
 @dataclass
@@ -36,7 +36,6 @@ class HostToolbox:
     """The toolbox of one attempt; notes every call of a tool, carried out in the attempt's own session.
 
     Attributes:
-        environment: Whose session it opens.
         fault: Of the environment, once it had one: no call goes there any more, and the attempt is not judged.
         state: What the session left behind, once it is closed.
     """
@@ -54,23 +53,30 @@ class HostToolbox:
     """How many branches each branch has begun."""
 
     def __post_init__(self) -> None:
-        self.environment = environment(self.request.environment)
+        self._environment = environment(self.request.environment)
         self._session: EnvironmentSession | None = None
         self.broken: asyncio.Future[None] | None = None  # done once the environment has a fault
-        self.tools: Sequence[Tool] = self.environment.tools_for(self.request.payload)
+        self.tools: Sequence[Tool] = self._environment.tools_for(self.request.payload)
         self.prompts: Any = program(self.request.program).prompts_for(self.tools)
+
+    async def prepare(self) -> None:
+        """See that what the payload names is here, and wait for what attempts share, or note why it is not."""
+
+        async def prepared() -> None:
+            self._environment.check(self.request.payload)
+            await self._environment.ready(self.request.payload)
+
+        await self._noted(READY_S, prepared, "was not ready")
 
     async def open(self, attempt: str) -> None:
         """Open the session of an attempt, by an id of its own, or note why there is none."""
         self.broken = asyncio.get_running_loop().create_future()
 
         async def opened() -> None:  # kept as soon as it is there, whoever is cancelled then
-            self._session = await self.environment.open(self.request.payload, attempt)
+            self._session = await self._environment.open(self.request.payload, attempt)
 
-        try:
-            await within(OPEN_S, opened)
-        except (DeadlinePassed, Raised) as error:
-            self._note(error, f"opened no session within {OPEN_S:g} s")
+        if not self.fault:
+            await self._noted(OPEN_S, opened, "opened no session")
 
     async def close(self) -> None:
         """Close the session and keep the state that it leaves behind."""
@@ -80,6 +86,12 @@ class HostToolbox:
             self.state = plain_state(await within(CLOSE_S, self._session.close))
         except (DeadlinePassed, Raised, ValueError, TypeError, RecursionError) as error:
             self._note(error, f"did not close its session within {CLOSE_S:g} s")
+
+    async def _noted(self, limit_s: float, work: Callable[[], Coroutine[None, None, None]], late: str) -> None:
+        try:
+            await within(limit_s, work)
+        except (DeadlinePassed, Raised) as error:
+            self._note(error, f"{late} within {limit_s:g} s")
 
     def _note(self, error: Exception, late: str) -> None:
         """Keep the first fault of the environment, in a line."""
@@ -129,11 +141,7 @@ class HostToolbox:
         return seen.text
 
     async def _called(
-        self,
-        tool: str,
-        arguments: Arguments,
-        tools: Sequence[Tool],
-        own: Mapping[str, Carrier],
+        self, tool: str, arguments: Arguments, tools: Sequence[Tool], own: Mapping[str, Carrier]
     ) -> tuple[Mapping[str, JSON], Observation, ToolFault]:
         given, wrong = parsed(arguments)
         found = next((one for one in tools if one.name == tool), None)

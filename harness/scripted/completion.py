@@ -83,12 +83,7 @@ class ScriptedCompletion:
     def chunks(self) -> Iterator[Part]:
         """The answer of a request with `stream`: role, words, end, and the usage if asked for."""
         reply = self._reply
-        role = {
-            "index": 0,
-            "delta": {"role": "assistant", "content": ""},
-            "logprobs": None,
-            "finish_reason": None,
-        }
+        role = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
         yield self._with_prompt(self._chunk([role]))
         at = 0
         for word in reply.text.split(" ") if reply.text else ():
@@ -126,11 +121,7 @@ class ScriptedCompletion:
 
     def _usage(self, ids: Sequence[int]) -> dict[str, int]:
         prompt = len(self._prompt_ids)
-        return {
-            "prompt_tokens": prompt,
-            "completion_tokens": len(ids),
-            "total_tokens": prompt + len(ids),
-        }
+        return {"prompt_tokens": prompt, "completion_tokens": len(ids), "total_tokens": prompt + len(ids)}
 
 
 def prompt_token_ids(messages: Sequence[Mapping[str, Any]]) -> list[int]:

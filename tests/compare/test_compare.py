@@ -159,6 +159,41 @@ def test_runs_that_differ_in_what_must_be_identical_are_refused(write_run: Write
     assert f"--allow {key.partition('.')[0]}" in advice and compare(chosen, allow=re.findall(r"--allow (\S+)", advice))
 
 
+@pytest.mark.parametrize(
+    ("key", "overrides"), [("train.learning_rate", ["train.learning_rate=1e-5"]), ("agent_match", [])]
+)
+def test_trainings_of_one_arm_may_not_differ_in_what_its_study_varies(
+    write_run: Write, key: str, overrides: list[str]
+) -> None:
+    base = [write_run(seed=seed) for seed in range(3)]
+    before = [write_run(seed=seed, overrides=["train.learning_rate=1e-3"]) for seed in range(2)]
+    after = write_run(
+        seed=2, overrides=overrides or ["train.learning_rate=1e-3"], agent_match="write" if overrides else "."
+    )
+    chosen = select([run.path for run in (*base, *before, after)])
+    chosen.varied = ["train.learning_rate", "agent_match"]
+    for at, run in enumerate(chosen.runs):
+        run.arm = "first" if at < len(base) else "second"
+    with pytest.raises(NotComparable, match=rf"^{key.replace('.', '[.]')} differs: .* --allow {key}$"):
+        compare(chosen)
+    assert compare(chosen, allow=[key])["pairs"][0]["arm"] == "second"
+
+
+def test_of_two_trainings_of_one_seed_the_newer_counts_whatever_is_named_first(write_run: Write) -> None:
+    older, newer = write_run(), write_run(accuracy=(0.3, 0.9))
+    assert older.path.name < newer.path.name
+    for paths in ([older.path, newer.path], [newer.path, older.path]):
+        found = compare(select(paths))
+        assert f"{older.path.name} is left out for the newer {newer.path.name}." in " ".join(found["remarks"])
+        assert list(found["identity"]) == [newer.path.name]
+
+
+def test_a_finished_run_of_which_nothing_was_scored_is_said_to_be_so(write_run: Write) -> None:
+    good, none = write_run(), write_run("langgraph_sql", unscored=60)
+    (failed,) = compare(select([good.path, none.path]))["failed"]
+    assert failed["reason"] == "nothing of its last validation was scored"
+
+
 def test_all_that_differs_is_told_at_once_by_what_it_is_about(write_run: Write, tmp_path: Path) -> None:
     overrides = ["train.learning_rate=1e-5", "sampling.max_response_tokens=32", "task.val_limit=20", "verl.x=1"]
     for seed in (0, 1):
@@ -356,6 +391,7 @@ def test_one_seed_is_called_one_seed(write_run: Write) -> None:
 def test_arms_without_a_common_seed_are_paired_by_question(write_run: Write) -> None:
     found = compare(select([write_run(seed=0).path, write_run("langgraph_sql", seed=1).path]))
     assert found["pairs"][0]["paired_by"] == "task" and found["pairs"][0]["one_seed"]
+    assert ", no seed in common |" in render(found, "md") and ", one seed |" not in render(found, "md")
 
 
 def test_nothing_is_equivalent_without_a_margin(write_run: Write) -> None:

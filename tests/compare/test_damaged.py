@@ -130,7 +130,7 @@ def test_a_table_of_something_else_is_named(tmp_path: Path) -> None:
 
     run = write_run(tmp_path, val_limit=4, steps=2).path
     pl.DataFrame({"a": [1]}).write_parquet(run / "episodes.parquet")
-    with pytest.raises(UserError, match=r"episodes\.parquet has no column phase, reward, step"):
+    with pytest.raises(UserError, match=r"episodes\.parquet has no column cluster, phase, reward, step"):
         read_run(run).validation()
 
 

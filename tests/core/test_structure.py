@@ -67,13 +67,13 @@ WORDS = re.compile(
 )
 
 BOUNDS = {
-    "code lines of the core": 15_267,
-    "code lines of core and plugins": 35_229,
+    "code lines of the core": 15_192,
+    "code lines of core and plugins": 35_152,
     "floors of the core": 14,
     "circles of rooms": 0,
     "circles of modules": 0,
     "dict[str, Any]": 161,
-    "mentions of Any": 592,
+    "mentions of Any": 591,
     "modules over 350 lines": 4,
     "functions over 60 lines or 8 parameters": 11,
 }

@@ -12,7 +12,7 @@ import pytest
 
 from harness import clock
 from harness.environments import Environment, Observation, Tool, check_offered
-from harness.errors import EnvironmentFault, PluginError
+from harness.errors import EnvironmentFault, PluginError, RolloutError
 from harness.gateway.client import GatewayControl
 from harness.gateway.server import GatewayServer
 from harness.records import INFRASTRUCTURE_OUTCOMES, JSON, Attempt, Problem, Task
@@ -69,8 +69,14 @@ class Notebook(Environment):
     ready_s = 0.0
     """Unix time."""
 
+    def check(self, payload: Mapping[str, Any]) -> None:
+        if payload.get("missing"):
+            raise RolloutError("no paper at /shelf: fetch some")
+
     async def ready(self, payload: Mapping[str, object]) -> None:
-        await asyncio.sleep(0.05)
+        if payload.get("torn"):
+            raise RuntimeError("the index is torn")
+        await asyncio.sleep(60 if payload.get("loads") else 0.05)
         self.ready_s = clock.now()
 
     def payload(self, task: Task, limits: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -89,6 +95,7 @@ class Notebook(Environment):
 def notebook(monkeypatch: pytest.MonkeyPatch) -> Notebook:
     made = Notebook()
     monkeypatch.setattr(tools, "environment", lambda name: made)
+    monkeypatch.setattr(tools, "READY_S", 0.5)
     monkeypatch.setattr(tools, "OPEN_S", 0.5)
     monkeypatch.setattr(tools, "CLOSE_S", 0.5)
     return made
@@ -201,13 +208,22 @@ async def test_a_fault_of_the_environment_is_no_failure_of_the_agent(
     assert (notebook.opened, notebook.closed) == (1, 1)
 
 
-@pytest.mark.parametrize(("payload", "detail"), [("broken", "no paper"), ("slow", "opened no session within 0.5 s")])
+@pytest.mark.parametrize(
+    ("payload", "detail"),
+    [
+        ("missing", "RolloutError: no paper at /shelf: fetch some"),
+        ("torn", "RuntimeError: the index is torn"),
+        ("loads", "was not ready within 0.5 s"),
+        ("broken", "no paper"),
+        ("slow", "opened no session within 0.5 s"),
+    ],
+)
 async def test_without_a_session_the_agent_is_not_asked(
     stage: Stage, notebook: Notebook, payload: str, detail: str
 ) -> None:
     done = await stage.play(notes("a"), request=asked(**{payload: True}))
     assert (done.outcome, done.detail) == ("environment_error", f"environment 'notebook': {detail}")
-    assert not done.transitions and not done.failures
+    assert not done.transitions and not done.failures and not notebook.opened
 
 
 async def test_a_fault_ends_an_agent_that_does_not_mind(stage: Stage, notebook: Notebook) -> None:

@@ -52,6 +52,10 @@ def test_a_study_runs_once_and_a_second_start_repeats_nothing(
     assert sum(": finished, accuracy " in line for line in said) == 2
     found = records(tmp_path / "runs" / "small")
     assert [(record["status"], record["config"]["max_turns"]) for record in found] == [("finished", 2), ("finished", 1)]  # type: ignore[index]
+    state = tmp_path / "runs" / "small" / "study.json"
+    noted = json.loads(state.read_text())
+    noted["jobs"][0] |= {"state": "running", "launcher": "slurm"}  # by a start that ended first, on another machine
+    state.write_text(json.dumps(noted))
     again = harness("study", str(study_file), "--dry-run", "--json")
     plan = json.loads(again.stdout)
     actions = {(job["arm"], job["seed"]): job["action"] for job in plan["jobs"]}

@@ -89,9 +89,8 @@ async def test_what_still_loads_is_waited_for_before_an_attempt_and_not_in_it(
         await made.open(payload, "early/0")
     await made.ready(payload)
     await (await made.open(payload, "ready/0")).close()
-    await made.ready({**payload, "python": "/nowhere"})
     with pytest.raises(EnvironmentFault, match="does not start: .*/nowhere"):
-        await made.open({**payload, "python": "/nowhere"}, "nowhere/0")
+        await made.ready({**payload, "python": "/nowhere"})
 
 
 async def test_a_side_process_that_dies_or_hangs_scores_nothing_and_is_made_anew(

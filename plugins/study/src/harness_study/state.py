@@ -139,6 +139,10 @@ class StudyFolder:
 
     def _next(self, job: Job, runs: Sequence[tuple[Run, str]], any_code: bool, before: Mapping[str, Step]) -> Step:
         entry, wanted = self.entries[job.key], job.config_hash
+        mine = [run for run, its in runs if run.trained and its == wanted]
+        usable = [run for run in mine if any_code or same_code(run.record)]
+        if job.kind != "eval" and (ended := [run for run in usable if run.finished]):
+            return Step(job, "skip", ended[-1].folder.path, "finished")
         if left := self._left(job, entry):
             return Step(job, "wait", self._folder(entry), f"still running as {left.told}", left)
         if job.kind == "eval":
@@ -149,10 +153,6 @@ class StudyFolder:
                 if trained is not None and of == trained and (any_code or same_code(run.record)):
                     return Step(job, "skip", run.folder.path, "finished")
             return Step(job, "run", None, "its earlier run is of another training or code" if mine else "not yet run")
-        mine = [run for run, its in runs if run.trained and its == wanted]
-        usable = [run for run in mine if any_code or same_code(run.record)]
-        if ended := [run for run in usable if run.finished]:
-            return Step(job, "skip", ended[-1].folder.path, "finished")
         if usable:
             return Step(job, "resume", usable[-1].folder.path, f"{usable[-1].record['status']} before its end")
         by_others = "its earlier run was made by other code (--any-code would keep it)"

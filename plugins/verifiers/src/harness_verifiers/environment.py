@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from pathlib import Path
 
-from harness import EnvironmentFault, EnvironmentSession, RolloutError, TaskSetError
+from harness import EnvironmentSession, RolloutError, TaskSetError
 from harness_side import Payload, SideEnvironment, SideSession
 from harness_verifiers.process import LOAD_S, Source, checked, kept
 from harness_verifiers.tasks import DATA
@@ -32,8 +31,7 @@ class VerifiersEnvironment(SideEnvironment):
 
     async def ready(self, payload: Payload) -> None:
         if payload["tools"]:
-            with suppress(EnvironmentFault):
-                await (await asyncio.to_thread(kept, Source.of(payload))).ready(LOAD_S)
+            await (await asyncio.to_thread(kept, Source.of(payload))).ready(LOAD_S)
 
     async def open(self, payload: Payload, attempt: str) -> EnvironmentSession:
         if not payload["tools"]:
