@@ -232,10 +232,9 @@ def _read(path: Path) -> dict[str, Any]:
         raise ConfigError(f"cannot read configuration {path}: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"{path} is not YAML that can be read: {error}. Correct it there") from error
-    if data is None:
-        return {}
     if not isinstance(data, dict):
-        raise ConfigError(f"{path} must hold a mapping, not a {type(data).__name__}")
+        held = "nothing" if data is None else f"a {type(data).__name__}"
+        raise ConfigError(f"{path} must hold a mapping, and holds {held}. Correct it there")
     return {NAMED_NOW.get(str(key), str(key)): value for key, value in data.items()}
 
 

@@ -55,11 +55,17 @@ def list_(
         like = nearest(agent, {run.record["agent"] for run in everything}, ".") if agent else "."
         progress_console().print(f"no runs{which} under {runs_dir}{like} {advice}")
         return
+    for run in found:
+        if run.record["status"] == "running" and run.abandoned():
+            run.record["status"], run.progress.remaining_s = "killed", None
     rows = [overview(run) for run in found]
     graded = any(row["graded"] for row in rows)
     reached = "accuracy, or mean reward" if graded else "accuracy"
     heads = ("run", "kind", "agent", "trained roles", "seed", "status", "steps", reached, "time")
-    shown = table(*heads, overflow="fold")
+    out = results()
+    places = range(len(heads)) if out.width >= 125 else (0, 5, 6, 7)
+    shown = table(*(heads[place] for place in places), overflow="fold")
+    shown.columns[0].no_wrap = True  # it is copied
     for run, row in zip(found, rows, strict=True):
         validated = max(run.progress.val_curve, default=0)
         accuracy = so_far(run.progress) or mean(row["accuracy_final"], row["graded"])
@@ -70,8 +76,9 @@ def list_(
         place = run.folder.path.relative_to(runs_dir.absolute())
         cells = (str(place), row["kind"], row["agent"], row["agent_match"], str(row["seed"]), row["status"])
         time = duration(row["wall_s"]) if row["left_s"] is None else f"left {duration(row['left_s'])}"
-        shown.add_row(*cells, steps_of(run.progress), accuracy, time)
-    results().print(shown)
+        told = (*cells, steps_of(run.progress), accuracy, time)
+        shown.add_row(*(told[place] for place in places))
+    out.print(shown)
 
 
 @app.command()

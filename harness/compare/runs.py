@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -59,6 +60,13 @@ class Run:
     def finished(self) -> bool:
         """Whether it came to its end by itself."""
         return self.record["status"] == "finished"
+
+    def abandoned(self) -> bool:
+        """Whether no process of this machine holds it any more; asking does, for the blink of an eye."""
+        if (self.folder.path / ".lock").is_file():
+            with suppress(UserError), self.folder.locked():
+                return True
+        return False
 
     @property
     def trained(self) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness import timeline
 from harness.config import Config, Setting, cache_dir, load_config, resolve_device
-from harness.errors import UserError
+from harness.errors import RunFailed, UserError
 from harness.python.asking import PathLike, Settings, default_preset, key_of, named_store, path, told, without
 from harness.python.console import PlainConsole
 from harness.python.display import TrainingDisplay
@@ -225,6 +225,8 @@ class Training:
                 launch.train(config, folder, data, resume=self.before is not None, on_progress=show)
         except KeyboardInterrupt:
             raise KeyboardInterrupt(_kept(config, folder)) from None
+        except RunFailed as error:
+            raise RunFailed(f"{error}\n{_kept(config, folder)}") from error
         finally:
             if view.start_s is not None:
                 _keep_start_s(config, view.start_s)
@@ -279,7 +281,7 @@ def _keep_start_s(config: Config, seconds: float) -> None:
 
 
 def _kept(config: Config, folder: RunFolder) -> str:
-    """What an interrupted training leaves, and how it goes on."""
+    """What a training that ended early leaves, and how it goes on."""
     from harness.plugins import make_trainer
 
     if not (folder.path / "run.json").is_file():

@@ -180,8 +180,7 @@ def test_trainings_of_one_arm_may_not_differ_in_what_its_study_varies(
 
 
 def test_of_two_trainings_of_one_seed_the_newer_counts_whatever_is_named_first(write_run: Write) -> None:
-    older, newer = write_run(), write_run(accuracy=(0.3, 0.9))
-    assert older.path.name < newer.path.name
+    older, newer = sorted((write_run(), write_run(accuracy=(0.3, 0.9))), key=lambda run: run.path.name)
     for paths in ([older.path, newer.path], [newer.path, older.path]):
         found = compare(select(paths))
         assert f"{older.path.name} is left out for the newer {newer.path.name}." in " ".join(found["remarks"])
@@ -626,6 +625,26 @@ def test_a_status_that_there_is_not_is_refused_and_an_empty_list_says_what_was_a
     assert "; did you mean 'crewai_sql'? 10 others are there" in said.err and "Start one" not in said.err
     list_(three_arms, status="failed", json_=True)
     assert {one["agent"] for one in json.loads(capsys.readouterr().out)} == {"autogen_sql"}
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_a_list_shows_whole_ids_and_says_which_runs_nobody_holds(
+    write_run: Write, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], width: int
+) -> None:
+    from harness.cli.common import results
+    from harness.cli.runs import list_
+
+    monkeypatch.setenv("COLUMNS", str(width))
+    results.cache_clear()
+    killed, held = write_run(status="running"), write_run(status="running")
+    with killed.locked():
+        pass
+    with held.locked():
+        list_(killed.path.parent)
+    said = {words[0]: words[1:] for line in capsys.readouterr().out.splitlines() if (words := line.split())}
+    assert "killed" in said[killed.path.name] and "running" in said[held.path.name]
+    assert ("reference_sql" in said[held.path.name]) == (width == 160)
+    results.cache_clear()
 
 
 def test_show_and_power_learn_from_runs(three_arms: Path, capsys: pytest.CaptureFixture[str]) -> None:

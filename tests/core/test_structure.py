@@ -67,8 +67,8 @@ WORDS = re.compile(
 )
 
 BOUNDS = {
-    "code lines of the core": 15_192,
-    "code lines of core and plugins": 35_152,
+    "code lines of the core": 15_207,
+    "code lines of core and plugins": 35_165,
     "floors of the core": 14,
     "circles of rooms": 0,
     "circles of modules": 0,

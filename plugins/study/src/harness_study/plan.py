@@ -119,8 +119,9 @@ def study_path(path: Path) -> Path:
     named = shipped / f"{str(path).removesuffix('.yaml')}.yaml"
     if not path.is_absolute() and named.is_file():
         return named
-    known = ", ".join(sorted(str(file.relative_to(shipped)).removesuffix(".yaml") for file in shipped.rglob("*.yaml")))
-    raise ConfigError(f"no study {str(path)!r}. Give a YAML file, or one of: {known}")
+    known = sorted(str(file.relative_to(shipped)).removesuffix(".yaml") for file in shipped.rglob("*.yaml"))
+    like = nearest(str(path), known, ".")
+    raise ConfigError(f"no study {str(path)!r}{like} Give a YAML file, or one of: {', '.join(known)}")
 
 
 def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = ()) -> list[Job]:
@@ -145,7 +146,6 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
         labelled = values.items() if isinstance(values, dict) else [(_label(axis, value), value) for value in values]
         choices.append([(axis, str(label), {axis: value}) for label, value in labelled])
     every = list(itertools.product(*choices))
-    _check_baseline(study, every)
     after = [item for item in only if item.startswith("evaluate=")]
     before = [item for item in only if item not in after]
     arms = [combination for combination in every if _chosen(combination, before)]
@@ -162,6 +162,7 @@ def jobs_of(study: Study, overrides: Sequence[str] = (), only: Sequence[str] = (
             jobs += [_evaluation(job, agent) for agent in evaluate]
     if len({job.key for job in jobs}) < len(jobs):
         raise ConfigError(f"study {study.name!r} asks for the same run twice; label its values apart")
+    _check_baseline(study, every)
     for spec in {reward_of(job.config): None for job in jobs}:
         if study.margin is not None and study.margin >= (width := spec.high - spec.low):
             raise ConfigError(

@@ -156,16 +156,13 @@ class Followed:
     def _ask_who_holds_it(self) -> None:
         """Whether the process that writes a run still does: by its lock, held here for the blink of an eye."""
         running = self.run is not None and self.run.record["status"] == "running"
-        if not running or time.monotonic() - self._quiet_since < QUIET_S or not (self.path / ".lock").is_file():
+        if not running or time.monotonic() - self._quiet_since < QUIET_S:
             return
-        self._quiet_since = time.monotonic()
+        self._quiet_since, self.trouble = time.monotonic(), ""
         assert self.run is not None
-        try:
-            with self.run.folder.locked():
-                self.trouble = LEFT
-                self.run.record["status"], self.run.progress.remaining_s = "killed", None
-        except UserError:
-            self.trouble = ""
+        if self.run.abandoned():
+            self.trouble = LEFT
+            self.run.record["status"], self.run.progress.remaining_s = "killed", None
 
 
 def calls_of(logs: Path, attempt: str) -> list[Call]:

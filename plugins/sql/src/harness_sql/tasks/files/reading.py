@@ -49,11 +49,11 @@ def read(file: Path) -> Table:
         TaskSetError: It is not there, is of no known format, or is damaged as a whole.
     """
     kind = file.suffix.lower()
-    if kind not in (*_JSON, *_SEPARATORS, *_PARQUET):
-        also = "; a spreadsheet saves itself as CSV UTF-8" if kind in _SHEETS else ""
-        raise TaskSetError(f"{file} ends in {kind or 'nothing'!r}, which says no format. Give {FORMATS}{also}")
     try:
         with file.open("rb") as stream:
+            if kind not in (*_JSON, *_SEPARATORS, *_PARQUET):
+                also = "; a spreadsheet saves itself as CSV UTF-8" if kind in _SHEETS else ""
+                raise TaskSetError(f"{file} ends in {kind or 'nothing'!r}, which says no format. Give {FORMATS}{also}")
             content = stream.read()
     except FileNotFoundError as error:
         raise TaskSetError(f"no file {file} (from {Path.cwd()}). Correct its path") from error
