@@ -57,7 +57,7 @@ def list_(
         return
     for run in found:
         if run.record["status"] == "running" and run.abandoned():
-            run.record["status"], run.progress.remaining_s = "killed", None
+            run.record["status"], run.progress.remaining_s = "killed?", None  # or on another machine
     rows = [overview(run) for run in found]
     graded = any(row["graded"] for row in rows)
     reached = "accuracy, or mean reward" if graded else "accuracy"

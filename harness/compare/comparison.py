@@ -292,6 +292,8 @@ def verdict(
 
 
 def _failed(run: Run) -> Failed:
-    scored = "nothing of its last validation was scored" if len(run.validation()) else "no validation is in its folder"
-    reason = run.record.get("reason") or (scored if run.finished else "not finished")
-    return {"run": run.id, "arm": run.arm, "seed": run.seed, "status": run.record["status"], "reason": str(reason)}
+    reason = str(run.record.get("reason") or "not finished")
+    if run.finished:
+        found = len(run.validation())
+        reason = "nothing of its last validation was scored" if found else "no validation is in its folder"
+    return {"run": run.id, "arm": run.arm, "seed": run.seed, "status": run.record["status"], "reason": reason}

@@ -642,7 +642,7 @@ def test_a_list_shows_whole_ids_and_says_which_runs_nobody_holds(
     with held.locked():
         list_(killed.path.parent)
     said = {words[0]: words[1:] for line in capsys.readouterr().out.splitlines() if (words := line.split())}
-    assert "killed" in said[killed.path.name] and "running" in said[held.path.name]
+    assert "killed?" in said[killed.path.name] and "running" in said[held.path.name]
     assert ("reference_sql" in said[held.path.name]) == (width == 160)
     results.cache_clear()
 
