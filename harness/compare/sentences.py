@@ -27,6 +27,7 @@ def sentences(comparison: Comparison) -> list[str]:
         f"that no seed has shown collapses by {100 * comparison['collapse']:g} points."
         if margin is not None
         else "No margin was stated, so nothing can be called equivalent.",
+        *_in_common(comparison),
         *_collapses(comparison),
         *_few_clusters(comparison),
     ]
@@ -61,6 +62,14 @@ def _no_signal(comparison: Comparison) -> list[str]:
                 f"{' '.join(dict.fromkeys(flat.values()))}"
             )
     return found
+
+
+def _in_common(comparison: Comparison) -> list[str]:
+    """On how many seeds differences rest of which one arm has more."""
+    seeds = {arm["name"]: len(arm["seeds"]) for arm in comparison["arms"]}
+    of = {pair["arm"]: pair["difference"]["seeds"] for pair in comparison["pairs"] if pair["paired_by"] == "seed"}
+    fewer = [f"{arm} {n}" for arm, n in of.items() if n < max(seeds[arm], seeds[comparison["baseline"]])]
+    return [f"Differences are those of the seeds that both arms have: {', '.join(fewer)}."] if fewer else []
 
 
 def _collapses(comparison: Comparison) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints
@@ -43,9 +43,17 @@ def fault(data: Any, part: type) -> str | None:
             if needed:
                 return name
         elif not _fits(data[name], kind):
-            below = fault(data[name], kind) if is_typeddict(kind) and isinstance(data[name], dict) else None
-            return f"{name}.{below}" if below else name
+            return next(_within(name, data[name], kind), name)
     return None
+
+
+def _within(name: str, value: object, kind: Any) -> Iterator[str]:
+    """Names of what is at fault in a field that holds another part, or several."""
+    if get_origin(kind) is list and isinstance(value, list):
+        for at, one in enumerate(value):
+            yield from _within(f"{name}.{at}", one, get_args(kind)[0])
+    elif is_typeddict(kind) and isinstance(value, dict) and (below := fault(value, kind)):
+        yield f"{name}.{below}"
 
 
 def _fits(value: Any, kind: Any) -> bool:

@@ -390,6 +390,11 @@ def test_one_seed_is_called_one_seed(write_run: Write) -> None:
 def test_arms_without_a_common_seed_are_paired_by_question(write_run: Write) -> None:
     found = compare(select([write_run(seed=0).path, write_run("langgraph_sql", seed=1).path]))
     assert found["pairs"][0]["paired_by"] == "task" and found["pairs"][0]["one_seed"]
+    more = [write_run(seed=seed) for seed in (1, 2, 3)]
+    several = compare(
+        select([*(run.path for run in more), *(write_run("langgraph_sql", seed=seed).path for seed in (2, 3))])
+    )
+    assert "Differences are those of the seeds that both arms have: langgraph_sql 2." in render(several, "md")
     assert ", no seed in common |" in render(found, "md") and ", one seed |" not in render(found, "md")
 
 

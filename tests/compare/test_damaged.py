@@ -134,6 +134,14 @@ def test_a_table_of_something_else_is_named(tmp_path: Path) -> None:
         read_run(run).validation()
 
 
+def test_a_study_s_damaged_job_is_named_by_its_place(tmp_path: Path) -> None:
+    job = {"key": "a", "arm": "a", "seed": 0, "run": None}
+    state = {"schema_version": 1, "name": "s", "launches": [], "jobs": [job, job | {"seed": "0"}]}
+    (tmp_path / "study.json").write_text(json.dumps(state))
+    with pytest.raises(UserError, match=r"its jobs\.1\.seed is missing or of the wrong kind"):
+        select([tmp_path])
+
+
 @pytest.mark.parametrize("line", [b"junk", b"5", b"\xff\xfe", DEEP])
 def test_a_damaged_row_is_named_by_its_line(tmp_path: Path, line: bytes) -> None:
     folder = RunFolder.create(tmp_path, "x")

@@ -67,13 +67,13 @@ WORDS = re.compile(
 )
 
 BOUNDS = {
-    "code lines of the core": 15_207,
-    "code lines of core and plugins": 35_165,
+    "code lines of the core": 15_220,
+    "code lines of core and plugins": 35_181,
     "floors of the core": 14,
     "circles of rooms": 0,
     "circles of modules": 0,
     "dict[str, Any]": 161,
-    "mentions of Any": 591,
+    "mentions of Any": 592,
     "modules over 350 lines": 4,
     "functions over 60 lines or 8 parameters": 11,
 }

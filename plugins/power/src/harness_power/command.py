@@ -38,6 +38,8 @@ def power(
     """How many seeds and questions find an effect of so many points, and what that takes in measured time."""
     if not 0 < power < 1 or not 0 < alpha < 1:
         raise UserError("--power and --alpha lie between 0 and 1")
+    if not runs and not runs_dir.is_dir():
+        raise UserError(f"there are no runs in {runs_dir} to learn variances from. Start some: harness study")
     found = planned(select(runs or [runs_dir], runs_dir), effect / 100, power, alpha, arms, margin, baseline)
     if json_:
         parts = {name: getattr(found.variances, name) for name in ("seed", "cluster", "question", "cell", "score")}

@@ -146,7 +146,8 @@ def _print_check(report: checking.Report, skip_bad: bool) -> None:
     databases = f"{report.databases} database{'s' if report.databases != 1 else ''}"
     say(f"{names}: {report.questions:,} good questions over {databases}, {report.gold_queries:,} with a gold query")
     counts = ", ".join(f"{split} {sum(report.sizes(split)):,}" for split in report.clusters)
-    say(f"splits: {counts or 'none'} ({report.splitting})")
+    if counts:
+        say(f"splits: {counts} ({report.splitting})")
     for split, clusters in report.clusters.items():
         shown = ", ".join(f"{name} {count}" for name, count in list(clusters.items())[:SHOWN])
         others = list(clusters.values())[SHOWN:]
@@ -178,7 +179,7 @@ def _print_check(report: checking.Report, skip_bad: bool) -> None:
         more = f"; and {len(groups) - SHOWN} more" if len(groups) > SHOWN else ""
         if groups:
             say(f"{what}: {len(groups)}: {shown}{more}")
-    if not any(groups for _, groups in doubles):
+    if report.questions and not any(groups for _, groups in doubles):
         say("no question is asked twice, and none of train's golds is asked for elsewhere")
     for group in report.together:
         say(f"judged on together, for their tables are the same: {', '.join(group)}")
