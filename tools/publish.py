@@ -38,6 +38,7 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -265,12 +266,12 @@ if __name__ == "__main__":
     if given[-1].exists():
         raise SystemExit(f"publish: {given[-1]} exists already; remove it or name another folder")
     try:
-        if several:
-            publish_packed(given[:-1], given[-1], allow, "--as-published" in options)
-        else:
-            main(given[0], given[1], texts=None if options else TEXTS)
-    except BaseException as error:
-        shutil.rmtree(given[-1], ignore_errors=True)  # whole, or not at all
-        if isinstance(error, HarnessError | OSError):
-            raise SystemExit(f"publish: {error}") from error
-        raise
+        with ExitStack() as half_made:
+            half_made.callback(shutil.rmtree, given[-1], ignore_errors=True)
+            if several:
+                publish_packed(given[:-1], given[-1], allow, "--as-published" in options)
+            else:
+                main(given[0], given[1], texts=None if options else TEXTS)
+            half_made.pop_all()
+    except (HarnessError, OSError) as error:
+        raise SystemExit(f"publish: {error}") from error

@@ -11,7 +11,6 @@ import logging
 import os
 import re
 import resource
-import shlex
 import sys
 from contextlib import suppress
 from functools import cache
@@ -205,7 +204,7 @@ def _correct(said: str, hint: str) -> None:
     """Say what is wrong with the command, and what was probably meant."""
     if not said:  # a group without a command has shown its help
         return
-    if (meant := right_form(sys.argv[1:])) and meant != shlex.join(["harness", *sys.argv[1:]]):
+    if meant := right_form(sys.argv[1:]):
         said, hint = said.partition(" Did you mean")[0], f" Did you mean `{meant}`?"
     complain(f"harness: {said}{'' if said.endswith(('.', '?')) else '.'}{hint}")
 

@@ -112,7 +112,7 @@ def right_form(arguments: Sequence[str]) -> str:
     if word in ("list", "ls"):
         if command in ("plugins", "tasks"):
             return shlex.join(["harness", command, *filter(None, rest)])
-        if command in ("runs", "config"):
+        if command in ("runs", "config") and word == "ls":
             return shlex.join(["harness", command, "list", *filter(None, rest)])
     if (command, word) == ("tasks", "show"):
         word, *rest = rest

@@ -56,11 +56,11 @@ def behaviour(comparison: Comparison) -> Table:
         cells,
         comparison["arms"],
         "Per rollout that ended well, means over seeds; unscored and failures: sums. Rewritten, helped and hurt count "
+        "questions of one "
         + (
-            f"questions of one validation. Groups with signal: training rollouts of one task {differ}; others teach "
-            "nothing."
+            f"validation. Groups with signal: training rollouts of one task {differ}; others teach nothing."
             if comparison["kind"] == "train"
-            else "questions of one evaluation."
+            else "evaluation."
         ),
     )
 

@@ -11,6 +11,7 @@ from harness.errors import RunFailed
 from harness.records import Attempt
 from harness.rollout.request import RolloutRequest
 from harness.rollout.spans import from_spans
+from harness.rollout.tools import READY_S
 
 if TYPE_CHECKING:
     from harness.rollout.store import RunStore, StoreClient, StoreServer
@@ -21,8 +22,8 @@ POLL_S = 0.1
 """The longest that the store's HTTP client may wait in one call; it has no subscription."""
 LOST_TRIES = 16
 """Further attempts for those that are lost with their worker, whatever brought that down."""
-BACKSTOP_S = 400.0
-"""The store gives an attempt up this long after its own time: five minutes of it are for what is to be ready first."""
+BACKSTOP_S = 60.0
+"""The store gives an attempt up this long after the deadline that its worker should have kept."""
 
 
 class RolloutClient:
@@ -106,7 +107,7 @@ class RolloutClient:
             input=request.dump(),
             mode=request.phase,
             config=RolloutConfig(
-                timeout_seconds=request.timeout_s + BACKSTOP_S,
+                timeout_seconds=READY_S + request.timeout_s + BACKSTOP_S,
                 max_attempts=request.retries + 1 + LOST_TRIES,
                 retry_condition=["failed", "timeout", "unresponsive"],
             ),

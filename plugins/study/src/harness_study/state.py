@@ -139,9 +139,9 @@ class StudyFolder:
 
     def _next(self, job: Job, runs: Sequence[tuple[Run, str]], any_code: bool, before: Mapping[str, Step]) -> Step:
         entry, wanted = self.entries[job.key], job.config_hash
-        mine = [run for run, its in runs if run.trained and its == wanted]
+        mine = [run for run, its in runs if run.trained and its == wanted] if job.kind == "train" else []
         usable = [run for run in mine if any_code or same_code(run.record)]
-        if job.kind != "eval" and (ended := [run for run in usable if run.finished]):
+        if ended := [run for run in usable if run.finished]:
             return Step(job, "skip", ended[-1].folder.path, "finished")
         if left := self._left(job, entry):
             return Step(job, "wait", self._folder(entry), f"still running as {left.told}", left)
