@@ -57,10 +57,11 @@ SCAFFOLDS = "recipes.finetune.scaffolds"
 FINETUNING = {
     **PRETRAINING,
     "learning_rate": 3e-4,
-    "minutes": 5.0,
+    "minutes": None,
+    "steps": 1300,
     "batch_tokens": 32768,
     "blocks_per_group": 10,
-    "every_s": 20.0,
+    "every": 80,
 }
 """The pace with pre-trained weights; without, a course has its own."""
 BATCH = 256
@@ -96,13 +97,15 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--device", choices=("cpu", "cuda"), default="cpu")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--minutes", type=float, help="training time; the learning rate follows the clock")
-    length.add_argument("--steps", type=int)
+    length.add_argument(
+        "--steps", type=_positive, help="optimizer steps: as many on any machine, which minutes are not"
+    )
     add("--seed", type=int, default=1)
     add("--learning-rate", type=float)
     add("--batch-tokens", type=int)
     add("--replays", type=int, help="earlier groups repeated after each fresh one")
     add("--blocks-per-group", type=int)
-    add("--every-s", type=float, help="seconds between measurements")
+    add("--every", type=_positive, help="steps between measurements")
     add("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1))
     add("--limit", type=int, help="this many questions only (for rehearsals)")
     arguments = parser.parse_args(argv)
@@ -116,8 +119,9 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     own = arguments.on in COURSES and (not arguments.agents or arguments.on in PLAYED)
     arguments.course = COURSES[arguments.on] if own else SCAFFOLDS
     defaults = importlib.import_module(arguments.course).DEFAULTS
+    given = ("steps", "minutes") if arguments.steps or arguments.minutes else ()
     for name, value in (FINETUNING if arguments.base else defaults).items():
-        if getattr(arguments, name, None) is None:
+        if getattr(arguments, name, None) is None and name not in given:
             setattr(arguments, name, value)
     arguments.habits = not arguments.base if arguments.habits is None else arguments.habits
     if arguments.name is None:
@@ -129,6 +133,12 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     if arguments.out.exists() and (any(arguments.out.iterdir()) if arguments.out.is_dir() else True):
         raise ConfigError(f"{arguments.out} is there already: remove it, or name another --name or --out")
     return arguments
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of steps: 1 or more")
+    return int(text)
 
 
 def finetune(arguments: argparse.Namespace, command: str) -> dict[str, Any]:

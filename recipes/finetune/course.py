@@ -19,7 +19,7 @@ PRETRAINING = {
     "replays": 0,
     "batch_tokens": 65536,
     "blocks_per_group": 40,
-    "every_s": 60.0,
+    "every": 1000,
 }
 """The pace of a training from nothing, where a course has no other."""
 

@@ -29,8 +29,8 @@ def fit(
 
     Args:
         arguments: `seed`, `device`, `steps` or `minutes`, `batch_tokens`, `learning_rate`, `workers`, `replays`,
-            `blocks_per_group`, `every_s`.
-        enough: Called every `every_s` seconds; ends the training.
+            `blocks_per_group`, `every`.
+        enough: Called every `every` steps, which no machine is faster to reach than another; ends the training.
     """
     stream = Stream(source, str(tokenizer_file), arguments.workers, arguments.blocks_per_group)
     try:
@@ -56,7 +56,7 @@ def _fit(model: Any, stream: Stream, arguments: argparse.Namespace, enough: Call
     rng = Random(f"order/{arguments.seed}")
     groups: list[Any] = []
     step, tokens, begun, waited = 0, 0, time.perf_counter(), 0.0
-    paused, spoken, loss = 0.0, time.perf_counter(), None
+    paused, loss = 0.0, None
     done, ended = 0.0, False
     while done < 1 and not ended:
         asked = time.perf_counter()
@@ -79,12 +79,12 @@ def _fit(model: Any, stream: Stream, arguments: argparse.Namespace, enough: Call
                         "step %d  %.1f %%  loss %.4f  %.2f M tokens/s  waited %.0f s",
                         step, 100 * done, float(loss), tokens / 1e6 / max(elapsed, 1e-9), waited,
                     )  # fmt: skip
-                if (now := time.perf_counter()) - spoken > arguments.every_s:
+                if step % arguments.every == 0:
+                    begun_to_look = time.perf_counter()
                     _rest(model)
                     ended = enough()
                     _work(model)
-                    spoken = time.perf_counter()
-                    paused += spoken - now
+                    paused += time.perf_counter() - begun_to_look
     return {
         "steps": step,
         "tokens": tokens,

@@ -12,6 +12,9 @@ import warnings
 from argparse import Namespace
 from array import array
 from collections import Counter, defaultdict
+from collections.abc import Iterator
+from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -103,6 +106,45 @@ def test_a_packed_step_has_the_gradient_of_rows_one_by_one(tiny: Path, torch: An
     assert torch.allclose(packed, alone, atol=1e-5)
     for ours, parameter in zip(mine, policy.model.parameters(), strict=True):
         assert torch.allclose(ours, parameter.grad, atol=1e-5) and parameter.grad.abs().max() > 0
+
+
+def test_how_fast_a_machine_is_decides_nothing_of_a_policy(
+    tiny: Path, torch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it is enough is asked after the same steps, and ends the training with the same weights."""
+    from recipes.finetune import fit
+    from recipes.finetune.policy import load
+
+    def made(clock: Iterator[float]) -> tuple[list[torch.Tensor], dict[str, Any], int]:
+        monkeypatch.setattr(fit.time, "perf_counter", lambda: next(clock))
+        asked: list[int] = []
+        policy = load(str(tiny))
+        options = parse_arguments(["--on", "pocket", "--base", str(tiny), "--every", "2", "--name", "made"])
+        stream: Any = Namespace(group=lambda: group_of([9, 6, 4], [[6, 7], [5], [2]]), blocks=1, digest=sha256())
+        options.batch_tokens = 10
+        done = fit._fit(policy.model, stream, options, lambda: bool(asked.append(1)) or len(asked) == 3)
+        return [p.detach() for p in policy.model.parameters()], done, len(asked)
+
+    weights, slow, asked = made(count(0.0, 1e6))
+    again, fast, also = made(count(0.0, 1e-9))
+    assert asked == also == 3 and slow["steps"] == fast["steps"] == 6
+    assert all(torch.equal(one, other) for one, other in zip(weights, again, strict=True))
+
+
+def test_a_length_that_is_given_takes_the_place_of_the_usual_one(
+    tiny: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def of(*more: str) -> Namespace:
+        return parse_arguments(["--on", "pocket", "--base", str(tiny), "--name", "made", *more])
+
+    assert (of().steps, of().minutes) == (1300, None)
+    assert [(made.steps, made.minutes) for made in (of("--minutes", "2"), of("--steps", "7"))] == [
+        (None, 2.0),
+        (7, None),
+    ]
+    with pytest.raises(SystemExit):
+        of("--every", "0")
+    assert "argument --every: '0' is no number of steps" in capsys.readouterr().err
 
 
 def test_a_vocabulary_of_more_than_two_bytes_is_kept_whole(tmp_path: Path) -> None:
@@ -266,7 +308,7 @@ def test_a_policy_is_fine_tuned_on_scaffolds_until_it_is_good_enough(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = [*COMMAND, "--base", "pocket-sql", "--agents", "reference_sql,reference_tools", "--name", "mine"]
-    done = run([*command, "--until", "0", "--every-s", "0"], tmp_path)
+    done = run([*command, "--until", "0", "--every", "1"], tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     folder = tmp_path / "policies" / "mine"
     manifest = json.loads((folder / "manifest.json").read_text())
