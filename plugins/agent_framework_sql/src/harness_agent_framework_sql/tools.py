@@ -101,11 +101,7 @@ class Verbatim(FunctionMiddleware):
 def caller(role: str, system: str, toolbox: Toolbox) -> tuple[Agent, Turns]:
     """The agent that calls tools, and what notes its replies."""
     turns = Turns(toolbox)
-    client = chat_client(
-        role,
-        toolbox,
-        {"max_iterations": toolbox.max_turns + 1, "allow_concurrent_invocation": False},
-    )
+    client = chat_client(role, toolbox, {"max_iterations": toolbox.max_turns + 1, "allow_concurrent_invocation": False})
     agent = Agent(
         client,
         system,

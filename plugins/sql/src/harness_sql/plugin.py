@@ -159,14 +159,8 @@ def harness_rewards() -> list[RewardSpec]:
             "share of the gold answer's numbers and names that an answer in words states, less numbers made up",
             parts=("recall", "precision"),
         ),
+        _graded("judge", "harness_sql.rewards.judge:Judge", "a language model's grades of the answer, by criteria"),
         _graded(
-            "judge",
-            "harness_sql.rewards.judge:Judge",
-            "a language model's grades of the answer, by criteria",
-        ),
-        _graded(
-            "hybrid",
-            "harness_sql.rewards.hybrid:Hybrid",
-            "other rewards, weighted: execution and a judge by default",
+            "hybrid", "harness_sql.rewards.hybrid:Hybrid", "other rewards, weighted: execution and a judge by default"
         ),
     ]

@@ -15,7 +15,7 @@ from harness.cli import complete
 from harness.cli.common import emit_json, progress_console, results
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "contribution": ("harness_teams.cli", "Measure what training each role is worth."),
+    "contribution": ("harness_teams.cli", "Measure what training each role is worth.")
 }
 """Command by name: module and summary, as in `harness.cli`."""
 app = typer.Typer(add_completion=False)

@@ -119,7 +119,7 @@ class VerifiersTasks:
                     "number": number,
                     "hash": told["hash"],
                     "tools": self._loaded.tools,
-                },
+                }
             },
         )
 

@@ -315,9 +315,5 @@ def compose(settings: Mapping[str, object]) -> Any:
 
 def write_agent_loop(path: Path, session_file: Path) -> None:
     """The file that names our agent loop to verl's workers."""
-    entry = {
-        "name": AGENT_LOOP,
-        "_target_": "harness_verl.loop.HarnessAgentLoop",
-        "session_file": str(session_file),
-    }
+    entry = {"name": AGENT_LOOP, "_target_": "harness_verl.loop.HarnessAgentLoop", "session_file": str(session_file)}
     path.write_text(yaml.safe_dump([entry]), encoding="utf-8")

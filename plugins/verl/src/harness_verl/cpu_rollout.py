@@ -113,11 +113,7 @@ class CpuReplica(RolloutReplica):
     async def launch_servers(self) -> None:
         server = (
             ray.remote(VerlPolicyServer)
-            .options(
-                name=_ACTOR.format(rank=self.replica_rank),
-                num_cpus=1,
-                max_concurrency=self.max_concurrency,
-            )
+            .options(name=_ACTOR.format(rank=self.replica_rank), num_cpus=1, max_concurrency=self.max_concurrency)
             .remote(
                 self.model_config.path,
                 self.config.max_num_seqs,

@@ -42,13 +42,7 @@ class VerlRun(RolloutWork):
     """
 
     def __init__(
-        self,
-        run: LiveRun,
-        mark: str,
-        driver: subprocess.Popen[bytes],
-        session_file: Path,
-        begins: int,
-        scratch: Path,
+        self, run: LiveRun, mark: str, driver: subprocess.Popen[bytes], session_file: Path, begins: int, scratch: Path
     ) -> None:
         super().__init__(run.config, run.model, run.folder.logs, mark, run.roles)
         self._live = run

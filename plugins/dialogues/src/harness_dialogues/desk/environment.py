@@ -16,12 +16,7 @@ def _tool(name: str, description: str, /, **arguments: JSON) -> Tool:
     return Tool(
         name,
         description,
-        {
-            "type": "object",
-            "properties": arguments,
-            "required": list(arguments),
-            "additionalProperties": False,
-        },
+        {"type": "object", "properties": arguments, "required": list(arguments), "additionalProperties": False},
     )
 
 

@@ -34,8 +34,7 @@ OutOption = Annotated[
     ),
 ]
 DatabasesOption = Annotated[
-    Path | None,
-    typer.Option(help="Where databases are that SOURCE lacks or that go before its own: folder or .zip."),
+    Path | None, typer.Option(help="Where databases are that SOURCE lacks or that go before its own: folder or .zip.")
 ]
 SetOption = Annotated[
     list[str] | None,
@@ -46,8 +45,7 @@ SetOption = Annotated[
     ),
 ]
 TaskOption = Annotated[
-    str | None,
-    typer.Option("--task", help="Another task set than `files`.", autocompletion=complete.task_sets),
+    str | None, typer.Option("--task", help="Another task set than `files`.", autocompletion=complete.task_sets)
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 GROUP = "harness.data"

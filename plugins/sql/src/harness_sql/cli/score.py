@@ -25,15 +25,13 @@ def score(
     gold: Annotated[str | None, typer.Option(help="The gold query.")] = None,
     pred: Annotated[str | None, typer.Option(help="The predicted query.")] = None,
     file: Annotated[
-        Path | None,
-        typer.Option(help="JSON lines instead, each an object with db, gold and pred; one verdict a line."),
+        Path | None, typer.Option(help="JSON lines instead, each an object with db, gold and pred; one verdict a line.")
     ] = None,
     keep_distinct: Annotated[
         bool, typer.Option("--keep-distinct", help="Keep DISTINCT instead of dropping it from both.")
     ] = False,
     plug_value: Annotated[
-        bool,
-        typer.Option("--plug-value", help="Also try the prediction with gold's values in place of its own."),
+        bool, typer.Option("--plug-value", help="Also try the prediction with gold's values in place of its own.")
     ] = False,
     timeout_s: Annotated[float, typer.Option(help="Deadline of one verdict, in seconds.", min=0.01)] = 10.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a verdict.")] = False,

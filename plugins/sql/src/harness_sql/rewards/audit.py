@@ -101,11 +101,7 @@ ATTACKS = (
     Attack("INSERT ... RETURNING", "SELECT 9", "INSERT INTO concert VALUES (9, 9, 9) RETURNING concert_id", 0.0, "1"),
     Attack("second statement that writes", _NAMES, f"{_NAMES}; DROP TABLE concert", 1.0, "1 (never runs it)"),
     Attack(
-        "write before the answer",
-        _NAMES,
-        f"DELETE FROM concert; {_NAMES}",
-        0.0,
-        "0 (runs the DELETE, rolled back)",
+        "write before the answer", _NAMES, f"DELETE FROM concert; {_NAMES}", 0.0, "0 (runs the DELETE, rolled back)"
     ),
     Attack("writing hidden by a comment", _EMPTY, "/* SELECT */ DROP TABLE concert -- SELECT", 0.0, "1"),
     Attack("load_extension", _NAMES, "SELECT load_extension('evil')", 0.0, "0"),

@@ -59,12 +59,7 @@ class Label:
 
 
 CASES = (
-    Case(
-        "How many singers are from Peru?",
-        "3",
-        "Three singers are from Peru.",
-        "Seven singers are from Peru.",
-    ),
+    Case("How many singers are from Peru?", "3", "Three singers are from Peru.", "Seven singers are from Peru."),
     Case("销售额最高的城市是哪一个？", "上海", "销售额最高的城市是上海。", "销售额最高的城市是广州。"),
 )
 

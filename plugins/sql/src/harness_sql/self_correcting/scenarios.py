@@ -52,9 +52,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     ),
     _scenario("wrongly_approved", "the checker is wrong", (_sql("SELECT count(*) FROM concert"), _YES)),
     _scenario(
-        "never_approved",
-        "max_turns ends it",
-        (_sql("SELECT 1"), _NO, _sql("SELECT 2"), _NO, _sql("SELECT 3"), _YES),
+        "never_approved", "max_turns ends it", (_sql("SELECT 1"), _NO, _sql("SELECT 2"), _NO, _sql("SELECT 3"), _YES)
     ),
     _scenario(
         "many_turns",
@@ -95,12 +93,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     _scenario(
         "white_space",
         "white space around replies is kept in remarks",
-        (
-            Reply(f"\n\n ```sql\n\n  {_COUNT}  \n\n```\n "),
-            Reply(f"\n  Odd.  \n\n{REJECTED}\n \n"),
-            _sql(_COUNT),
-            _YES,
-        ),
+        (Reply(f"\n\n ```sql\n\n  {_COUNT}  \n\n```\n "), Reply(f"\n  Odd.  \n\n{REJECTED}\n \n"), _sql(_COUNT), _YES),
         question="  How many   singers\tare there?\n",
     ),
     _scenario("long_schema", "a schema cut to its limit", (_sql(_COUNT), _YES), options={"schema_chars": 160}),

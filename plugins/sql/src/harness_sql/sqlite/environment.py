@@ -77,11 +77,7 @@ class SQLEnvironment(Environment):
 
     async def call(self, payload: Mapping[str, Any], tool: str, arguments: Mapping[str, Any]) -> Observation:
         asked = payload["limits"]
-        limits = Limits(
-            timeout_s=asked["timeout_s"],
-            max_rows=asked["max_rows"],
-            max_text_chars=asked["max_chars"],
-        )
+        limits = Limits(timeout_s=asked["timeout_s"], max_rows=asked["max_rows"], max_text_chars=asked["max_chars"])
         result = await asyncio.to_thread(execute, payload[DATABASE], arguments["sql"], limits)
         return Observation(render(result, limits), result.ok)
 

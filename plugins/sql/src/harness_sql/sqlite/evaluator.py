@@ -196,12 +196,7 @@ class _Judge:
     """
 
     def __init__(
-        self,
-        databases: list[tuple[str, str]],
-        timeout_s: float,
-        plug_value: bool,
-        cache: GoldCache,
-        steady: bool,
+        self, databases: list[tuple[str, str]], timeout_s: float, plug_value: bool, cache: GoldCache, steady: bool
     ) -> None:
         self.out_of_memory = False
         self._databases = databases
@@ -327,11 +322,7 @@ def prediction_failed(result: Execution, timeout_s: float) -> Match:
         return Match(None, reason, ("out_of_resources",))
     if kind in ("missing_database", "damaged_database"):
         return Match(None, reason, (f"database_{kind.split('_')[0]}",))
-    flag = {
-        "denied": "statement_refused",
-        "too_large": "prediction_too_large",
-        "memory": "prediction_too_large",
-    }
+    flag = {"denied": "statement_refused", "too_large": "prediction_too_large", "memory": "prediction_too_large"}
     return Match(False, reason, (flag[kind],) if kind in flag else ())
 
 

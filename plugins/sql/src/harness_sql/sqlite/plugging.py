@@ -45,16 +45,5 @@ def _is_operand(token: Token | None) -> bool:
     if token is None:
         return False
     if token.kind == "word":
-        return token.text.lower() not in {
-            "where",
-            "and",
-            "or",
-            "not",
-            "in",
-            "like",
-            "between",
-            "limit",
-            "select",
-            "by",
-        }
+        return token.text.lower() not in {"where", "and", "or", "not", "in", "like", "between", "limit", "select", "by"}
     return token.kind in ("number", "string", "name") or token.text == ")"

@@ -330,10 +330,7 @@ class _Session:
             elif guard.asked > _MAX_ASKED:
                 kind = "too_large"
             return Execution(
-                False,
-                error=self._message(kind, error, limits),
-                error_type=kind,
-                tables=frozenset(guard.tables),
+                False, error=self._message(kind, error, limits), error_type=kind, tables=frozenset(guard.tables)
             )
 
     def _fetch(self, connection: sqlite3.Connection, sql: str, limits: Limits, longest: int) -> Execution:

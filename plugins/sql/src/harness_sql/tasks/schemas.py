@@ -34,11 +34,7 @@ class WithSchemas:
         """The schema text of a task's database, cut to `schema_chars`."""
         path = database_of(task)
         if path not in self._schemas:
-            shown: dict[str, Any] = {
-                "style": self.style,
-                "sample_rows": self.sample_rows,
-                **self.shown_besides(path),
-            }
+            shown: dict[str, Any] = {"style": self.style, "sample_rows": self.sample_rows, **self.shown_besides(path)}
             self._schemas[path] = schema_text(path, limit_chars=self.schema_chars, **shown)
         return self._schemas[path]
 

@@ -13,10 +13,7 @@ from harness_sql.tasks.prepared.source import merged, open_databases, open_sourc
 
 
 def prepare(
-    sources: Sequence[Path],
-    target: Path | None = None,
-    databases: Path | None = None,
-    progress: Progress | None = None,
+    sources: Sequence[Path], target: Path | None = None, databases: Path | None = None, progress: Progress | None = None
 ) -> Report:
     """Prepares the files of archives or folders together.
 

@@ -133,9 +133,7 @@ def check(tasks: FilesTasks, progress: Progress = lambda *_: None) -> Report:
         twice=[[place(tasks, one) for one in group] for group in several if len(_golds(group)) == 1],
         differing=[[place(tasks, one) for one in group] for group in several if len(_golds(group)) > 1],
         leaked=[[place(tasks, one) for one in pair] for pair in _leaked(questions)],
-        together=sorted(
-            {tuple(databases) for path in found.names if len(databases := databases_of(path)) > 1},
-        ),
+        together=sorted({tuple(databases) for path in found.names if len(databases := databases_of(path)) > 1}),
     )
 
 

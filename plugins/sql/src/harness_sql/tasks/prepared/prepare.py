@@ -74,11 +74,7 @@ class Report:
 
 
 def prepare(
-    source: Source,
-    layout: Layout,
-    target: Path,
-    databases: Source | None = None,
-    progress: Progress | None = None,
+    source: Source, layout: Layout, target: Path, databases: Source | None = None, progress: Progress | None = None
 ) -> Report:
     """Prepares a task set.
 
@@ -192,12 +188,7 @@ def _check_databases(folder: Path, layout: Layout, say: Progress) -> tuple[dict[
 
 
 def _part(
-    part: Part,
-    questions: list[dict[str, str]],
-    layout: Layout,
-    folder: Path,
-    databases: dict[str, str],
-    say: Progress,
+    part: Part, questions: list[dict[str, str]], layout: Layout, folder: Path, databases: dict[str, str], say: Progress
 ) -> tuple[list[dict[str, str]], PartReport]:
     report = PartReport(questions=len(questions))
     skipped: Counter[str] = Counter()

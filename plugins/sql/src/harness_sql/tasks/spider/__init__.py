@@ -75,11 +75,7 @@ class SpiderTasks(PreparedTasks):
         return {"schema_file": Path(path).with_name("schema.sql")} if self.use_schema_file else {}
 
     def options(self) -> dict[str, Any]:
-        return {
-            **super().options(),
-            "use_schema_file": self.use_schema_file,
-            "include_others": self.include_others,
-        }
+        return {**super().options(), "use_schema_file": self.use_schema_file, "include_others": self.include_others}
 
 
 class SpiderSynTasks(SpiderTasks):
