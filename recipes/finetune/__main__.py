@@ -20,6 +20,7 @@ import argparse
 import importlib
 import json
 import logging
+import math
 import os
 import platform
 import shlex
@@ -34,7 +35,7 @@ from typing import Any
 from harness.errors import ConfigError, UserError
 from harness.layers import file_hash
 from harness.policies import fetched, revision_of
-from harness.policies.catalogue import cached_dir, find
+from harness.policies.catalogue import PLAIN, cached_dir, find
 from harness.sections import PolicyConfig
 from recipes.finetune.course import PRETRAINING, Course
 from recipes.finetune.fit import fit
@@ -66,6 +67,8 @@ FINETUNING = {
 """The pace with pre-trained weights; without, a course has its own."""
 BATCH = 256
 """Prompts decoded at once in a measurement."""
+WRONG = 0.3
+"""Share of an agent's questions that are played once more, with a wrong draft."""
 IN_PASSING = 128
 """Held-out questions of a measurement in passing, spread over all."""
 
@@ -76,6 +79,39 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     Raises:
         ConfigError: They do not fit together.
     """
+    arguments = _parser().parse_args(argv)
+    own = arguments.on in COURSES and (not arguments.agents or arguments.on in PLAYED)
+    _check(arguments, own)
+    arguments.course = COURSES[arguments.on] if own else SCAFFOLDS
+    defaults = importlib.import_module(arguments.course).DEFAULTS
+    given = ("steps", "minutes") if arguments.steps or arguments.minutes else ()
+    for name, value in (FINETUNING if arguments.base else defaults).items():
+        if getattr(arguments, name, None) is None and name not in given:
+            setattr(arguments, name, value)
+    if arguments.until is not None and arguments.steps and arguments.steps < arguments.every:
+        raise ConfigError(
+            f"--until {arguments.until} would never be looked at: --every {arguments.every} is more than --steps "
+            f"{arguments.steps}"
+        )
+    arguments.wrong = WRONG if arguments.wrong is None else arguments.wrong
+    arguments.habits = not arguments.base if arguments.habits is None else arguments.habits
+    if arguments.name is None:
+        arguments.name = f"{arguments.on}-{Path(arguments.base).name.lower()}" if arguments.base else defaults["name"]
+    if not PLAIN.fullmatch(arguments.name):
+        raise ConfigError(
+            f"--name {arguments.name!r}: a policy's name has letters, digits, dots, underscores and hyphens, and "
+            "begins with a letter or a digit"
+        )
+    arguments.out = arguments.out or cached_dir(arguments.name)
+    known = find(arguments.name)
+    if arguments.out == cached_dir(arguments.name) and known is not None and known.bundled:
+        raise ConfigError(f"{arguments.name} is shipped: name another --name, or an --out")
+    if arguments.out.exists() and (any(arguments.out.iterdir()) if arguments.out.is_dir() else True):
+        raise ConfigError(f"{arguments.out} is there already: remove it, or name another --name or --out")
+    return arguments
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         "python -m recipes.finetune", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -87,66 +123,82 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the task set, as in a run")
     add("--split", help="with --agents: whose questions are learned")
     add("--held-out", help="with --agents: whose questions are measured")
-    add("--wrong", type=float, default=0.3, help="with --agents: share of questions also played with a wrong draft")
+    add("--wrong", type=share, help=f"with --agents: share of questions also played with a wrong draft ({WRONG})")
     add("--habits", action=argparse.BooleanOptionalAction, help="bad habits on purpose; by default only from nothing")
-    add("--slips", type=float, help="with --on pocket_split: share of inviting questions that get a slip (0.5)")
+    add("--slips", type=share, help="with --on pocket_split: share of inviting questions that get a slip (0.5)")
     add("--transcripts", type=Path, help="played transcripts: read from this file, or kept in it where it is not there")
-    add("--until", type=float, help="the held-out share that is enough")
+    add("--until", type=share, help="the held-out share that is enough")
     add("--name", help="what the policy is called; by default from --on and --base")
     add("--out", type=Path, help="its folder; by default where `policy.path` finds its name")
     add("--device", choices=("cpu", "cuda"), default="cpu")
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--minutes", type=float, help="training time; the learning rate follows the clock")
-    length.add_argument(
-        "--steps", type=_positive, help="optimizer steps: as many on any machine, which minutes are not"
-    )
+    length.add_argument("--minutes", type=positive, help="training time; the learning rate follows the clock")
+    length.add_argument("--steps", type=whole, help="optimizer steps: as many on any machine, which minutes are not")
     add("--seed", type=int, default=1)
-    add("--learning-rate", type=float)
-    add("--batch-tokens", type=int)
+    add("--learning-rate", type=positive)
+    add("--batch-tokens", type=whole)
     add("--replays", type=int, help="earlier groups repeated after each fresh one")
-    add("--blocks-per-group", type=int)
-    add("--every", type=_positive, help="steps between measurements")
-    add("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 1))
-    add("--limit", type=int, help="this many questions only (for rehearsals)")
-    arguments = parser.parse_args(argv)
+    add("--blocks-per-group", type=whole)
+    add("--every", type=whole, help="steps between measurements")
+    add("--workers", type=whole, default=max(1, (os.cpu_count() or 2) - 1))
+    add("--limit", type=whole, help="this many questions only (for rehearsals)")
+    return parser
+
+
+def _check(arguments: argparse.Namespace, own: bool) -> None:
+    """Refuse what no course of that name reads; `own` says that it is one of `COURSES`."""
     if not arguments.agents and arguments.on not in COURSES:
         raise ConfigError(
             f"--on {arguments.on!r} is no course; there are {', '.join(COURSES)}. Name --agents to learn what agents "
             "are asked about a task set"
         )
-    if arguments.slips is not None and (arguments.on != "pocket_split" or not 0 <= arguments.slips <= 1):
-        raise ConfigError(f"--slips {arguments.slips}: only --on pocket_split has slips, a share from 0 to 1")
-    own = arguments.on in COURSES and (not arguments.agents or arguments.on in PLAYED)
-    arguments.course = COURSES[arguments.on] if own else SCAFFOLDS
-    defaults = importlib.import_module(arguments.course).DEFAULTS
-    given = ("steps", "minutes") if arguments.steps or arguments.minutes else ()
-    for name, value in (FINETUNING if arguments.base else defaults).items():
-        if getattr(arguments, name, None) is None and name not in given:
-            setattr(arguments, name, value)
-    arguments.habits = not arguments.base if arguments.habits is None else arguments.habits
-    if arguments.name is None:
-        arguments.name = f"{arguments.on}-{Path(arguments.base).name.lower()}" if arguments.base else defaults["name"]
-    arguments.out = arguments.out or cached_dir(arguments.name)
-    known = find(arguments.name)
-    if arguments.out == cached_dir(arguments.name) and known is not None and known.bundled:
-        raise ConfigError(f"{arguments.name} is shipped: name another --name, or an --out")
-    if arguments.out.exists() and (any(arguments.out.iterdir()) if arguments.out.is_dir() else True):
-        raise ConfigError(f"{arguments.out} is there already: remove it, or name another --name or --out")
-    return arguments
+    if arguments.slips is not None and arguments.on != "pocket_split":
+        raise ConfigError(f"--slips {arguments.slips}: only --on pocket_split has slips")
+    read = {"preset": False, "split": False, "held_out": False, "wrong": False, "set": arguments.on == "spider"}
+    for name, by_course in {**read, "transcripts": arguments.on in PLAYED}.items():
+        if own and not by_course and getattr(arguments, name) not in (None, []):
+            raise ConfigError(f"--{name.replace('_', '-')}: the course {arguments.on!r} has no use for it")
+    if arguments.agents and len({*arguments.agents}) < len(arguments.agents):
+        raise ConfigError(f"--agents {','.join(arguments.agents)}: one is named twice")
+    if arguments.transcripts and not arguments.transcripts.absolute().parent.is_dir():
+        raise ConfigError(f"--transcripts {arguments.transcripts}: there is no folder {arguments.transcripts.parent}")
 
 
-def _positive(text: str) -> int:
+def whole(text: str) -> int:
+    """A type of argument, as the next two are."""
     if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of steps: 1 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
     return int(text)
 
 
+def positive(text: str) -> float:
+    if not 0 < float(text) < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not above 0")
+    return float(text)
+
+
+def share(text: str) -> float:
+    if not 0 <= float(text) <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share from 0 to 1")
+    return float(text)
+
+
 def finetune(arguments: argparse.Namespace, command: str) -> dict[str, Any]:
-    """Train, save and measure; returns the manifest.
+    """Train, save and measure; returns the manifest. What is half made is removed.
 
     Raises:
         UserError: The base, the agents, the task set and what is on this machine do not fit together.
     """
+    work = arguments.out.with_name(f".{arguments.out.name}.part")
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir(parents=True)
+    try:
+        return _finetune(arguments, command, work)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _finetune(arguments: argparse.Namespace, command: str, work: Path) -> dict[str, Any]:
     import torch
 
     started = time.perf_counter()
@@ -161,9 +213,6 @@ def finetune(arguments: argparse.Namespace, command: str) -> dict[str, Any]:
             policy = Policy(from_nothing(tokenizer, *course.small.architecture).to(arguments.device), tokenizer)
         else:
             _write_alike(policy.tokenizer, course, str(base))
-        work = out.with_name(f".{out.name}.part")
-        shutil.rmtree(work, ignore_errors=True)
-        work.mkdir(parents=True)
         policy.tokenizer.save_pretrained(work)
         policy.batch = BATCH
         parameters = sum(p.numel() for p in policy.model.parameters())
@@ -263,6 +312,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         sys.stderr.write(f"{error}\n")
         return 2
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted: nothing is kept but what --transcripts names\n")
+        return 130
     sys.stdout.write(json.dumps({k: manifest[k] for k in ("training", "measured")}) + "\n")
     return 0
 

@@ -18,12 +18,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from harness import plugins
-from harness.errors import PluginError, last_line
+from harness.errors import ConfigError, PluginError, last_line
 from harness.gateway.client import GatewayControl
 from harness.programs import Scenario
 from harness.rollout.environments import python_for
@@ -101,10 +102,11 @@ def collect(jobs: Mapping[str, Sequence[Job]], keep: Path | None = None) -> list
         keep: Read from this file, if it is there, else written to it.
 
     Raises:
+        ConfigError: The file is of other jobs.
         PluginError: An agent's process failed.
     """
-    if keep is not None and keep.is_file():
-        return read(keep)
+    if keep is not None and keep.exists():
+        return read(keep, hash_of(jobs))
     with tempfile.TemporaryDirectory(prefix="transcripts-") as folder, ThreadPoolExecutor(len(jobs)) as pool:
         lists = list(pool.map(lambda name: _in_process(name, jobs[name], Path(folder)), jobs))
     by_task: dict[str, list[Transcript]] = defaultdict(list)
@@ -116,8 +118,17 @@ def collect(jobs: Mapping[str, Sequence[Job]], keep: Path | None = None) -> list
         raise PluginError(f"not every agent played task {short[0]}: {len(by_task[short[0]])} of {len(jobs)} did")
     ordered = [one for found in by_task.values() for one in found]
     if keep is not None:
-        write(ordered, keep)
+        write(ordered, keep, hash_of(jobs))
     return ordered
+
+
+def hash_of(jobs: Mapping[str, Sequence[Job]]) -> str:
+    """Of what agents are given and the teacher says, wherever the databases lie."""
+    told: dict[str, list[list[Any]]] = {agent: [] for agent in jobs}
+    for agent, job in ((agent, job) for agent, of_agent in jobs.items() for job in of_agent):
+        of, said = job.request, None if callable(job.replies) else list(map(repr, job.replies))
+        told[agent].append([asdict(of.problem), of.program, of.max_turns, of.sampling, job.noted, said])
+    return sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
 def gone_on(prompt: str, told: Sequence[str]) -> int:
@@ -240,15 +251,26 @@ def _key(messages: Sequence[Mapping[str, Any]]) -> str:
     return json.dumps(messages, sort_keys=True, default=dict)
 
 
-def write(transcripts: Sequence[Transcript], out: Path) -> None:
-    """As JSON lines."""
-    lines = (json.dumps(asdict(one), ensure_ascii=False) for one in transcripts)
+def write(transcripts: Sequence[Transcript], out: Path, played: str = "") -> None:
+    """As JSON lines, after one with the hash of the jobs."""
+    lines = (json.dumps(line, ensure_ascii=False) for line in ({"played": played}, *map(asdict, transcripts)))
     out.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def read(file: Path) -> list[Transcript]:
-    """What `write` wrote."""
-    return [Transcript.parse(json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
+def read(file: Path, played: str | None = None) -> list[Transcript]:
+    """What `write` wrote.
+
+    Raises:
+        ConfigError: It is no such file, or of jobs with another hash than `played`.
+    """
+    try:
+        head, *lines = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+        of, transcripts = head["played"], [Transcript.parse(line) for line in lines]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{file} holds no transcripts that a recipe kept: name another file") from error
+    if played not in (None, of):
+        raise ConfigError(f"{file} was played with other questions, agents or settings: remove it, or name another")
+    return transcripts
 
 
 def main(arguments: Sequence[str]) -> int:

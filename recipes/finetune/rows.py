@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import multiprocessing
 import os
+import signal
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -61,6 +62,11 @@ def start_worker(tokenizer_file: str) -> None:
     _head.cache_clear()
 
 
+def _in_pool(tokenizer_file: str) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that began it
+    start_worker(tokenizer_file)
+
+
 @cache
 def _head(text: str) -> list[int]:
     ids: list[int] = _encoder.encode(text, add_special_tokens=False).ids
@@ -98,7 +104,7 @@ class Stream:
         self.blocks = 0
         self._per_group = blocks_per_group
         context = multiprocessing.get_context("spawn")
-        self._pool = context.Pool(workers, start_worker, (tokenizer_file,))
+        self._pool = context.Pool(workers, _in_pool, (tokenizer_file,))
         self._source, self._next = source, 0
         self._ahead = [self._submit() for _ in range(max(2 * workers, 3 * blocks_per_group))]
 

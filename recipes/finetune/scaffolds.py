@@ -28,7 +28,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import product
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -391,8 +390,6 @@ def _course(arguments: argparse.Namespace, tokenizer: Any, config: Config, task_
     played = collect(
         {agent: jobs(agent, list(told.values()), config, contexts) for agent in arguments.agents}, arguments.transcripts
     )
-    if {(one.agent, one.task) for one in played} != set(product(arguments.agents, told)):
-        raise ConfigError(f"{arguments.transcripts} holds transcripts of other agents or questions: remove it")
     render, end, template = _rendering(tokenizer, played)
     rows: list[list[Row]] = []
     of: dict[str, list[list[Row]]] = defaultdict(list)

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from harness import plugins
+from harness.errors import ConfigError
 from harness.policies import resolve
 from harness_sql.self_correcting.prompts import APPROVED, REJECTED
 from harness_weights.hermes import for_template
@@ -131,9 +132,7 @@ def test_how_fast_a_machine_is_decides_nothing_of_a_policy(
     assert all(torch.equal(one, other) for one, other in zip(weights, again, strict=True))
 
 
-def test_a_length_that_is_given_takes_the_place_of_the_usual_one(
-    tiny: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_length_that_is_given_takes_the_place_of_the_usual_one(tiny: Path) -> None:
     def of(*more: str) -> Namespace:
         return parse_arguments(["--on", "pocket", "--base", str(tiny), "--name", "made", *more])
 
@@ -142,9 +141,32 @@ def test_a_length_that_is_given_takes_the_place_of_the_usual_one(
         (None, 2.0),
         (7, None),
     ]
-    with pytest.raises(SystemExit):
-        of("--every", "0")
-    assert "argument --every: '0' is no number of steps" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("--every 0", "argument --every: '0' is no whole number from 1 on"),
+        ("--limit -3", "argument --limit: '-3' is no whole number from 1 on"),
+        ("--minutes 0", "argument --minutes: '0' is not above 0"),
+        ("--learning-rate nan", "argument --learning-rate: 'nan' is not above 0"),
+        ("--until 2", "argument --until: '2' is no share from 0 to 1"),
+        ("--until 0.5 --steps 3", "--until 0.5 would never be looked at: --every 1000 is more than --steps 3"),
+        ("--name a/b", "--name 'a/b': a policy's name has letters"),
+        ("--name ../b", "--name '../b': a policy's name has letters"),
+        ("--preset cpu", "--preset: the course 'pocket' has no use for it"),
+        ("--wrong 0.3", "--wrong: the course 'pocket' has no use for it"),
+        ("--set task.options.style=create", "--set: the course 'pocket' has no use for it"),
+        ("--agents reference_sql,reference_sql", "--agents reference_sql,reference_sql: one is named twice"),
+        ("--agents reference_sql --transcripts /no/where/t.jsonl", "there is no folder /no/where"),
+    ],
+)
+def test_what_would_do_nothing_or_never_end_is_refused(
+    given: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises((SystemExit, ConfigError)) as refused:
+        parse_arguments(["--on", "pocket", *given.split()])
+    assert said in str(refused.value) + capsys.readouterr().err
 
 
 def test_a_vocabulary_of_more_than_two_bytes_is_kept_whole(tmp_path: Path) -> None:
@@ -170,6 +192,26 @@ def played(tiny: Path) -> Any:
     options = parse_arguments([*arguments, "--transcripts", str(keep), "--workers", "1", "--name", "played"])
     with scaffolds.course(options, AutoTokenizer.from_pretrained(tiny)) as course:
         yield Namespace(course=course, agents=agents, transcripts=read(keep), options=options)
+
+
+@pytest.mark.slow
+def test_kept_transcripts_are_those_of_the_same_settings(played: Any, tiny: Path, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    def again(**changed: Any) -> list[str]:
+        options = Namespace(**{**vars(played.options), **changed})
+        with scaffolds.course(options, AutoTokenizer.from_pretrained(tiny)) as course:
+            return list(course.held_out)
+
+    assert again() == played.agents
+    (tmp_path / "no.jsonl").write_text('{"question": "?"}\n')
+    for changed, said in (
+        ({"set": ["task.options.schema_chars=200"]}, "was played with other questions, agents or settings: remove it"),
+        ({"agents": played.agents[:1]}, "was played with other questions, agents or settings: remove it"),
+        ({"transcripts": tmp_path / "no.jsonl"}, "holds no transcripts that a recipe kept"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            again(**changed)
 
 
 @pytest.mark.slow
@@ -351,7 +393,7 @@ def test_a_policy_is_made_from_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        (["--on", "pocket", "--slips", "0.5"], "--slips 0.5: only --on pocket_split has slips, a share from 0 to 1"),
+        (["--on", "pocket", "--slips", "0.5"], "--slips 0.5: only --on pocket_split has slips"),
         (["--on", "pokcet"], "--on 'pokcet' is no course; there are pocket, pocket_probe, spider, medical, "),
         (
             ["--on", "medical", "--agents", "reference_sql", "--name", "mine"],
