@@ -157,7 +157,7 @@ class Follower:
         if (step_s := data.get("step_s")) is not None:
             known, self.progress.step = self.progress.step, max(step, self.progress.step)
             self._step_s.append(float(step_s))
-            rewards = self._rewards.get(("train", step))
+            rewards = self._rewards.get(("train", self.progress.step))
             self.progress.reward = sum(rewards) / len(rewards) if rewards else None
             if step > known:
                 self._heed_signal(step)

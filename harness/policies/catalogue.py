@@ -170,7 +170,7 @@ def _own() -> Iterator[Named]:
     for name in sorted(filter(PLAIN.fullmatch, there)):
         try:
             manifest = read_json(cached_dir(name) / MANIFEST, "")
-            said = "converted here from " + manifest["source"]["file"]
-            yield Named(name, said, manifest["licence"], manifest["parameters"])
+            said = "converted here from " + manifest["source"]["file"] if "source" in manifest else "made here"
+            yield Named(name, said, manifest["licence"], manifest.get("training", manifest)["parameters"])
         except (UserError, KeyError, TypeError):  # not by `harness policy fetch`, but a policy all the same
             yield Named(name, "made here", "not stated", None)

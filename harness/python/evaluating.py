@@ -148,9 +148,8 @@ class Wanted:
     def _resolved(self, trained: RunFolder | None) -> Config:
         from harness.plugins import task_set_spec
 
-        split = self.split
-        if self.task is not None and split is None:
-            split = task_set_spec(self.task).eval_split or None
+        named = task_set_spec(self.task).eval_split if self.task is not None else ""
+        split = self.split if self.split is not None else named or None
         options: dict[str, object] = {"task__name": self.task, "task__val_split": split, "task__val_limit": self.limit}
         options |= {"eval__samples": self.samples, "eval__temperature": self.temperature}
         overrides = told(self.settings) + told({}, **options, rollout__store=named_store(self.store))
@@ -158,6 +157,8 @@ class Wanted:
             if self.endpoint is not None or self.model is not None:
                 raise UserError("give either a run or --endpoint/--model, not both")
             return of_a_run(trained, overrides, self.agent)
+        if self.step is not None:
+            raise UserError(f"--step {self.step} is of a run's checkpoints, and no run is named")
         if not (self._served or self.endpoint or environment_endpoint()):
             raise UserError(
                 "nothing to measure: give a run folder, --endpoint URL --model NAME (or set OPENAI_BASE_URL), "
@@ -171,8 +172,7 @@ class Wanted:
 
 def of_a_run(trained: RunFolder, overrides: list[Setting], agent: str | None) -> Config:
     """A training's configuration as its evaluation has it: its limit is of its own validation, not of a named split."""
-    named = set(map(key_of, overrides))
-    if "task.val_split" in named and "task.val_limit" not in named:
+    if "task.val_split" in (named := {*map(key_of, overrides)}) and "task.val_limit" not in named:
         overrides = [*overrides, "task.val_limit=null"]
     return load_config(None, trained.path / "config.yaml", overrides, agent=agent)
 

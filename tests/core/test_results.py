@@ -144,6 +144,15 @@ def test_progress_follows_the_rows(tmp_path: Path) -> None:
     assert (progress.step, progress.reward, progress.remaining_s) == (1, 1.0, 9.0)
 
 
+def test_the_reward_is_that_of_the_newest_step_in_whatever_order_files_have_them(tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path, "x")
+    RowLog(folder, "episodes").add([row(1, 1.0), row(1, 1.0), row(2, 1.0), row(2, 0.0)])
+    RowLog(folder, "steps").add([{"step": 1, "data": {"step_s": 3.0}}, {"step": 2, "data": {"step_s": 3.0}}])
+    RowLog(folder, "steps").add([{"step": 1, "data": {"step_s": 3.0}}])
+    progress = Monitor(folder, 4, {"train": 2, "val": 2}, 0.5).progress
+    assert (progress.step, progress.reward) == (2, 0.5)
+
+
 def test_a_tool_call_left_in_the_text_is_counted() -> None:
     said = ('<tool_call>\n{"name": "query"', "It is 3 < 4.", '[TOOL_CALLS][{"name": "query"}]')
     calls = tuple(transition("assistant", response_text=text) for text in said)

@@ -354,6 +354,17 @@ def test_a_file_of_ones_own_gets_a_name_that_everything_takes(command: Command, 
     assert "did you mean 'mine'" in command("policy", "show", "mines").stderr
 
 
+def test_a_policy_that_a_recipe_made_is_told_by_its_manifest(cache: Path) -> None:
+    for name, content in (
+        ("mine", {"policy": "mine", "licence": "Apache-2.0", "training": {"parameters": 3282176}}),
+        ("theirs", {"policy": "theirs"}),
+    ):
+        (folder := catalogue.cached_dir(name)).mkdir(parents=True)
+        (folder / "manifest.json").write_text(json.dumps(content))
+    assert named("mine") == Named("mine", "made here", "Apache-2.0", 3282176)
+    assert named("theirs") == Named("theirs", "made here", "not stated", None)
+
+
 def test_plugins_bring_policies_without_being_imported_and_take_no_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -340,6 +340,7 @@ def test_user_errors_are_one_line_and_status_2(command: Command, tmp_path: Path)
         (("train", "--plugin", "reference_sql", "--agent-match", "nobody"), "matches none of the roles"),
         (("train", "--plugin", "reference_sql", "--agent-match", "("), "not a regular expression"),
         (("eval",), "nothing to measure"),
+        (("eval", "--model", "pocket-sql", "--step", "3"), "--step 3 is of a run's checkpoints, and no run is named"),
         (("dev", "--plugin", "reference_sql"), "no endpoint: give --endpoint URL, or set OPENAI_BASE_URL"),
         (("eval", str(tmp_path)), "not a run folder"),
         (("run", "--question", "?", "--db", "/no/such.sqlite", "--endpoint", "http://x/v1"), "no database at"),

@@ -180,8 +180,9 @@ def test_a_policy_or_questions_that_are_not_here_are_told_before_anything_starts
         ("policy.path=/nowhere", "there is no folder /nowhere"),
         ("task.name=spider", "Spider's prepared folder /nowhere is not there"),
         ("roles.check_query.policy=spider-sql", "roles.check_query: policy 'spider-sql' is not in"),
+        ("task.name=files --set task.options.path=/no/such.jsonl", "no file /no/such.jsonl"),
     ):
-        done = here("study", str(study_file), "--set", setting)
+        done = here("study", str(study_file), "--set", *setting.split())
         assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
         assert not list((tmp_path / "runs").rglob("run.json")) and not list((tmp_path / "runs").rglob("*.log"))
     study = read_study(study_file)

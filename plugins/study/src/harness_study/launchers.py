@@ -19,7 +19,7 @@ from harness.hookspecs import Spec
 from harness.plugins import make, make_task_set
 from harness.policies.roles import answerers
 from harness.run.checks import check_device, check_machine
-from harness.run.data import first_policy
+from harness.run.data import first_policy, load_tasks
 from harness_study.plan import Job
 from harness_study.slots import Slot, make_slots
 
@@ -114,11 +114,16 @@ class LocalProcess(Launched):
 class Local(Launcher):
     """`local`: without options."""
 
-    def __init__(self) -> None: ...
+    def __init__(self) -> None:
+        self._read: set[tuple[str, str]] = set()
 
     def check(self, job: Job) -> None:
         """Refuse what this machine cannot carry out: without questions or a policy every run would fail."""
-        make_task_set(job.config)
+        task, of = job.config.task, repr((job.config.task, job.config.reward))
+        for split in (task.val_split, *[task.train_split] * (job.kind == "train")):
+            if (of, split) not in self._read:
+                load_tasks(job.config, make_task_set(job.config), split)
+                self._read.add((of, split))
         if job.kind == "train":
             check_machine(job.config)
             first_policy(job.config)
