@@ -68,7 +68,7 @@ WORDS = re.compile(
 
 BOUNDS = {
     "code lines of the core": 15_220,
-    "code lines of core and plugins": 35_084,
+    "code lines of core and plugins": 35_086,
     "floors of the core": 14,
     "circles of rooms": 0,
     "circles of modules": 0,

@@ -15,7 +15,7 @@ from harness.plugins import registry
 ROOT = Path(__file__).parents[2]
 
 TRAINER = """
-import sys, time
+import shutil, sys, time
 from pathlib import Path
 sys.path.insert(0, {here!r})
 from harness.hookspecs import AgentSpec, TrainerSpec, hookimpl
@@ -75,6 +75,8 @@ class Synthetic(Trainer):
                 time.sleep(0.05)
             if config.verl.get("ray_was_slow") and first_launch:
                 raise RunFailed("verl ended: The current node timed out during startup.")
+            if config.verl.get("removed_seed") == config.seed and step == 1:
+                shutil.rmtree(folder.path)
             if config.verl.get("fail_seed") == config.seed and step == 1 and first_launch:
                 raise RunFailed("the GPU fell off the bus")
             time.sleep(config.verl.get("sleep_s", 0))

@@ -115,6 +115,18 @@ def test_ctrl_c_ends_promptly_and_the_next_start_resumes(
 
 
 @pytest.mark.slow
+def test_a_run_whose_folder_is_removed_does_not_stop_the_others(
+    harness: Harness, study_file: Path, tmp_path: Path
+) -> None:
+    arguments = ("study", str(study_file), "--set", "verl.removed_seed=0", "--only", "max_turns=two turns")
+    done = harness(*arguments)
+    assert done.returncode == 1 and "1 of 2 runs failed" in done.stderr and "finished " in done.stdout
+    assert [record["status"] for record in records(tmp_path / "runs" / "small")] == ["finished"]
+    jobs = json.loads((tmp_path / "runs" / "small" / "study.json").read_text())["jobs"]
+    assert [(job["state"], bool(job["run"])) for job in jobs] == [("failed", False), ("finished", True)]
+
+
+@pytest.mark.slow
 def test_a_failed_run_does_not_stop_the_others_and_is_told(harness: Harness, study_file: Path, tmp_path: Path) -> None:
     arguments = ("study", str(study_file), "--set", "verl.fail_seed=0", "--only", "max_turns=two turns")
     done = harness(*arguments)

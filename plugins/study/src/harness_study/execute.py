@@ -252,7 +252,9 @@ class StudyRun:
         return None
 
     def _find_run(self, one: _Active) -> Path | None:
-        """The run that this job has made, once it has a record; the record names its job."""
+        """The run that this job has made, once it has a record and while that is there; the record names its job."""
+        if one.run is not None and not (one.run / "run.json").is_file():
+            one.run = None
         if one.run is None:
             for path in self._folder.path.glob("*/run.json"):
                 name = path.parent.name
