@@ -126,8 +126,8 @@ def hash_of(jobs: Mapping[str, Sequence[Job]]) -> str:
     """Of what agents are given and the teacher says, wherever the databases lie."""
     told: dict[str, list[list[Any]]] = {agent: [] for agent in jobs}
     for agent, job in ((agent, job) for agent, of_agent in jobs.items() for job in of_agent):
-        of, said = job.request, None if callable(job.replies) else list(map(repr, job.replies))
-        told[agent].append([asdict(of.problem), of.program, of.max_turns, of.sampling, job.noted, said])
+        of = job.request
+        told[agent].append([asdict(of.problem), of.program, of.max_turns, of.sampling, job.noted, repr(job.replies)])
     return sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
@@ -264,7 +264,7 @@ def read(file: Path, played: str | None = None) -> list[Transcript]:
         ConfigError: It is no such file, or of jobs with another hash than `played`.
     """
     try:
-        head, *lines = map(json.loads, file.read_text(encoding="utf-8").splitlines())
+        head, *lines = map(json.loads, file.read_text(encoding="utf-8").rstrip("\n").split("\n"))
         of, transcripts = head["played"], [Transcript.parse(line) for line in lines]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{file} holds no transcripts that a recipe kept: name another file") from error
