@@ -55,6 +55,10 @@ COURSES = {
 PLAYED = ("medical", "pocket_split")
 """Courses that have a teacher of their own for agents."""
 SCAFFOLDS = "recipes.finetune.scaffolds"
+OF_AGENTS = ("preset", "set", "split", "held_out", "wrong", "transcripts")
+"""Options of `SCAFFOLDS`."""
+READ = {"spider": ("set",), **dict.fromkeys(PLAYED, ("transcripts",))}
+"""Those of them that courses read, too."""
 FINETUNING = {
     **PRETRAINING,
     "learning_rate": 3e-4,
@@ -154,9 +158,8 @@ def _check(arguments: argparse.Namespace, own: bool) -> None:
         )
     if arguments.slips is not None and arguments.on != "pocket_split":
         raise ConfigError(f"--slips {arguments.slips}: only --on pocket_split has slips")
-    read = {"preset": False, "split": False, "held_out": False, "wrong": False, "set": arguments.on == "spider"}
-    for name, by_course in {**read, "transcripts": arguments.on in PLAYED}.items():
-        if own and not by_course and getattr(arguments, name) not in (None, []):
+    for name in OF_AGENTS:
+        if own and name not in READ.get(arguments.on, ()) and getattr(arguments, name) not in (None, []):
             raise ConfigError(f"--{name.replace('_', '-')}: the course {arguments.on!r} has no use for it")
     if arguments.agents and len({*arguments.agents}) < len(arguments.agents):
         raise ConfigError(f"--agents {','.join(arguments.agents)}: one is named twice")

@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -26,6 +25,7 @@ from typing import Any
 from harness import plugins
 from harness.errors import ConfigError, PluginError, last_line
 from harness.gateway.client import GatewayControl
+from harness.layers import digest
 from harness.programs import Scenario
 from harness.rollout.environments import python_for
 from harness.rollout.request import RolloutRequest
@@ -124,11 +124,12 @@ def collect(jobs: Mapping[str, Sequence[Job]], keep: Path | None = None) -> list
 
 def hash_of(jobs: Mapping[str, Sequence[Job]]) -> str:
     """Of what agents are given and the teacher says, wherever the databases lie."""
-    told: dict[str, list[list[Any]]] = {agent: [] for agent in jobs}
-    for agent, job in ((agent, job) for agent, of_agent in jobs.items() for job in of_agent):
-        of = job.request
-        told[agent].append([asdict(of.problem), of.program, of.max_turns, of.sampling, job.noted, repr(job.replies)])
-    return sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+    return digest({agent: list(map(_said, of_agent)) for agent, of_agent in jobs.items()})
+
+
+def _said(job: Job) -> list[Any]:
+    of = job.request
+    return [asdict(of.problem), of.program, of.max_turns, of.sampling, job.noted, repr(job.replies)]
 
 
 def gone_on(prompt: str, told: Sequence[str]) -> int:

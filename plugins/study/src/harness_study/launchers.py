@@ -115,15 +115,15 @@ class Local(Launcher):
     """`local`: without options."""
 
     def __init__(self) -> None:
-        self._read: set[tuple[str, str]] = set()
+        self._read: set[str] = set()
 
     def check(self, job: Job) -> None:
         """Refuse what this machine cannot carry out: without questions or a policy every run would fail."""
-        task, of = job.config.task, repr((job.config.task, job.config.reward))
+        task, task_set = job.config.task, make_task_set(job.config)
         for split in (task.val_split, *[task.train_split] * (job.kind == "train")):
-            if (of, split) not in self._read:
-                load_tasks(job.config, make_task_set(job.config), split)
-                self._read.add((of, split))
+            if (read := repr((task, job.config.reward, split))) not in self._read:
+                load_tasks(job.config, task_set, split)
+                self._read.add(read)
         if job.kind == "train":
             check_machine(job.config)
             first_policy(job.config)
